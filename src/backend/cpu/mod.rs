@@ -1,0 +1,173 @@
+//! The CPU backend. Each op is a clear loop (the definition, `Isa::Clear`) and, where it pays, fast paths beside it, chosen
+//! once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their rooms.
+
+mod activation;
+pub mod attention;
+pub mod gemm;
+pub mod isa;
+pub mod kv;
+mod norm;
+mod rope;
+pub mod sampling;
+
+use crate::error::Result;
+use crate::ids::{LayerIx, TokenId};
+use crate::kv::KvSlot;
+use crate::plan::AttentionPlan;
+
+use super::{Backend, HeadKind, HeadLayout, KvShape, RopeTable, SampleRequest, Sampled, WeightView};
+pub use gemm::Matrix;
+pub use isa::Isa;
+pub use kv::KvStore;
+
+pub struct Cpu {
+    isa: Isa,
+    attention: attention::Scratch,
+    gemm: gemm::Scratch,
+}
+
+impl Cpu {
+    /// The fastest paths that this processor has.
+    pub fn new() -> Self {
+        Self::with_isa(Isa::detect())
+    }
+
+    /// A given instruction set, which the processor must have; `Isa::Clear` is the definition of every op.
+    pub fn with_isa(isa: Isa) -> Self {
+        Self { isa, attention: Default::default(), gemm: Default::default() }
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// f32 activations, `rows x width`, row-major.
+#[derive(Clone, Debug, Default)]
+pub struct Buffer {
+    pub rows: usize,
+    pub width: usize,
+    pub data: Vec<f32>,
+}
+
+impl Buffer {
+    pub fn new(rows: usize, width: usize) -> Self {
+        Self { rows, width, data: vec![0.0; rows * width] }
+    }
+
+    pub fn row(&self, r: usize) -> &[f32] {
+        &self.data[r * self.width..][..self.width]
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Kv = KvStore;
+
+    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
+    const TILE: u32 = attention::TILE;
+
+    fn describe(&self) -> String {
+        format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
+    }
+
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        Ok(Matrix::pack(self.isa, parts))
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
+        Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
+    }
+
+    fn page_bytes(shape: &KvShape) -> usize {
+        KvStore::page_bytes(shape)
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {
+        Ok(KvStore::new(self.isa, shape))
+    }
+
+    fn buffer(&mut self, rows: usize, width: usize) -> Result<Buffer> {
+        Ok(Buffer::new(rows, width))
+    }
+
+    fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+        buffer.rows = rows;
+        buffer.data.resize(rows * buffer.width, 0.0);
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &Buffer) -> Result<Vec<f32>> {
+        Ok(buffer.data.clone())
+    }
+
+    fn embed(&mut self, out: &mut Buffer, table: &Matrix, tokens: &[TokenId]) {
+        gemm::embed(out, table, tokens);
+    }
+
+    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vec<f32>, eps: f32) {
+        norm::rms_norm(self.isa, out, x, weight, eps);
+    }
+
+    fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
+        norm::layer_norm(self.isa, out, x, weight, bias, eps);
+    }
+
+    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vec<f32>>) {
+        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::Into::Replace);
+    }
+
+    fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vec<f32>>) {
+        gemm::linear(self.isa, &mut self.gemm, out, x, w, bias, gemm::Into::Add);
+    }
+
+    fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
+        norm::head_norm(self.isa, qkv, heads, kind, weight, eps);
+    }
+
+    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
+        rope::rope(qkv, heads, table, positions);
+    }
+
+    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
+        kv.append(layer, qkv, slots);
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        plan: &AttentionPlan,
+        scale: f32,
+    ) {
+        attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
+    }
+
+    fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
+        activation::gated_silu(self.isa, out, x);
+    }
+
+    fn gelu(&mut self, x: &mut Buffer) {
+        activation::gelu(self.isa, x);
+    }
+
+    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, rows: &[u32]) {
+        for (i, &row) in rows.iter().enumerate() {
+            out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
+        }
+    }
+
+    fn sample(&mut self, logits: &Buffer, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
+        Ok(sampling::sample(logits, requests))
+    }
+}

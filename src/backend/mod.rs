@@ -1,0 +1,190 @@
+//! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
+//! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
+//!
+//! Activations are f32 buffers of `rows x width`, row-major. Weights keep their own dtype (f32, f16 or bf16).
+//! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 weights: widened to f32, f32 operands and
+//! accumulation; bf16 weights: the activation operand of a dot product may be rounded to bf16 (to nearest even), products are
+//! accumulated in f32. Keys and values are stored in the weights' dtype; attention follows the same rule (queries and
+//! softmax numerators may be rounded to bf16 when keys and values are bf16).
+//!
+//! *Batch invariance*: an op's result for a row depends on that row's inputs alone; see `plan` for attention.
+
+pub mod cpu;
+pub mod weights;
+
+use crate::error::Result;
+use crate::ids::{LayerIx, TokenId};
+use crate::kv::KvSlot;
+use crate::plan::AttentionPlan;
+
+pub use weights::{Dtype, WeightView};
+
+/// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLayout {
+    pub q_heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+impl HeadLayout {
+    pub fn qkv_width(&self) -> usize {
+        (self.q_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    pub fn q_width(&self) -> usize {
+        self.q_heads * self.head_dim
+    }
+
+    /// Query heads that share one key head.
+    pub fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+}
+
+/// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    Query,
+    Key,
+}
+
+/// The size of the KV memory: `pages` pages of `PAGE_TOKENS` tokens in each of `layers` layers.
+#[derive(Clone, Copy, Debug)]
+pub struct KvShape {
+    pub layers: usize,
+    pub heads: HeadLayout,
+    pub dtype: Dtype,
+    pub pages: usize,
+}
+
+/// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
+/// Rotates the first `rotary` elements of a head by halves: (x[i], x[i + rotary/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos + x[i] sin).
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    pub rotary: usize,
+    pub cos: Vec<f32>,
+    pub sin: Vec<f32>,
+}
+
+/// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
+/// then the inverse of the cumulative distribution in vocabulary order at `coin`.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    pub pick: Pick,
+    /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
+    pub seen: Vec<SeenToken>,
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    /// Added to single logits first of all.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Never drawn (e.g. end-of-text below the minimal length).
+    pub banned: Vec<TokenId>,
+    /// How many of the likeliest tokens to report beside the chosen one.
+    pub top_logprobs: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SeenToken {
+    pub token: TokenId,
+    pub sampled: u32,
+    pub in_prompt: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pick {
+    /// The largest logit after penalties; of equals, the smallest token id.
+    Greedy,
+    /// `coin` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
+    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64 },
+    /// The token is known (given text); only its log-probability is wanted.
+    Given(TokenId),
+}
+
+/// The token of one row. Log-probabilities are those of the model itself: log-softmax of the unmodified logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    pub token: TokenId,
+    pub logprob: f32,
+    /// The likeliest tokens, falling.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
+/// checks shapes when it loads a model, so a misfit here is our own mistake.
+pub trait Backend: Send + 'static {
+    /// f32 activations, `rows x width`.
+    type Buffer: Send;
+    /// A weight matrix `[out, in]` in the layout this backend multiplies fastest.
+    type Matrix: Send + Sync;
+    /// A weight vector, f32.
+    type Vector: Send + Sync;
+    /// Keys and values of all layers, in pages.
+    type Kv: Send;
+
+    /// Slots of a page.
+    const PAGE_TOKENS: u32;
+    /// The tile its attention reduces by (see `plan`).
+    const TILE: u32;
+
+    /// One line for people: device, instruction set or architecture, threads.
+    fn describe(&self) -> String;
+
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix `[sum out_i, in]`.
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
+    /// Concatenates `parts` into one f32 vector.
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
+    /// Bytes that one page takes, all layers.
+    fn page_bytes(shape: &KvShape) -> usize;
+    fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
+    /// A buffer of unspecified contents.
+    fn buffer(&mut self, rows: usize, width: usize) -> Result<Self::Buffer>;
+    /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
+    fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// `rows * width` values, row-major.
+    fn read(&mut self, buffer: &Self::Buffer) -> Result<Vec<f32>>;
+
+    /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
+    fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, tokens: &[TokenId]);
+    /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
+    fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// `out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i]`, population variance.
+    fn layer_norm(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        bias: &Self::Vector,
+        eps: f32,
+    );
+    /// `out[r] = w x[r] (+ bias)`.
+    fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
+    /// `out[r] += w x[r] (+ bias)`: a linear layer that ends in the residual.
+    fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
+    /// `rms_norm` of each query or key head of `qkv` alone, in place; `weight` is `[head_dim]`.
+    fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
+    /// Rotates query and key heads of `qkv` in place by the rows' positions.
+    fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]);
+    /// Stores the key and value heads of row `r` of `qkv` in `slots[r]` of layer `layer`, rounded to the KV dtype.
+    fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, slots: &[KvSlot]);
+    /// Tree attention: for each row and query head, softmax over the positions it sees (see `AttentionPlan`) of
+    /// `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
+    fn tree_attention(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        plan: &AttentionPlan,
+        scale: f32,
+    );
+    /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
+    fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    fn gelu(&mut self, x: &mut Self::Buffer);
+    /// `out[i] = x[rows[i]]`: the rows whose logits are wanted.
+    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, rows: &[u32]);
+    /// One token a row of `logits` `[requests.len(), vocab]`, by the order that [`SampleRequest`] states.
+    fn sample(&mut self, logits: &Self::Buffer, requests: &[SampleRequest]) -> Result<Vec<Sampled>>;
+}

@@ -1,0 +1,88 @@
+//! The one error type. Each variant says what was asked, what was found and where, in one sentence; `exit_code` says whose
+//! mistake it is. Nothing here decides how an error is shown.
+
+use std::path::{Path, PathBuf};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder could not be read, written or created.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io { path: PathBuf, doing: &'static str, source: std::io::Error },
+
+    /// A file was read but is not what its kind must be (truncated, not JSON, ...).
+    #[error("{}: {what}", path.display())]
+    Format { path: PathBuf, what: String },
+
+    /// A named field of a named file holds something else than it must.
+    #[error("{}: `{field}`: expected {expected}, found {found}", path.display())]
+    Field { path: PathBuf, field: String, expected: String, found: String },
+
+    /// A tensor of a checkpoint is missing or of the wrong shape or dtype.
+    #[error("{}: tensor `{tensor}`: expected {expected}, found {found}", path.display())]
+    Tensor { path: PathBuf, tensor: String, expected: String, found: String },
+
+    /// A value that the user gave (option, request, parameter) is not allowed.
+    #[error("{what}: expected {expected}, found {found}")]
+    Value { what: String, expected: String, found: String },
+
+    /// A prompt does not fit the model's context.
+    #[error("{what} has {tokens} tokens; the model's context is {context}")]
+    ContextTooLong { what: String, tokens: usize, context: usize },
+
+    /// The job needs more KV pages at once than the pool has.
+    #[error("{needed} pages of keys and values are needed at once; the pool has {capacity} ({hint})")]
+    OutOfPages { needed: usize, capacity: usize, hint: &'static str },
+
+    /// The user asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+
+    /// The engine's thread has ended, so its channel is closed.
+    #[error("the engine has stopped: {why}")]
+    EngineStopped { why: String },
+
+    /// A broken promise of our own.
+    #[error("internal error, please report it: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// 2 for what the user can mend, 1 for what only we can, 130 for an interrupt.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Internal(_) | Error::EngineStopped { .. } => 1,
+            Error::Interrupted => 130,
+            _ => 2,
+        }
+    }
+
+    /// For `map_err` on I/O: `fs::read(p).map_err(Error::io(p, "read"))`.
+    pub fn io(path: impl AsRef<Path>, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.as_ref().to_path_buf();
+        move |source| Error::Io { path, doing, source }
+    }
+
+    pub fn format(path: impl AsRef<Path>, what: impl Into<String>) -> Error {
+        Error::Format { path: path.as_ref().to_path_buf(), what: what.into() }
+    }
+
+    pub fn field(
+        path: impl AsRef<Path>,
+        field: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
+        Error::Field {
+            path: path.as_ref().to_path_buf(),
+            field: field.into(),
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+
+    pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::Value { what: what.into(), expected: expected.into(), found: found.into() }
+    }
+}

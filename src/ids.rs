@@ -1,0 +1,56 @@
+//! Newtype indices. Everything that counts tokens, pages, segments, branches, rows or layers is named here, so that one
+//! cannot be passed for another; this is the only file that converts between them and plain integers.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl $name {
+            /// The id of index `ix`. Panics when `ix` does not fit, which no machine's memory allows.
+            pub fn new(ix: usize) -> Self {
+                Self(<$inner>::try_from(ix).expect("an index into memory fits its id"))
+            }
+
+            /// The id as an index.
+            pub fn ix(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A word of the model's vocabulary.
+    TokenId(u32)
+);
+id!(
+    /// A page of KV memory: `Backend::PAGE_TOKENS` slots, in every layer.
+    PageId(u32)
+);
+id!(
+    /// A node of the prefix tree.
+    SegmentId(u32)
+);
+id!(
+    /// An engine-side leaf: something that can be extended.
+    BranchId(u64)
+);
+id!(
+    /// A query token of one step; rows are numbered depth-first.
+    RowIx(u32)
+);
+id!(
+    /// A transformer layer.
+    LayerIx(u32)
+);

@@ -1,0 +1,2 @@
+//! Radix tree of segments.
+pub struct PrefixTree {}

@@ -1,0 +1,98 @@
+//! Floor 2: how one step's attention is divided. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state
+//! per row and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions
+//! from a [`Forest`] to a plan, chosen by [`Planner`]; they are integers only and know neither model nor device.
+//!
+//! # Whole tiles
+//! Floating-point addition is not associative, so *where* a reduction breaks changes bits. Backends that promise
+//! batch-invariant logits reduce over *tiles*: absolute positions `[k*tile, (k+1)*tile)`. Every planner keeps each tile of a
+//! row's context inside one item (`PlanHints::tile`), so that planners decide only which rows share an item. Where a segment
+//! ends inside a tile, the tile's part of that segment is a span of its descendants' items.
+//! `tile == 1` allows items to break anywhere.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::PageId;
+use crate::kv::Forest;
+
+/// Contiguous keys and values of one segment: `tokens` tokens from absolute position `first_position`, in `pages` (a range of
+/// `AttentionPlan::pages`), the first of them in slot `first_position % page_tokens` of the first page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSpan {
+    pub pages: Range<u32>,
+    pub first_position: u32,
+    pub tokens: u32,
+}
+
+/// Rows x spans -> one partial (o, m, l) per row and head. Spans are in rising, adjoining positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkItem {
+    pub rows: Range<u32>,
+    /// Range into `AttentionPlan::spans`.
+    pub spans: Range<u32>,
+}
+
+/// Compressed lists: list `i` is `values[offsets[i] .. offsets[i + 1]]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Csr {
+    pub offsets: Vec<u32>,
+    pub values: Vec<u32>,
+}
+
+/// One step's attention, as integers. A row sees position `p` iff `p <= pos(row)` and, with a window, `pos(row) - p < window`;
+/// spans may hold positions that some of the item's rows do not see: backends mask by this rule alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttentionPlan {
+    pub page_tokens: u32,
+    pub tile: u32,
+    pub window: Option<u32>,
+    pub items: Vec<WorkItem>,
+    pub spans: Vec<KvSpan>,
+    pub pages: Vec<PageId>,
+    /// Absolute position of each row.
+    pub row_positions: Vec<u32>,
+    /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a row's
+    /// items have rising indices.
+    pub merge: Csr,
+}
+
+/// What a planner needs to know of the model and the device.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanHints {
+    /// See the module's head. A multiple of the page size, or 1.
+    pub tile: u32,
+    /// Sliding window of the layers this plan is for.
+    pub window: Option<u32>,
+    pub q_heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    /// Bytes of one stored key or value element.
+    pub kv_element_bytes: u32,
+}
+
+/// The choice of planner; `--plan` on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Planner {
+    /// No sharing: every row reads its whole context alone.
+    Flat,
+    /// One shared level (the root segments), the rest unshared, as BatchLLM and RelayAttention.
+    #[value(name = "single")]
+    #[serde(rename = "single")]
+    SingleLevel,
+    /// All levels, one item a node, as Hydragen.
+    Tree,
+    /// All levels where it pays: folds short or little-shared nodes into their descendants, splits long ones.
+    #[default]
+    Balanced,
+}
+
+impl Planner {
+    pub const ALL: [Planner; 4] = [Planner::Flat, Planner::SingleLevel, Planner::Tree, Planner::Balanced];
+
+    pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
+        let _ = (forest, hints);
+        unimplemented!("owner: kv")
+    }
+}
