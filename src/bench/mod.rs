@@ -1,1 +1,4 @@
-//! (to be written)
+//! Measurements, each against what the machine can do at most in the same run.
+
+pub mod gemm;
+pub mod machine;
