@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::engine::{self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop};
+use crate::engine::{
+    self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -227,7 +229,9 @@ impl SamplingTree {
         }
         probes
             .iter()
-            .map(|branch| scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored"))))
+            .map(|branch| {
+                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
+            })
             .collect()
     }
 
@@ -259,7 +263,9 @@ impl SamplingTree {
     fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {
         match self.graph[at].state {
             State::Open(branch) => Ok(branch),
-            state => Err(Error::Internal(format!("node {} of `{}` is {state:?}: it cannot grow", at.index(), self.item))),
+            state => {
+                Err(Error::Internal(format!("node {} of `{}` is {state:?}: it cannot grow", at.index(), self.item)))
+            }
         }
     }
 
