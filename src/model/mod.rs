@@ -6,7 +6,6 @@ mod activations;
 pub mod check;
 pub mod config;
 pub mod decoder;
-mod golden;
 mod layout;
 mod parts;
 mod rope;
