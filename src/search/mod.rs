@@ -13,7 +13,7 @@ use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::tree::{Event, Extension};
 
-pub use best_of_n::{By, best_of_n, sample};
+pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
 
 /// What a grader and an answer pattern make of a text.
