@@ -145,7 +145,10 @@ impl Branch {
             Work::Draw(drawing) => {
                 let Drawing { begin, logprobs, stop_logprob, text, events, .. } = *drawing;
                 let logprob = logprobs.iter().chain(&stop_logprob).copied().map(f64::from).sum();
-                (Finish { reason, tokens: self.tokens[begin..].to_vec(), text: text.finish(), logprob, logprobs }, events)
+                (
+                    Finish { reason, tokens: self.tokens[begin..].to_vec(), text: text.finish(), logprob, logprobs },
+                    events,
+                )
             }
             Work::Score(Scoring { events, begin, logprobs }) => {
                 let logprob = logprobs.iter().copied().map(f64::from).sum();
@@ -166,6 +169,14 @@ impl Branch {
             Work::Score(scoring) => scoring.events,
         };
         drop(events.send(Event::Failed { branch: self.id, error }));
+    }
+
+    /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins
+    /// anew, so that it is laid out as if it had never been interrupted.
+    pub fn start_over(&mut self) {
+        if let Work::Score(scoring) = &mut self.work {
+            scoring.logprobs.clear();
+        }
     }
 
     /// Of tokens that were given to be scored, those that were not are no part of the branch.

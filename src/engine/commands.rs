@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Scoring, Work};
 use crate::engine::handle::Command;
-use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
 use crate::engine::text::BranchText;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -16,7 +16,10 @@ impl<B: Backend> Engine<B> {
     pub(super) fn run(&mut self, commands: &Receiver<Command>) -> Result<()> {
         loop {
             let command = match self.scheduler.is_idle() {
-                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                true => {
+                    self.check_integrity()?;
+                    commands.recv().map_err(|_| TryRecvError::Disconnected)
+                }
                 false => commands.try_recv(),
             };
             match command {
@@ -24,6 +27,13 @@ impl<B: Backend> Engine<B> {
                 Err(TryRecvError::Empty) => self.step()?,
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
+        }
+    }
+
+    fn check_integrity(&self) -> Result<()> {
+        match self.config.check_plans {
+            true => self.cache.prefix.check_integrity(&self.cache.pages).map_err(Error::Internal),
+            false => Ok(()),
         }
     }
 
@@ -36,7 +46,10 @@ impl<B: Backend> Engine<B> {
             Command::Release { branches, keep_cached } => {
                 branches.into_iter().for_each(|branch| self.release(branch, keep_cached));
             }
-            Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
+            Command::Metrics { reply } => {
+                self.count_memory();
+                drop(reply.send(self.metrics.clone()));
+            }
         }
     }
 

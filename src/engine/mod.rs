@@ -46,9 +46,9 @@ pub struct EngineConfig {
     /// Rows of prompts and given tokens that a step computes beside them, at most.
     pub chunk: usize,
     pub planner: Planner,
-    /// Bytes of keys and values, all layers.
-    pub pool_bytes: usize,
-    /// Whether every plan is proved before it is used.
+    /// Pages of keys and values. `Backend::page_bytes` says what one takes.
+    pub pages: usize,
+    /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for EngineConfig {
             max_rows: 256,
             chunk: 256,
             planner: Planner::default(),
-            pool_bytes: 1 << 30,
+            pages: 4096,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -81,24 +81,18 @@ pub struct Engine<B: Backend> {
 impl<B: Backend> Engine<B> {
     /// Starts a thread that owns backend and model, and returns its client. Without a tokenizer, text is empty and stop
     /// strings are an error.
-    pub fn start(
+    pub fn spawn(
         mut backend: B,
         model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
-        for (what, value) in [("max_rows", config.max_rows), ("chunk", config.chunk)] {
+        for (what, value) in [("max_rows", config.max_rows), ("chunk", config.chunk), ("pages", config.pages)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
-        let page_bytes = B::page_bytes(&model.kv_shape(1));
-        let pool_pages = config.pool_bytes / page_bytes;
-        if pool_pages == 0 {
-            let expected = format!("at least one page ({page_bytes} bytes)");
-            return Err(Error::value("memory for keys and values", expected, format!("{} bytes", config.pool_bytes)));
-        }
-        let kv = backend.kv(&model.kv_shape(pool_pages))?;
+        let kv = backend.kv(&model.kv_shape(config.pages))?;
         let facts = EngineFacts {
             context: model.config().context,
             vocab: model.config().vocab,
@@ -106,11 +100,11 @@ impl<B: Backend> Engine<B> {
             eos: model.config().eos.clone(),
             device: backend.describe(),
             page_tokens: B::PAGE_TOKENS as usize,
-            page_bytes,
-            pool_pages,
+            page_bytes: B::page_bytes(&model.kv_shape(1)),
+            pool_pages: config.pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages);
+        let cache = Cache::new(B::PAGE_TOKENS, config.pages);
         let mut engine = Engine {
             backend,
             model,
@@ -163,7 +157,8 @@ impl<B: Backend> Engine<B> {
         for hints in self.model.plan_hints() {
             let plan = self.config.planner.plan(forest, hints);
             if self.config.check_plans {
-                plan.check(forest).map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
+                plan.check(forest)
+                    .map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
             }
             let stats = plan.stats(hints);
             self.metrics.kv_bytes_read += stats.kv_bytes_read;
@@ -184,7 +179,8 @@ impl<B: Backend> Engine<B> {
         if schedule.asks.is_empty() {
             return Ok(Vec::new());
         }
-        let request = |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
+        let request =
+            |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
         let requests: Vec<_> = schedule.asks.iter().map(request).collect();
         let drawn = self.backend.sample(logits, &requests)?;
         self.metrics.seconds_sampling += computed.elapsed().as_secs_f64();
