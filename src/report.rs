@@ -19,6 +19,8 @@ pub struct Estimate {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AtK {
     pub k: usize,
+    /// Items with at least k samples.
+    pub items: usize,
     #[serde(flatten)]
     pub estimate: Estimate,
 }
@@ -130,7 +132,7 @@ impl Page<'_, '_> {
             return Ok(());
         }
         let mut row = String::new();
-        for AtK { k, estimate } in estimates {
+        for AtK { k, estimate, .. } in estimates {
             write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
         }
         self.line(name, row)

@@ -124,15 +124,33 @@ mod tests {
         close(&frequencies(&config(RopeScaling::Linear { factor: 4.0 })), &expected);
     }
 
+    // Expected values of the next two: the formulas of transformers' `_compute_llama3_parameters` and
+    // `_compute_yarn_parameters`, evaluated in f64 outside this crate.
     #[test]
     fn llama3_keeps_fast_pairs_and_stretches_slow_ones() {
         let scaling =
             RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 64 };
-        let (found, plain) = (frequencies(&config(scaling)), frequencies(&config(RopeScaling::Plain)));
-        assert_eq!(found[0], plain[0]);
-        assert!(plain[1] / 8.0 < found[1] && found[1] < plain[1], "3.2 turns lie between 1 and 4");
-        for i in 3..8 {
-            close(&found[i..=i], &[plain[i] / 8.0]);
+        let expected =
+            [1.0, 0.2443845994, 0.01304225604, 0.003952847075, 0.00125, 0.0003952847075, 0.000125, 3.952847075e-05];
+        close(&frequencies(&config(scaling)), &expected);
+    }
+
+    #[test]
+    fn yarn_goes_over_between_the_two_turn_counts() {
+        let yarn = |truncate| RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 2048,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate,
+            attention_factor: 1.0,
+        };
+        let ends = ([1.0, 0.316227766, 0.1], [0.00025, 7.90569415e-05]);
+        let whole_pairs = [0.02569350599, 0.00625, 0.001383496476];
+        let exact = [0.02387019232, 0.005056971521, 0.0008112903817];
+        for (truncate, middle) in [(true, whole_pairs), (false, exact)] {
+            let expected: Vec<f64> = ends.0.into_iter().chain(middle).chain(ends.1).collect();
+            close(&frequencies(&config(yarn(truncate))), &expected);
         }
     }
 

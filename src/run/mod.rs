@@ -8,18 +8,21 @@ mod progress;
 mod summary;
 mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::engine::{Engine, EngineConfig, EngineHandle};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, fresh_folder};
-use crate::model::Decoder;
+use crate::model::{Decoder, ModelFolder};
 use crate::plan::Planner;
 use crate::report::Summary;
+use crate::tokenizer::Tokenizer;
 
 pub use prepare::{ItemPrompt, Prepared};
 use progress::Progress;
@@ -71,38 +74,51 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     journal.file("task.json", &format!("{:#}\n", prepared.task.source))?;
     let loaded = load(&prepared, options)?;
     let progress = Progress::new(prepared.prompts.len());
-    let run = worker::work(&prepared, &loaded, options, &journal, &progress, interrupted);
+    let run = worker::work(&prepared, &loaded, options, Some(&journal), &progress, interrupted);
     progress.finish();
-    let (summary, ended) = run?;
-    journal.file("summary.json", &pretty(&summary)?)?;
-    print!("{summary}");
+    let run = run?;
+    journal.file("summary.json", &pretty(&run.summary)?)?;
+    print!("{}", run.summary);
     println!("{:<11} {}", "results", folder.display());
-    match ended {
+    match run.ended {
         Some(error) => Err(error),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Loads the model and starts its engine, with as many KV pages as the budget allows and the job can use.
+/// A model folder ready to sample from, with the default budgets: for programs of one's own.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let folder = ModelFolder::open(model)?;
+    let tokenizer = Arc::new(Tokenizer::load(model)?);
+    let mut backend = Cpu::new();
+    let decoder = Decoder::load(&mut backend, &folder)?;
+    let config = Budget::default().engine_config(Planner::default(), usize::MAX);
+    Ok((Engine::start(backend, decoder, Some(tokenizer.clone()), config)?, tokenizer))
+}
+
+/// Loads the model and starts its engine, with as much KV memory as the budget allows and the job can use.
 pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
     let mut backend = Cpu::new();
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let in_flight = worker::in_flight(prepared, options.budget.max_rows);
-    let wanted = prepare::useful_pages(prepared, in_flight, &decoder);
-    let pages = wanted.min(pages_in(options.budget.kv_bytes, &decoder)?);
-    let config = EngineConfig { max_rows: options.budget.max_rows, planner: options.plan, pages, ..Default::default() };
-    let engine = Engine::spawn(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
+    let useful = prepared.most_kv_tokens(in_flight, Cpu::PAGE_TOKENS as usize) * decoder.kv_bytes_per_token();
+    let config = options.budget.engine_config(options.plan, useful);
+    let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     Ok(Loaded { engine, seconds_loading: started.elapsed().as_secs_f64() })
 }
 
-/// KV pages that fit the given bytes, or half of the free memory.
-pub fn pages_in<B: crate::backend::Backend>(kv_bytes: Option<usize>, decoder: &Decoder<B>) -> Result<usize> {
-    let page = B::page_bytes(&decoder.kv_shape(1));
-    let bytes = kv_bytes.unwrap_or_else(|| free_memory() / 2);
-    match bytes / page {
-        0 => Err(Error::value("memory for keys and values", format!("at least one page of {page} bytes"), bytes.to_string())),
-        pages => Ok(pages.min(u32::MAX as usize)),
+impl Default for Budget {
+    fn default() -> Self {
+        Self { max_rows: 512, kv_bytes: None }
+    }
+}
+
+impl Budget {
+    /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
+    pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
+        let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
+        EngineConfig { max_rows: self.max_rows, planner, pool_bytes, ..EngineConfig::default() }
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::model::{Decoder, ModelFolder};
+use crate::model::ModelFolder;
+use crate::model::check::{Facts, facts};
 use crate::task::{Item, Overrides, Task};
 use crate::tokenizer::Tokenizer;
 
@@ -16,6 +17,7 @@ pub struct Prepared {
     pub task: Task,
     pub model: PathBuf,
     pub folder: ModelFolder,
+    pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
@@ -43,6 +45,7 @@ impl Prepared {
             return Err(Error::field(path, "model", "a model folder here or by --model", "nothing (the key is missing)"));
         };
         let folder = ModelFolder::open(&model)?;
+        let facts = facts(&folder)?;
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
         let context = folder.config.context;
         let mut prompts = Vec::new();
@@ -53,7 +56,7 @@ impl Prepared {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
         prompts.sort_by(|a, b| a.tokens.cmp(&b.tokens).then(a.item.index.cmp(&b.item.index)));
-        Ok(Self { task, model, folder, tokenizer, prompts })
+        Ok(Self { task, model, folder, facts, tokenizer, prompts })
     }
 
     /// Tokens of the prefix tree of all prompts: each shared run counted once.
@@ -66,6 +69,14 @@ impl Prepared {
             previous = &prompt.tokens;
         }
         distinct
+    }
+
+    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
+    /// pages of its own.
+    pub fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
+        let longest = (self.task.sampling.max_tokens as usize).min(self.folder.config.context) + 2 * page_tokens;
+        let samples = in_flight * self.task.method.samples() as usize * longest;
+        self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
     /// Tokens of all prompts, each counted in full.
@@ -86,13 +97,4 @@ impl ItemPrompt {
         }
         Ok(Self { item, text, tokens, level_ends: encoded.level_ends })
     }
-}
-
-/// Most KV pages worth having for a job: every prompt token once, and every sample's own at their longest.
-pub fn useful_pages<B: crate::backend::Backend>(prepared: &Prepared, in_flight: usize, decoder: &Decoder<B>) -> usize {
-    let page = B::PAGE_TOKENS as usize;
-    let context = decoder.config().context;
-    let own = (prepared.task.sampling.max_tokens as usize).min(context) / page + 2;
-    let prompts = prepared.prompt_tokens() / page + 2 * prepared.prompts.len();
-    prompts + in_flight * prepared.task.method.samples() as usize * own
 }

@@ -18,7 +18,7 @@ use crate::task::{Method, Sampling, Task};
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
-use super::summary::{Finished, summarise};
+use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
@@ -30,15 +30,30 @@ pub fn in_flight(prepared: &Prepared, max_rows: usize) -> usize {
 /// Threads that wait cost memory for their stacks, nothing else.
 const MOST_THREADS: usize = 256;
 
-/// Works on all items. An interrupt or an error ends the run early: it is returned beside the summary of what was finished.
+/// What came of a run.
+pub struct Run {
+    pub summary: Summary,
+    /// Items by index.
+    pub finished: Vec<Finished>,
+    /// The interrupt or error that ended the run early.
+    pub ended: Option<Error>,
+}
+
+/// An item whose search has ended.
+pub struct Finished {
+    pub index: usize,
+    pub outcome: Outcome,
+}
+
+/// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
-    journal: &Journal,
+    journal: Option<&Journal>,
     progress: &Progress,
     interrupted: &AtomicBool,
-) -> Result<(Summary, Option<Error>)> {
+) -> Result<Run> {
     let started = Instant::now();
     let shared = Shared {
         prepared,
@@ -57,10 +72,15 @@ pub fn work(
         }
     });
     let seconds = started.elapsed().as_secs_f64();
-    let finished = shared.finished.into_inner().map_err(|_| Error::Internal("a worker panicked".to_string()))?;
-    let ended = shared.ended.into_inner().map_err(|_| Error::Internal("a worker panicked".to_string()))?;
-    let summary = summarise(prepared, loaded, options, finished, seconds)?;
-    Ok((summary, ended))
+    let panicked = || Error::Internal("a worker panicked".to_string());
+    let mut finished = shared.finished.into_inner().map_err(|_| panicked())?;
+    finished.sort_by_key(|item| item.index);
+    let mut ended = shared.ended.into_inner().map_err(|_| panicked())?;
+    if interrupted.load(Ordering::Relaxed) {
+        ended.get_or_insert(Error::Interrupted);
+    }
+    let summary = summarise(prepared, loaded, options, &finished, seconds)?;
+    Ok(Run { summary, finished, ended })
 }
 
 /// What the threads of one run share.
@@ -74,7 +94,7 @@ struct Shared<'a> {
     /// The first error; once it is set nobody takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
-    journal: &'a Journal,
+    journal: Option<&'a Journal>,
 }
 
 impl Shared<'_> {
@@ -105,7 +125,9 @@ impl Shared<'_> {
         let task = &self.prepared.task;
         let (params, stop) = how_to_sample(&task.sampling);
         let mut record = |sample: &crate::search::Sample| {
-            self.journal.sample(&Line { id: &prompt.item.id, rest: sample })?;
+            if let Some(journal) = self.journal {
+                journal.sample(&Line { id: &prompt.item.id, rest: sample })?;
+            }
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
@@ -120,17 +142,19 @@ impl Shared<'_> {
         let mut tree =
             SamplingTree::new(engine, &prompt.item.id, task.sampling.seed, prompt.tokens.clone(), prompt.text.clone())?;
         let outcome = drive(task.method, &mut tree, &mut job)?;
-        self.journal.item(&item_line(prompt, &outcome))?;
-        if self.trees {
-            self.write_tree(&tree, prompt.item.index)?;
+        if let Some(journal) = self.journal {
+            journal.item(&item_line(prompt, &outcome))?;
+            if self.trees {
+                write_tree(journal, &tree, prompt.item.index)?;
+            }
         }
         Ok(Finished { index: prompt.item.index, outcome })
     }
+}
 
-    fn write_tree(&self, tree: &SamplingTree, index: usize) -> Result<()> {
-        self.journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-        self.journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
-    }
+fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
+    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
+    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
 }
 
 fn drive(method: Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {

@@ -62,7 +62,7 @@ pub struct Outcome {
     /// Whether the chosen answer is right; `None` where the task has no grader.
     pub correct: Option<bool>,
     /// Answers with their votes, most first; empty where nothing was voted on.
-    pub votes: Vec<(String, usize)>,
+    pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
     /// Candidates stopped before they finished.

@@ -11,3 +11,4 @@ pub use chunks::{ChunkReport, chunks};
 pub use facts::{Facts, facts};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases};
 pub use golden_file::{GoldenCase, read_golden};
+pub use sequence::Sequence;

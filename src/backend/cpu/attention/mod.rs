@@ -1,9 +1,21 @@
 //! Tree attention. `clear` is its definition: for each row and head, the tiles of its context are folded in rising position
-//! order into one running state. This file chooses the instruction path and holds what is reused between calls.
+//! order into one running state. The fast paths fold a tile into several rows at once: `tiles` says where a tile's keys and
+//! values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2` and `avx512` supply.
 
 mod clear;
+mod fold;
+mod gather;
+mod lanes;
+mod tiles;
+mod walk;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Buffer, Isa, KvStore};
+use crate::backend::Dtype;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
@@ -13,8 +25,12 @@ pub const TILE: u32 = 64;
 
 /// Memory reused from call to call.
 #[derive(Default)]
-pub struct Scratch {}
+pub struct Scratch {
+    tiles: tiles::Tiles,
+    tasks: Vec<walk::TaskMemory>,
+}
 
+/// See `Backend::tree_attention`; `isa` is one that the processor has.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     isa: Isa,
@@ -26,6 +42,28 @@ pub fn tree_attention(
     plan: &AttentionPlan,
     scale: f32,
 ) {
-    let _ = (isa, scratch);
+    let heads = kv.shape().heads;
+    let rows = plan.row_positions.len();
+    assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "queries of all rows");
+    assert_eq!((out.rows, out.width), (rows, heads.q_width()), "room for all rows");
+    #[cfg(target_arch = "x86_64")]
+    if isa != Isa::Clear {
+        let Scratch { tiles, tasks } = scratch;
+        tiles.resolve(plan, kv.layout().pair());
+        let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
+        // SAFETY: `isa` is one that the processor has.
+        return unsafe {
+            match (isa, kv.shape().dtype) {
+                (Isa::Clear, _) => unreachable!("handled below"),
+                (Isa::Avx2, Dtype::F32) => walk::run::<avx2::F32>(&step, tasks, out),
+                (Isa::Avx2, Dtype::F16) => walk::run::<avx2::F16>(&step, tasks, out),
+                (Isa::Avx2, Dtype::Bf16) => walk::run::<avx2::Bf16>(&step, tasks, out),
+                (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => walk::run::<avx512::F32>(&step, tasks, out),
+                (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => walk::run::<avx512::F16>(&step, tasks, out),
+                (Isa::Avx512, Dtype::Bf16) => walk::run::<avx512::Bf16>(&step, tasks, out),
+                (Isa::Avx512Bf16, Dtype::Bf16) => walk::run::<avx512::Bf16Dot>(&step, tasks, out),
+            }
+        };
+    }
     clear::tree_attention(out, qkv, kv, layer, plan, scale);
 }
