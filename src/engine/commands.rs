@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Scoring, Work};
 use crate::engine::handle::Command;
-use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
+use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -90,7 +90,7 @@ impl<B: Backend> Engine<B> {
                 if self.tokenizer.is_none() && !stops.is_empty() {
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
-                let text = BranchText::new(self.tokenizer.as_ref(), stops, stop.include_stop);
+                let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
                 let drawing = |branch: &Branch| Drawing {
                     begin: branch.tokens.len(),
                     logprobs: Vec::new(),
@@ -130,19 +130,13 @@ impl<B: Backend> Engine<B> {
         if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
+        let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.extend(&tokens);
-        if logprobs && !tokens.is_empty() {
-            branch.work = Work::Score(Scoring { events: events.clone(), begin, logprobs: Vec::new() });
-            self.enqueue(id);
-        } else {
-            let finish = Finish {
-                reason: FinishReason::Given,
-                text: self.tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(&tokens)),
-                tokens,
-                logprob: 0.0,
-                logprobs: Vec::new(),
-            };
-            drop(events.send(Event::Finished { branch: id, finish }));
+        let scoring = Scoring { events: events.clone(), begin, logprobs: Vec::new(), text };
+        branch.work = Work::Score(scoring);
+        match logprobs && !tokens.is_empty() {
+            true => self.enqueue(id),
+            false => branch.finish(FinishReason::Given),
         }
         Ok(())
     }

@@ -81,7 +81,7 @@ fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) 
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
     // Whoever asked may have gone; a dropped extension cancels its branches.
-    drop(drawing.events.send(Event::Token { branch: branch.id, token, logprob, top, text: piece.safe }));
+    drop(drawing.events.send(Event::Token { branch: branch.id, token, logprob, top, text: piece.text }));
     branch.push_drawn(token);
     stops.or(piece.stopped_by.map(FinishReason::StopString)).or(at_limit.then_some(FinishReason::Length)).or((branch
         .tokens

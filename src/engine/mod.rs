@@ -46,8 +46,8 @@ pub struct EngineConfig {
     /// Rows of prompts and given tokens that a step computes beside them, at most.
     pub chunk: usize,
     pub planner: Planner,
-    /// Pages of keys and values. `Backend::page_bytes` says what one takes.
-    pub pages: usize,
+    /// Bytes of keys and values, all layers; whole pages of them are used.
+    pub pool_bytes: usize,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -58,7 +58,7 @@ impl Default for EngineConfig {
             max_rows: 256,
             chunk: 256,
             planner: Planner::default(),
-            pages: 4096,
+            pool_bytes: 1 << 30,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -81,18 +81,24 @@ pub struct Engine<B: Backend> {
 impl<B: Backend> Engine<B> {
     /// Starts a thread that owns backend and model, and returns its client. Without a tokenizer, text is empty and stop
     /// strings are an error.
-    pub fn spawn(
+    pub fn start(
         mut backend: B,
         model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
-        for (what, value) in [("max_rows", config.max_rows), ("chunk", config.chunk), ("pages", config.pages)] {
+        for (what, value) in [("max_rows", config.max_rows), ("chunk", config.chunk)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
-        let kv = backend.kv(&model.kv_shape(config.pages))?;
+        let page_bytes = B::page_bytes(&model.kv_shape(1));
+        let pool_pages = config.pool_bytes / page_bytes;
+        if pool_pages == 0 {
+            let expected = format!("at least one page ({page_bytes} bytes)");
+            return Err(Error::value("memory for keys and values", expected, format!("{} bytes", config.pool_bytes)));
+        }
+        let kv = backend.kv(&model.kv_shape(pool_pages))?;
         let facts = EngineFacts {
             context: model.config().context,
             vocab: model.config().vocab,
@@ -100,11 +106,11 @@ impl<B: Backend> Engine<B> {
             eos: model.config().eos.clone(),
             device: backend.describe(),
             page_tokens: B::PAGE_TOKENS as usize,
-            page_bytes: B::page_bytes(&model.kv_shape(1)),
-            pool_pages: config.pages,
+            page_bytes,
+            pool_pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
-        let cache = Cache::new(B::PAGE_TOKENS, config.pages);
+        let cache = Cache::new(B::PAGE_TOKENS, pool_pages);
         let mut engine = Engine {
             backend,
             model,
@@ -160,9 +166,10 @@ impl<B: Backend> Engine<B> {
                 plan.check(forest)
                     .map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
             }
+            let layers = self.model.config().windows.iter().filter(|&&window| window == hints.window).count() as u64;
             let stats = plan.stats(hints);
-            self.metrics.kv_bytes_read += stats.kv_bytes_read;
-            self.metrics.kv_bytes_read_flat += stats.flat_kv_bytes;
+            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
+            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
             plans.push(plan);
         }
         self.metrics.seconds_planning += began.elapsed().as_secs_f64();

@@ -41,10 +41,35 @@ pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     (backend, decoder)
 }
 
-/// Every byte is a token; tokens 128 and up are halves of characters.
+/// Every byte is a token; tokens 128 and up are parts of characters.
 pub fn tokenizer() -> Arc<Tokenizer> {
     static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
-    TOKENIZER.get_or_init(|| Arc::new(Tokenizer)).clone()
+    let load = || {
+        let folder = tempfile::tempdir().unwrap();
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            (0u8..=255).map(|byte| (spelling(byte).to_string(), byte.into())).collect();
+        let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false });
+        let file = serde_json::json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+            "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": [] } });
+        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+        Arc::new(Tokenizer::load(folder.path()).unwrap())
+    };
+    TOKENIZER.get_or_init(load).clone()
+}
+
+/// The character by which byte-level vocabularies spell a byte (GPT-2's table).
+fn spelling(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match printable(byte) {
+        true => char::from(byte),
+        false => {
+            let before = (0..byte).filter(|&b| !printable(b)).count() as u32;
+            char::from_u32(256 + before).unwrap()
+        }
+    }
 }
 
 pub fn engine(config: EngineConfig) -> EngineHandle {
@@ -53,12 +78,17 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
 
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    Engine::spawn(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, ..config }).unwrap()
+    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, ..config }).unwrap()
 }
 
 /// Room for everything.
 pub fn roomy() -> EngineConfig {
-    EngineConfig { pages: 2000, ..EngineConfig::default() }
+    pages(2000)
+}
+
+/// Pages of f32 keys and values: 2 layers, 2 heads of 8, 16 tokens.
+pub fn pages(pages: usize) -> EngineConfig {
+    EngineConfig { pool_bytes: pages * 2 * 2 * 2 * 8 * 16 * 4, ..EngineConfig::default() }
 }
 
 /// `len` letters that differ with `salt`.

@@ -3,11 +3,9 @@
 use offshoot::Error;
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
 
-use crate::bench::{draw, engine, finish, finishes, key, length, outcomes, params, prompt, roomy, sample, score};
-
-fn pages(pages: usize) -> EngineConfig {
-    EngineConfig { pages, ..roomy() }
-}
+use crate::bench::{
+    draw, engine, finish, finishes, key, length, outcomes, pages, params, prompt, roomy, sample, score,
+};
 
 #[test]
 fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {

@@ -5,7 +5,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use crate::bench::{draw, engine, finishes, give, key, length, params, prompt, roomy, score};
+use crate::bench::{draw, engine, finishes, give, key, length, pages, params, prompt, roomy, score};
 use crate::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.
@@ -58,9 +58,9 @@ fn a_search_tells_the_same_story_in_a_corner() {
     for seed in 0..12 {
         let expected = story(&engine(EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
         let corners = [
-            EngineConfig { pages: 14, chunk: 5, max_rows: 3, ..roomy() },
-            EngineConfig { pages: 30, chunk: 64, max_rows: 9, planner: Planner::Tree, ..roomy() },
-            EngineConfig { pages: 60, planner: Planner::SingleLevel, ..roomy() },
+            EngineConfig { chunk: 5, max_rows: 3, ..pages(14) },
+            EngineConfig { chunk: 64, max_rows: 9, planner: Planner::Tree, ..pages(30) },
+            EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
         ];
         for corner in corners {
             assert_eq!(story(&engine(corner.clone()), seed), expected, "seed {seed}, {corner:?}");
