@@ -62,6 +62,8 @@ pub(super) struct Scoring {
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
     pub logprobs: Vec<f32>,
+    /// Nothing is pushed to it before the end.
+    pub text: BranchText,
 }
 
 /// Which of a branch's positions the next steps must compute.
@@ -138,21 +140,25 @@ impl Branch {
 
     /// Ends the work with `reason` and tells it.
     pub fn finish(&mut self, reason: FinishReason) {
-        self.take_back_unscored();
-        self.counted = self.tokens.len();
-        let (finish, events) = match std::mem::replace(&mut self.work, Work::Rest) {
+        if reason == FinishReason::Cancelled {
+            self.take_back_unscored();
+        }
+        let (events, begin, logprobs, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
-                let Drawing { begin, logprobs, stop_logprob, text, events, .. } = *drawing;
-                let logprob = logprobs.iter().chain(&stop_logprob).copied().map(f64::from).sum();
-                (Finish { reason, tokens: self.tokens[begin..].to_vec(), text: text.finish(), logprob, logprobs }, events)
+                self.counted = self.tokens.len();
+                (drawing.events, drawing.begin, drawing.logprobs, drawing.stop_logprob, drawing.text)
             }
-            Work::Score(Scoring { events, begin, logprobs }) => {
-                let logprob = logprobs.iter().copied().map(f64::from).sum();
-                let tokens = self.tokens[begin..].to_vec();
-                (Finish { reason, text: String::new(), tokens, logprob, logprobs }, events)
+            Work::Score(Scoring { events, begin, logprobs, mut text }) => {
+                for &token in &self.tokens[begin..] {
+                    text.push(token, false);
+                }
+                (events, begin, logprobs, None, text)
             }
         };
+        let tokens = self.tokens[begin..].to_vec();
+        let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs };
         // Whoever asked may have gone; the branch rests all the same.
         drop(events.send(Event::Finished { branch: self.id, finish }));
     }
@@ -168,10 +174,19 @@ impl Branch {
         drop(events.send(Event::Failed { branch: self.id, error }));
     }
 
+    /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins
+    /// anew, so that it is laid out as if it had never been interrupted.
+    pub fn start_over(&mut self) {
+        if let Work::Score(scoring) = &mut self.work {
+            scoring.logprobs.clear();
+        }
+    }
+
     /// Of tokens that were given to be scored, those that were not are no part of the branch.
     fn take_back_unscored(&mut self) {
         if let Work::Score(scoring) = &self.work {
             self.tokens.truncate(scoring.begin + scoring.logprobs.len());
+            self.counted = self.counted.min(self.tokens.len());
         }
     }
 }

@@ -41,11 +41,6 @@ impl Cache {
         self.prefix.append(&mut self.pages, segment, &branch.tokens[end..need.end])
     }
 
-    /// Whether `branch` holds slots for all of `need`.
-    pub fn holds(&self, branch: &Branch, need: Need) -> bool {
-        branch.lease.is_some_and(|lease| lease.used && self.prefix.end(lease.segment) as usize >= need.end)
-    }
-
     /// Ends a branch's lease; what it held stays as a cache. Returns the segment.
     pub fn give_up(&mut self, branch: &mut Branch) -> Option<SegmentId> {
         let lease = branch.lease.take()?;
@@ -69,6 +64,11 @@ impl Cache {
             self.give_up(branch);
         }
         self.evict_for(pages)
+    }
+
+    /// Frees everything that no lease keeps.
+    pub fn evict_all(&mut self) {
+        self.prefix.evict(&mut self.pages, usize::MAX);
     }
 
     fn evict_for(&mut self, pages: usize) -> bool {

@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Scoring, Work};
 use crate::engine::handle::Command;
-use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -16,7 +16,10 @@ impl<B: Backend> Engine<B> {
     pub(super) fn run(&mut self, commands: &Receiver<Command>) -> Result<()> {
         loop {
             let command = match self.scheduler.is_idle() {
-                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                true => {
+                    self.check_integrity()?;
+                    commands.recv().map_err(|_| TryRecvError::Disconnected)
+                }
                 false => commands.try_recv(),
             };
             match command {
@@ -24,6 +27,13 @@ impl<B: Backend> Engine<B> {
                 Err(TryRecvError::Empty) => self.step()?,
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
+        }
+    }
+
+    fn check_integrity(&self) -> Result<()> {
+        match self.config.check_plans {
+            true => self.cache.prefix.check_integrity(&self.cache.pages).map_err(Error::Internal),
+            false => Ok(()),
         }
     }
 
@@ -36,7 +46,10 @@ impl<B: Backend> Engine<B> {
             Command::Release { branches, keep_cached } => {
                 branches.into_iter().for_each(|branch| self.release(branch, keep_cached));
             }
-            Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
+            Command::Metrics { reply } => {
+                self.count_memory();
+                drop(reply.send(self.metrics.clone()));
+            }
         }
     }
 
@@ -77,7 +90,7 @@ impl<B: Backend> Engine<B> {
                 if self.tokenizer.is_none() && !stops.is_empty() {
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
-                let text = BranchText::new(self.tokenizer.as_ref(), stops, stop.include_stop);
+                let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
                 let drawing = |branch: &Branch| Drawing {
                     begin: branch.tokens.len(),
                     logprobs: Vec::new(),
@@ -117,19 +130,13 @@ impl<B: Backend> Engine<B> {
         if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
+        let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.extend(&tokens);
-        if logprobs && !tokens.is_empty() {
-            branch.work = Work::Score(Scoring { events: events.clone(), begin, logprobs: Vec::new() });
-            self.enqueue(id);
-        } else {
-            let finish = Finish {
-                reason: FinishReason::Given,
-                text: self.tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(&tokens)),
-                tokens,
-                logprob: 0.0,
-                logprobs: Vec::new(),
-            };
-            drop(events.send(Event::Finished { branch: id, finish }));
+        let scoring = Scoring { events: events.clone(), begin, logprobs: Vec::new(), text };
+        branch.work = Work::Score(scoring);
+        match logprobs && !tokens.is_empty() {
+            true => self.enqueue(id),
+            false => branch.finish(FinishReason::Given),
         }
         Ok(())
     }

@@ -49,15 +49,17 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Memory as it is during this step.
-    fn count_memory(&mut self) {
-        let page_bytes = self.facts.page_bytes as u64;
-        self.metrics.kv_bytes_held = self.cache.prefix.leased_pages() as u64 * page_bytes;
+    /// Memory as it is now.
+    pub(super) fn count_memory(&mut self) {
+        let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
+        let held = prefix.leased_pages();
+        self.metrics.kv_bytes_held = held as u64 * page_bytes;
+        self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
             let used = self.branches.values().filter_map(|branch| branch.lease.filter(|lease| lease.used));
-            let pages = |segment| (self.cache.prefix.end(segment) as usize).div_ceil(self.facts.page_tokens) as u64;
+            let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
-            self.metrics.kv_bytes_peak_unshared = used.map(|lease| pages(lease.segment)).sum::<u64>() * page_bytes;
+            self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
         }
     }
 }
@@ -79,12 +81,13 @@ fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) 
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
     // Whoever asked may have gone; a dropped extension cancels its branches.
-    drop(drawing.events.send(Event::Token { branch: branch.id, token, logprob, top, text: piece.safe }));
+    drop(drawing.events.send(Event::Token { branch: branch.id, token, logprob, top, text: piece.text }));
     branch.push_drawn(token);
-    stops
-        .or(piece.stopped_by.map(FinishReason::StopString))
-        .or(at_limit.then_some(FinishReason::Length))
-        .or((branch.tokens.len() >= context).then_some(FinishReason::ContextFull))
+    stops.or(piece.stopped_by.map(FinishReason::StopString)).or(at_limit.then_some(FinishReason::Length)).or((branch
+        .tokens
+        .len()
+        >= context)
+        .then_some(FinishReason::ContextFull))
 }
 
 fn stop_token(drawing: &Drawing, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {

@@ -46,9 +46,9 @@ pub struct EngineConfig {
     /// Rows of prompts and given tokens that a step computes beside them, at most.
     pub chunk: usize,
     pub planner: Planner,
-    /// Bytes of keys and values, all layers.
+    /// Bytes of keys and values, all layers; whole pages of them are used.
     pub pool_bytes: usize,
-    /// Whether every plan is proved before it is used.
+    /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
 
@@ -163,11 +163,13 @@ impl<B: Backend> Engine<B> {
         for hints in self.model.plan_hints() {
             let plan = self.config.planner.plan(forest, hints);
             if self.config.check_plans {
-                plan.check(forest).map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
+                plan.check(forest)
+                    .map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
             }
+            let layers = self.model.config().windows.iter().filter(|&&window| window == hints.window).count() as u64;
             let stats = plan.stats(hints);
-            self.metrics.kv_bytes_read += stats.kv_bytes_read;
-            self.metrics.kv_bytes_read_flat += stats.flat_kv_bytes;
+            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
+            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
             plans.push(plan);
         }
         self.metrics.seconds_planning += began.elapsed().as_secs_f64();
@@ -184,7 +186,8 @@ impl<B: Backend> Engine<B> {
         if schedule.asks.is_empty() {
             return Ok(Vec::new());
         }
-        let request = |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
+        let request =
+            |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
         let requests: Vec<_> = schedule.asks.iter().map(request).collect();
         let drawn = self.backend.sample(logits, &requests)?;
         self.metrics.seconds_sampling += computed.elapsed().as_secs_f64();

@@ -25,16 +25,17 @@ impl TokenCounts {
     }
 
     fn seen(&self) -> Vec<SeenToken> {
-        let seen = |(&token, count): (&TokenId, &Count)| SeenToken { token, sampled: count.drawn, in_prompt: count.given };
+        let seen =
+            |(&token, count): (&TokenId, &Count)| SeenToken { token, sampled: count.drawn, in_prompt: count.given };
         self.0.iter().map(seen).collect()
     }
 }
 
-/// What is asked of the logits after `position` tokens of `branch`.
+/// What is asked of the logits of the row at `position` of `branch`.
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
         Work::Draw(drawing) => draw(drawing, branch.tokens.len(), eos),
-        Work::Score(_) | Work::Rest => neutral(Pick::Given(branch.tokens[position])),
+        Work::Score(_) | Work::Rest => neutral(Pick::Given(branch.tokens[position + 1])),
     }
 }
 

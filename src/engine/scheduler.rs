@@ -66,10 +66,6 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    pub fn running(&self) -> &VecDeque<BranchId> {
-        &self.running
-    }
-
     /// A branch has got work.
     pub fn add(&mut self, branch: BranchId) {
         self.waiting.push_back(branch);
@@ -110,9 +106,11 @@ impl Scheduler {
         while let Some(&id) = self.running.get(at) {
             match self.reserve(id, branches, cache) {
                 Ok(()) => at += 1,
-                Err(short) if self.running.len() == 1 => {
-                    self.running.pop_front();
-                    fail(id, branches, cache, short);
+                Err(_) if self.running.len() == 1 => {
+                    if let Err(short) = self.reserve_from_scratch(id, branches, cache) {
+                        self.running.pop_front();
+                        fail(id, branches, cache, short);
+                    }
                 }
                 Err(_) => self.drop_youngest(branches, cache),
             }
@@ -121,7 +119,9 @@ impl Scheduler {
 
     fn drop_youngest(&mut self, branches: &mut Branches, cache: &mut Cache) {
         let Some(id) = self.running.pop_back() else { return };
-        cache.give_up(branches.get_mut(&id).expect("what runs is a branch"));
+        let branch = branches.get_mut(&id).expect("what runs is a branch");
+        branch.start_over();
+        cache.give_up(branch);
         self.waiting.push_front(id);
         self.preemptions += 1;
     }
@@ -141,9 +141,12 @@ impl Scheduler {
             });
             match entered {
                 Ok(()) => self.running.extend(self.waiting.pop_front()),
-                Err(short) if self.running.is_empty() => {
+                Err(_) if self.running.is_empty() => {
                     self.waiting.pop_front();
-                    fail(id, branches, cache, short);
+                    match self.reserve_from_scratch(id, branches, cache) {
+                        Ok(()) => self.running.push_back(id),
+                        Err(short) => fail(id, branches, cache, short),
+                    }
                 }
                 Err(_) => {
                     cache.give_up(branches.get_mut(&id).expect("what waits is a branch"));
@@ -164,6 +167,17 @@ impl Scheduler {
                 return Err(short);
             }
         }
+    }
+
+    /// The last resort of a branch that is alone: all pages are freed and its tokens laid out anew. Where segments were split
+    /// inside a page they take more pages than their tokens need; whether a branch fits must not depend on that.
+    fn reserve_from_scratch(&self, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> Result<(), OutOfPages> {
+        for branch in branches.values_mut() {
+            cache.give_up(branch);
+        }
+        cache.evict_all();
+        branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
+        self.reserve(id, branches, cache)
     }
 }
 
@@ -208,7 +222,8 @@ impl Schedule {
 
     /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.
     pub fn answer_rows(&mut self) -> Vec<u32> {
-        let index: HashMap<_, _> = (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
+        let index: HashMap<_, _> =
+            (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
         let row_of = |ask: &Ask| index[&(ask.slot.page, ask.slot.slot)];
         self.asks.sort_by_key(|ask| (row_of(ask), ask.branch, ask.position));
         self.asks.iter().map(row_of).collect()
