@@ -12,7 +12,7 @@ pub mod model;
 pub mod plan;
 pub mod report;
 pub mod run;
-pub mod search;
+//pub mod search;
 pub mod task;
 pub mod tokenizer;
 pub mod tree;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::ids::{PageId, SegmentId};
 
 /// One query token of a step, as the scheduler asks for it: the token at `position` of the branch that ends in `segment`.
-/// The token itself already belongs to `segment` (its slot is reserved before the forest is taken).
+/// The token itself already belongs to the path of `segment` (its slot is reserved before the forest is taken).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub segment: SegmentId,
@@ -24,8 +24,15 @@ pub struct ForestSegment {
     pub tokens: u32,
     /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page.
     pub pages: Range<u32>,
-    /// The rows of this segment and of everything beneath it.
+    /// The rows of this segment and of everything beneath it: first its own, by rising position, then its children's.
     pub rows: Range<u32>,
+}
+
+impl ForestSegment {
+    /// First position after the segment.
+    pub fn end(&self) -> u32 {
+        self.first_position + self.tokens
+    }
 }
 
 /// The live part of the prefix tree. Segments depth-first, rows depth-first: every subtree is one contiguous row range.
@@ -39,4 +46,75 @@ pub struct Forest {
     pub row_positions: Vec<u32>,
     /// Index into `segments` of the segment each row belongs to.
     pub row_segments: Vec<u32>,
+}
+
+impl Forest {
+    /// The rows of segment `index` itself, without those beneath it.
+    pub fn own_rows(&self, index: usize) -> Range<usize> {
+        let rows = &self.segments[index].rows;
+        let end = match self.segments.get(index + 1) {
+            Some(next) if next.parent == u32::try_from(index).ok() => next.rows.start,
+            _ => rows.end,
+        };
+        rows.start as usize..end as usize
+    }
+
+    /// Whether anything is beneath segment `index`. In depth-first order its first child follows it.
+    pub fn is_leaf(&self, index: usize) -> bool {
+        self.segments.get(index + 1).is_none_or(|next| next.parent != u32::try_from(index).ok())
+    }
+
+    /// Checks what the fields' docs promise. `Err` says what is broken and where.
+    pub fn check(&self) -> Result<(), String> {
+        if self.row_positions.len() != self.row_segments.len() {
+            return Err(format!(
+                "{} row positions, {} row segments",
+                self.row_positions.len(),
+                self.row_segments.len()
+            ));
+        }
+        // The path from the root to the segment at hand, each with the row from which its next child must go on.
+        let mut path: Vec<(u32, u32)> = Vec::new();
+        let mut next_root_row = 0;
+        for (index, segment) in (0u32..).zip(&self.segments) {
+            let broken = |what: &str| Err(format!("segment {index} of the forest: {what}: {segment:?}"));
+            while path.last().is_some_and(|&(at, _)| Some(at) != segment.parent) {
+                path.pop();
+            }
+            let (first_position, next_row) = match path.last_mut() {
+                Some((parent, next)) => (self.segments[*parent as usize].end(), next),
+                None if segment.parent.is_none() => (0, &mut next_root_row),
+                None => return broken("does not follow its parent depth-first"),
+            };
+            if segment.first_position != first_position || segment.rows.start != *next_row {
+                return broken("begins elsewhere than its parent or elder sibling ends");
+            }
+            *next_row = segment.rows.end;
+            let own = self.own_rows(index as usize);
+            if segment.rows.is_empty() || own.end > segment.rows.end as usize {
+                return broken("has no rows, or a child with rows of its own");
+            }
+            let positions = &self.row_positions[own.clone()];
+            if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p))
+            {
+                return broken("has rows at positions that fall or are not its own");
+            }
+            if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
+                return broken("has rows that name another segment");
+            }
+            let pages = match segment.tokens {
+                0 => 0,
+                _ => (segment.end() - 1) / self.page_tokens - segment.first_position / self.page_tokens + 1,
+            };
+            if segment.pages.len() != pages as usize || segment.pages.end as usize > self.pages.len() {
+                return broken("has pages for another number of tokens");
+            }
+            let first_child_row = u32::try_from(own.end).expect("rows are counted in u32");
+            path.push((index, first_child_row));
+        }
+        match next_root_row as usize == self.row_positions.len() {
+            true => Ok(()),
+            false => Err(format!("{} rows, of which the roots hold {next_root_row}", self.row_positions.len())),
+        }
+    }
 }
