@@ -1,1 +1,3 @@
-//! (to be written)
+//! Floor 8: what the `bench` subcommand measures.
+
+pub mod attention;
