@@ -32,9 +32,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
-            Bench::Gemm(args) => bench::gemm::main(args.json),
-            Bench::Attention(args) => bench::attention::main(args.json),
-            Bench::Machine(args) => bench::machine::main(args.json),
+            _ => todo!(),
         },
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {

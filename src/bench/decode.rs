@@ -64,7 +64,13 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     }
     let machine = MachineRates::measure(Cpu::new().isa());
     if !options.json {
-        println!("{}: {machine}", Cpu::new().describe());
+        println!(
+            "{}: {:.0} GFLOP/s f32, {:.0} bf16, {:.1} GB/s of reads",
+            Cpu::new().describe(),
+            machine.f32_gflops,
+            machine.bf16_gflops(),
+            machine.read_gb_per_s
+        );
         println!("{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}", "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share");
     }
     for &plan in &options.plans {
