@@ -68,13 +68,15 @@ fn single(samples: &[Sample]) -> Option<f64> {
     (!verdicts.is_empty()).then(|| right as f64 / verdicts.len() as f64)
 }
 
-/// `value` at each k, over the items for which it is defined; left out where that is none.
+/// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is nothing
+/// to say that `single` does not.
 fn at_k(items: &[&[Sample]], value: fn(&[Sample], u32) -> Option<f64>) -> Vec<AtK> {
     let estimate = |k: usize| {
         let values: Vec<f64> = items.iter().filter_map(|samples| value(samples, k as u32)).collect();
         Some(AtK { k, items: values.len(), estimate: mean(&values)? })
     };
-    KS.into_iter().filter_map(estimate).collect()
+    let all: Vec<AtK> = KS.into_iter().filter_map(estimate).collect();
+    if all.len() > 1 { all } else { Vec::new() }
 }
 
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
