@@ -153,6 +153,9 @@ fn hold(config: &ModelConfig) {
                 Alone { text, logits }
             };
             let alone: Vec<Alone> = texts.leaves().into_iter().map(&mut alone).collect();
+            let text = &alone[0].text;
+            let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
+            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not wanted");
             for planner in Planner::ALL {
                 println!("{isa}, {dtype:?}, {planner:?}");
                 let mut forested = Forested::new(&mut backend, &mut model, planner, &alone);

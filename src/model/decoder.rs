@@ -7,7 +7,7 @@ use crate::ids::{LayerIx, TokenId};
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PlanHints};
 
-use super::activations::Activations;
+use super::activations::{Activations, Stream};
 use super::config::{ModelConfig, ModelFolder};
 use super::layout::{LayerSpec, Layout};
 use super::parts::{Linear, Norm, load_matrix, load_vector};
@@ -82,13 +82,13 @@ impl<B: Backend> Decoder<B> {
         let plan_of = |layer: usize| kinds.iter().position(|kind| *kind == config.windows[layer]);
         let layers = layout.layers.iter().enumerate().map(|(ix, spec)| {
             let plan = plan_of(ix).expect("window_kinds lists the window of every layer");
-            Layer::load(backend, source, spec, &config, plan)
+            Layer::load(backend, source, spec, config.norm.eps(), plan)
         });
         let layers = layers.collect::<Result<_>>()?;
         Ok(Self {
             embed: load_matrix(backend, source, std::slice::from_ref(&layout.embed))?,
             layers,
-            final_norm: Norm::load(backend, source, &layout.final_norm, &config)?,
+            final_norm: Norm::load(backend, source, &layout.final_norm, config.norm.eps())?,
             head: layout
                 .head
                 .as_ref()
@@ -150,16 +150,22 @@ impl<B: Backend> Decoder<B> {
         a.resize(backend, batch.tokens.len(), batch.wanted.len())?;
         let positions = batch.positions.iter().max().map_or(0, |&last| last as usize + 1);
         self.rotary.cover(positions);
-        backend.embed(&mut a.residual, &self.embed, &batch.tokens);
+        backend.embed(&mut a.all.residual, &self.embed, &batch.tokens);
         let mut step = Step { config: &self.config, rotary: &self.rotary, batch, plans, kv };
+        let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
-            layer.forward(backend, a, LayerIx::new(ix), &mut step);
+            layer.attend(backend, a, LayerIx::new(ix), &mut step);
+            if ix < last {
+                layer.transform(backend, &mut a.all);
+            }
         }
+        // Behind the last attention, no row reads another: only those whose logits are wanted go on.
         if !batch.wanted.is_empty() {
-            backend.select_rows(&mut a.last, &a.residual, &batch.wanted);
-            self.final_norm.apply(backend, &mut a.last_normed, &a.last);
+            a.select_wanted(backend, &batch.wanted);
+            self.layers[last].transform(backend, &mut a.wanted);
+            self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
             let head = self.head.as_ref().unwrap_or(&self.embed);
-            backend.linear(&mut a.logits, &a.last_normed, head, self.head_bias.as_ref());
+            backend.linear(&mut a.logits, &a.wanted.normed, head, self.head_bias.as_ref());
         }
         Ok(&self.activations.logits)
     }
@@ -200,7 +206,7 @@ fn plan_hints<B: Backend>(config: &ModelConfig, dtype: Dtype, window: Option<u32
 }
 
 impl<B: Backend> Layer<B> {
-    fn load(backend: &mut B, source: &Source, spec: &LayerSpec, config: &ModelConfig, plan: usize) -> Result<Self> {
+    fn load(backend: &mut B, source: &Source, spec: &LayerSpec, eps: f32, plan: usize) -> Result<Self> {
         let head_norms = match &spec.head_norms {
             Some([query, key]) => Some([
                 load_vector(backend, source, std::slice::from_ref(query))?,
@@ -209,43 +215,22 @@ impl<B: Backend> Layer<B> {
             None => None,
         };
         Ok(Self {
-            attention_norm: Norm::load(backend, source, &spec.attention_norm, config)?,
+            attention_norm: Norm::load(backend, source, &spec.attention_norm, eps)?,
             qkv: Linear::load(backend, source, &spec.qkv)?,
             head_norms,
             out: Linear::load(backend, source, &spec.out)?,
-            mlp_norm: spec.mlp_norm.as_ref().map(|norm| Norm::load(backend, source, norm, config)).transpose()?,
+            mlp_norm: spec.mlp_norm.as_ref().map(|norm| Norm::load(backend, source, norm, eps)).transpose()?,
             up: Linear::load(backend, source, &spec.up)?,
             down: Linear::load(backend, source, &spec.down)?,
             plan,
         })
     }
 
-    /// `residual += attention(norm(residual))`, then `residual += mlp(norm(residual))`; without a second norm, both read the
-    /// first.
-    fn forward(&self, backend: &mut B, a: &mut Activations<B>, ix: LayerIx, step: &mut Step<'_, B>) {
-        self.attention_norm.apply(backend, &mut a.normed, &a.residual);
-        self.attend(backend, a, ix, step);
-        self.out.add_to(backend, &mut a.residual, &a.attended);
-        if let Some(norm) = &self.mlp_norm {
-            norm.apply(backend, &mut a.normed, &a.residual);
-        }
-        self.up.apply(backend, &mut a.up, &a.normed);
-        match &mut a.gated {
-            Some(gated) => {
-                backend.gated_silu(gated, &a.up);
-                self.down.add_to(backend, &mut a.residual, gated);
-            }
-            None => {
-                backend.gelu(&mut a.up);
-                self.down.add_to(backend, &mut a.residual, &a.up);
-            }
-        }
-    }
-
-    /// `attended = attention(qkv(normed))`, the new keys and values stored on the way.
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way.
     fn attend(&self, backend: &mut B, a: &mut Activations<B>, ix: LayerIx, step: &mut Step<'_, B>) {
         let heads = step.config.heads;
-        self.qkv.apply(backend, &mut a.qkv, &a.normed);
+        self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
+        self.qkv.apply(backend, &mut a.qkv, &a.all.normed);
         if let Some([query, key]) = &self.head_norms {
             let eps = step.config.norm.eps();
             backend.head_norm(&mut a.qkv, heads, HeadKind::Query, query, eps);
@@ -254,6 +239,26 @@ impl<B: Backend> Layer<B> {
         backend.rope(&mut a.qkv, heads, step.rotary.table(), &step.batch.positions);
         backend.kv_append(step.kv, ix, &a.qkv, &step.batch.slots);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
-        backend.tree_attention(&mut a.attended, &a.qkv, step.kv, ix, &step.plans[self.plan], scale);
+        backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, &step.plans[self.plan], scale);
+    }
+
+    /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part
+    /// reads what attention read.
+    fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
+        self.out.add_to(backend, &mut s.residual, &s.attended);
+        if let Some(norm) = &self.mlp_norm {
+            norm.apply(backend, &mut s.normed, &s.residual);
+        }
+        self.up.apply(backend, &mut s.up, &s.normed);
+        match &mut s.gated {
+            Some(gated) => {
+                backend.gated_silu(gated, &s.up);
+                self.down.add_to(backend, &mut s.residual, gated);
+            }
+            None => {
+                backend.gelu(&mut s.up);
+                self.down.add_to(backend, &mut s.residual, &s.up);
+            }
+        }
     }
 }

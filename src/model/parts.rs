@@ -3,7 +3,6 @@
 use crate::backend::{Backend, WeightView};
 use crate::error::Result;
 
-use super::config::{self, ModelConfig};
 use super::layout::{LinearSpec, NormSpec, TensorSpec};
 use super::weights::{Source, Tensor};
 
@@ -36,13 +35,13 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: Backend> Norm<B> {
-    pub fn load(backend: &mut B, source: &Source, spec: &NormSpec, config: &ModelConfig) -> Result<Self> {
+    /// A norm with a bias is a layer norm.
+    pub fn load(backend: &mut B, source: &Source, spec: &NormSpec, eps: f32) -> Result<Self> {
         let mut vector = |tensor: &TensorSpec| load_vector(backend, source, std::slice::from_ref(tensor));
         let weight = vector(&spec.weight)?;
-        Ok(match (config.norm, &spec.bias) {
-            (config::Norm::Rms { eps }, _) => Self::Rms { weight, eps },
-            (config::Norm::Layer { eps }, Some(bias)) => Self::Layer { weight, bias: vector(bias)?, eps },
-            (config::Norm::Layer { .. }, None) => unreachable!("the layout gives every layer norm a bias"),
+        Ok(match &spec.bias {
+            None => Self::Rms { weight, eps },
+            Some(bias) => Self::Layer { weight, bias: vector(bias)?, eps },
         })
     }
 
