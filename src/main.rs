@@ -28,7 +28,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
     match cli.command {
         None => welcome(),
-        Some(Command::Run(args)) => return run::run(&args.into(), &interrupt_flag()?),
+        Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
         Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,

@@ -53,11 +53,6 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    /// Prints a line above the bar.
-    pub fn say(&self, line: &str) {
-        self.bar.suspend(|| println!("{line}"));
-    }
-
     fn show(&self) {
         let tokens = self.tokens.load(Ordering::Relaxed);
         let message = format!(

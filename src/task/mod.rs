@@ -9,7 +9,7 @@
 //! | `name` | the task's name; default: the file's |
 //! | `model` | the model's folder |
 //! | `items` | a path, a list of items, or `{path, id, format, columns, questions, skip, limit}` |
-//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, options}}` |
+//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, template, options}}` |
 //! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}` |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |

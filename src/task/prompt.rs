@@ -2,7 +2,7 @@
 //! tokens, and a chat becomes text, is left to the tokenizer.
 
 use minijinja::{Environment, UndefinedBehavior};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::file::{Section, Source, read_text};
 use super::items::{Item, names};
@@ -15,7 +15,7 @@ pub enum Prompt {
     /// The texts of the levels, root first; the prompt is their concatenation.
     Levels(Vec<String>),
     /// To be rendered by the model's own chat template.
-    Chat { messages: Vec<Message>, options: Map<String, Value> },
+    Chat { messages: Vec<Message>, options: ChatOptions },
 }
 
 impl Prompt {
@@ -23,9 +23,7 @@ impl Prompt {
     pub fn text(&self, tokenizer: &Tokenizer) -> Result<String> {
         match self {
             Prompt::Levels(levels) => Ok(levels.concat()),
-            Prompt::Chat { messages, options } => {
-                tokenizer.chat_with(messages, &ChatOptions { variables: options.clone(), ..ChatOptions::default() })
-            }
+            Prompt::Chat { messages, options } => tokenizer.chat_with(messages, options),
         }
     }
 
@@ -36,8 +34,14 @@ impl Prompt {
             Prompt::Levels(levels) => tokenizer.encode_levels(levels, AddSpecial::Yes)?,
             Prompt::Chat { .. } => tokenizer.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
         };
-        if encoded.tokens.is_empty() {
-            return Err(Error::value("prompt", "at least one token", "an empty text"));
+        match encoded.tokens[..] {
+            [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
+            [first, second, ..] if first == second && tokenizer.bos() == Some(first) => {
+                log::warn!(
+                    "the prompt writes the beginning of text out, which the tokenizer adds too: it is there twice"
+                );
+            }
+            _ => {}
         }
         Ok(encoded)
     }
@@ -52,7 +56,7 @@ pub(super) struct PromptTemplate {
 
 enum Shape {
     Levels(Vec<Part>),
-    Chat { turns: Vec<(String, Part)>, options: Map<String, Value> },
+    Chat { turns: Vec<(String, Part)>, options: ChatOptions },
 }
 
 enum Part {
@@ -176,7 +180,7 @@ impl Reader<'_> {
     }
 
     fn chat(&mut self, value: &Value) -> Result<Shape> {
-        let keys = ["system", "messages", "user", "options"];
+        let keys = ["system", "messages", "user", "template", "options"];
         let section = Section::open(self.source, "prompt.chat".to_string(), value, &keys)?;
         let mut turns = Vec::new();
         if let Some(system) = section.get("system") {
@@ -202,11 +206,16 @@ impl Reader<'_> {
         if turns.last().is_none_or(|(role, _)| role != "user") {
             return Err(section.wrong("user", "a template: a chat ends with the user's turn"));
         }
-        let options = match section.get("options") {
-            None => Map::new(),
-            Some(Value::Object(options)) => options.clone(),
+        // One moment for the whole task, so that all items are told the same date.
+        let mut options = ChatOptions::default();
+        match section.get("options") {
+            None => {}
+            Some(Value::Object(variables)) => options.variables = variables.clone(),
             Some(_) => return Err(section.wrong("options", "an object of variables for the chat template")),
-        };
+        }
+        if let Some(name) = section.text("template")? {
+            options.template = name.to_string();
+        }
         Ok(Shape::Chat { turns, options })
     }
 

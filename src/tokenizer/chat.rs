@@ -21,7 +21,7 @@ pub struct Message {
 }
 
 /// How a conversation is rendered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ChatOptions {
     /// Ends with the opening of the assistant's turn.
     pub add_generation_prompt: bool,

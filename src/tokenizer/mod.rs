@@ -160,7 +160,9 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Decodes tokens one by one as the continuation of `context`: the prompt's tokens, or just its last few.
+    /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: what comes is the text that decoding
+    /// everything has more than decoding the context (transformers' `decode` of the new tokens alone would lose the first space of
+    /// a sentencepiece model, and so an indent).
     pub fn stream(&self, context: &[TokenId]) -> TextStream {
         TextStream::new(self.pieces.clone(), context)
     }

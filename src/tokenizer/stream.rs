@@ -17,12 +17,15 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// Continues the text of `context`, of which the last few tokens are enough: what counts is whether there is any text
-    /// (then a leading space is kept) and whether it ends within a character.
+    /// Continues the text of `context`: where that has any text a leading space is kept, and where it ends within a character,
+    /// that is carried on.
     pub(super) fn new(pieces: Arc<Pieces>, context: &[TokenId]) -> TextStream {
-        let leading_spaces = pieces.leading_spaces;
+        // A character has at most four bytes, so four tokens with text hold the beginning of an incomplete one.
+        let with_text = context.iter().rev().filter(|&&token| !pieces.text(token).is_empty());
+        let tail: Vec<TokenId> = with_text.take(4).copied().collect();
+        let leading_spaces = if tail.is_empty() { pieces.leading_spaces } else { 0 };
         let mut stream = TextStream { pieces, pending: Vec::new(), leading_spaces, fresh: String::new() };
-        for &token in context {
+        for &token in tail.iter().rev() {
             stream.push(token);
         }
         stream
