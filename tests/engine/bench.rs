@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
+use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, SamplingParams, Stop,
 };
@@ -86,9 +86,11 @@ pub fn roomy() -> EngineConfig {
     pages(2000)
 }
 
-/// Pages of f32 keys and values: 2 layers, 2 heads of 8, 16 tokens.
+/// Room for so many pages of 16 tokens.
 pub fn pages(pages: usize) -> EngineConfig {
-    EngineConfig { pool_bytes: pages * 2 * 2 * 2 * 8 * 16 * 4, ..EngineConfig::default() }
+    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
+    let page_bytes = PAGE_BYTES.get_or_init(|| Cpu::page_bytes(&decoder(Shape::Full).1.kv_shape(1)));
+    EngineConfig { pool_bytes: pages * page_bytes, ..EngineConfig::default() }
 }
 
 /// `len` letters that differ with `salt`.
