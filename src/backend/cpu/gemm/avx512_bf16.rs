@@ -33,10 +33,10 @@ fn kernel(rows: usize, panels: usize) -> Kernel {
         3 x 1 6;
         4 x 1 6;
         5 x 1 4;
-        6 x 1 4;
-        7 x 1 3 4;
-        8 x 1 3;
-        9 x 1 2 3;
+        6 x 1 3;
+        7 x 1 3;
+        8 x 1 2 3;
+        9 x 1 2;
         10 x 1 2;
         11 x 1 2;
         12 x 1 2;
