@@ -244,13 +244,14 @@ for_each_isa! {
 #[inline(always)]
 fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) {
     for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
+        let (whole, rest) = chunk.as_chunks::<16>();
         let mut lanes = [f32::NEG_INFINITY; 16];
-        for part in chunk.chunks(16) {
+        for part in whole {
             for (lane, &x) in lanes.iter_mut().zip(part) {
                 *lane = if x > *lane { x } else { *lane };
             }
         }
-        *max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
     }
 }
 
@@ -264,12 +265,13 @@ fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut 
         for (weight, score) in weights.iter_mut().zip(scores) {
             *weight = exp((score - best) / temperature);
         }
+        let (whole, rest) = weights.as_chunks::<16>();
         let mut lanes = [0.0f64; 16];
-        for part in weights.chunks(16) {
+        for part in whole {
             for (lane, &weight) in lanes.iter_mut().zip(part) {
                 *lane += f64::from(weight);
             }
         }
-        *sum = lanes.iter().sum();
+        *sum = lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>();
     }
 }
