@@ -6,8 +6,8 @@ pub mod page_pool;
 pub mod prefix_tree;
 
 pub use forest::{Forest, ForestSegment, StepRow};
-pub use page_pool::PagePool;
-pub use prefix_tree::PrefixTree;
+pub use page_pool::{OutOfPages, PagePool};
+pub use prefix_tree::{PrefixTree, TreeStats};
 
 use crate::ids::PageId;
 

@@ -1,2 +1,103 @@
-//! Hands out and takes back page ids; knows its capacity and how many hold each page, nothing else.
-pub struct PagePool {}
+//! Hands out and takes back page ids; knows its capacity and how many hold each page, nothing else. What a page holds and
+//! who may have one is decided above.
+
+use crate::ids::PageId;
+
+/// A recoverable shortage: the caller evicts, waits or drops a branch, and asks again once `needed` pages are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} free pages are needed at once")]
+pub struct OutOfPages {
+    /// Pages that must be free for the same request to succeed.
+    pub needed: usize,
+}
+
+/// The pages of the KV memory, by count of holders. A page with no holder is free.
+#[derive(Clone, Debug)]
+pub struct PagePool {
+    holders: Vec<u32>,
+    /// A stack; the page given back last is taken first, since it may still be in cache.
+    free: Vec<PageId>,
+}
+
+impl PagePool {
+    pub fn new(capacity: usize) -> Self {
+        Self { holders: vec![0; capacity], free: (0..capacity).rev().map(PageId::new).collect() }
+    }
+
+    /// A free page, with the caller as its one holder.
+    pub fn take(&mut self) -> Option<PageId> {
+        let page = self.free.pop()?;
+        self.holders[page.ix()] = 1;
+        Some(page)
+    }
+
+    /// `count` free pages, or none at all.
+    pub fn take_exactly(&mut self, count: usize) -> Result<Vec<PageId>, OutOfPages> {
+        if count > self.free.len() {
+            return Err(OutOfPages { needed: count });
+        }
+        Ok((0..count).map_while(|_| self.take()).collect())
+    }
+
+    /// One more holder for a page that is held. Panics when it is free.
+    pub fn share(&mut self, page: PageId) {
+        assert!(self.holders[page.ix()] > 0, "page {page} is free, so nobody can share it");
+        self.holders[page.ix()] += 1;
+    }
+
+    /// One holder less; true when that was the last one and the page is free now. Panics when it was free already.
+    pub fn give_back(&mut self, page: PageId) -> bool {
+        let holders = &mut self.holders[page.ix()];
+        *holders = holders.checked_sub(1).expect("a page is given back only by a holder");
+        let freed = *holders == 0;
+        if freed {
+            self.free.push(page);
+        }
+        freed
+    }
+
+    /// Pages that nobody holds.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// How many hold `page`.
+    pub fn holders(&self, page: PageId) -> u32 {
+        self.holders[page.ix()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_free_again_after_its_last_holder() {
+        let mut pool = PagePool::new(2);
+        let page = pool.take().unwrap();
+        pool.share(page);
+        assert_eq!((pool.free(), pool.holders(page)), (1, 2));
+        assert!(!pool.give_back(page));
+        assert!(pool.give_back(page));
+        assert_eq!((pool.free(), pool.holders(page)), (2, 0));
+    }
+
+    #[test]
+    fn pages_are_taken_all_or_none() {
+        let mut pool = PagePool::new(3);
+        assert_eq!(pool.take_exactly(4), Err(OutOfPages { needed: 4 }));
+        assert_eq!(pool.free(), 3);
+        assert_eq!(pool.take_exactly(3).unwrap().len(), 3);
+        assert_eq!(pool.take(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "only by a holder")]
+    fn a_free_page_cannot_be_given_back() {
+        PagePool::new(1).give_back(PageId(0));
+    }
+}

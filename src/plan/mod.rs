@@ -9,9 +9,21 @@
 //! ends inside a tile, the tile's part of that segment is a span of its descendants' items.
 //! `tile == 1` allows items to break anywhere.
 
+mod balanced;
+mod builder;
+mod check;
+mod flat;
+mod single_level;
+mod stats;
+mod tree;
+
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+
+pub use balanced::CostModel;
+pub use check::PlanFault;
+pub use stats::PlanStats;
 
 use crate::ids::PageId;
 use crate::kv::Forest;
@@ -25,7 +37,8 @@ pub struct KvSpan {
     pub tokens: u32,
 }
 
-/// Rows x spans -> one partial (o, m, l) per row and head. Spans are in rising, adjoining positions.
+/// Rows x spans -> one partial (o, m, l) per row and head. Spans are in rising, adjoining positions, and belong to segments
+/// on the path of every row. A row may see nothing of an item that holds it; its partial is then the empty one (l = 0).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkItem {
     pub rows: Range<u32>,
@@ -55,6 +68,8 @@ pub struct AttentionPlan {
     /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a row's
     /// items have rising indices.
     pub merge: Csr,
+    /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
+    pub flat_kv_tokens: u64,
 }
 
 /// What a planner needs to know of the model and the device.
@@ -91,8 +106,15 @@ pub enum Planner {
 impl Planner {
     pub const ALL: [Planner; 4] = [Planner::Flat, Planner::SingleLevel, Planner::Tree, Planner::Balanced];
 
+    /// Divides the step's attention; `AttentionPlan::check` states what every result fulfils.
     pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
-        let _ = (forest, hints);
-        unimplemented!("owner: kv")
+        let plan = match self {
+            Planner::Flat => flat::plan(forest, hints),
+            Planner::SingleLevel => single_level::plan(forest, hints),
+            Planner::Tree => tree::plan(forest, hints),
+            Planner::Balanced => balanced::plan(forest, hints, &CostModel::CPU),
+        };
+        debug_assert_eq!(plan.check(forest), Ok(()));
+        plan
     }
 }

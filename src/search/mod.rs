@@ -1,1 +1,112 @@
-//! (to be written)
+//! Search drivers: ordinary blocking programs over `SamplingTree`, one a file. This file holds what they share: the job they
+//! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
+
+pub mod best_of_n;
+pub mod self_consistency;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use petgraph::graph::NodeIndex;
+use serde::Serialize;
+
+use crate::engine::{FinishReason, SamplingParams, Stop};
+use crate::error::{Error, Result};
+use crate::tree::{Event, Extension};
+
+pub use best_of_n::{best_of_n, sample};
+pub use self_consistency::self_consistency;
+
+/// What a grader and an answer pattern make of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assessment {
+    /// The answer in the form that is voted on.
+    pub answer: Option<String>,
+    /// Whether it is right; `None` where the task has no grader.
+    pub correct: Option<bool>,
+}
+
+/// One problem's work order.
+pub struct Job<'a> {
+    pub params: &'a SamplingParams,
+    pub stop: &'a Stop,
+    /// Pure: the same text always gets the same assessment.
+    pub assess: &'a (dyn Fn(&str) -> Assessment + Sync),
+    /// Called with each sample when it has finished, before it is counted.
+    pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
+    /// Set from outside to make the driver end with `Error::Interrupted`.
+    pub interrupted: &'a AtomicBool,
+}
+
+/// One finished candidate.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// Its number among the problem's samples; with the seed it decides all of its coins.
+    pub index: u64,
+    pub text: String,
+    pub tokens: usize,
+    pub finish: FinishReason,
+    /// Natural-log probability of its tokens under the model.
+    pub logprob: f64,
+    pub answer: Option<String>,
+    pub correct: Option<bool>,
+}
+
+/// What a driver found out about one problem.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Finished samples by index.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+    /// The answer chosen.
+    pub prediction: Option<String>,
+    /// Whether the chosen answer is right; `None` where the task has no grader.
+    pub correct: Option<bool>,
+    /// Answers with their votes, most first; empty where nothing was voted on.
+    pub votes: Vec<(String, u32)>,
+    /// The sample chosen.
+    pub chosen: Option<u64>,
+    /// Candidates stopped before they finished.
+    pub cancelled: usize,
+}
+
+impl Job<'_> {
+    /// The next candidate to finish, assessed, recorded and given back; `None` when all have. Cancelled ones are passed over.
+    pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
+        while let Some(event) = growing.next_event()? {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            if let Event::Finished { node } = event
+                && let Some(sample) = self.take(growing, node)?
+            {
+                return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Option<Sample>> {
+        growing.tree_mut().close(node);
+        let tree = growing.tree();
+        let thought = tree.node(node);
+        let Some(finish) = thought.finish.clone() else {
+            return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
+        };
+        if finish == FinishReason::Cancelled {
+            return Ok(None);
+        }
+        let text = tree.path_text(node);
+        let Assessment { answer, correct } = (self.assess)(&text);
+        let sample = Sample {
+            index: thought.ordinal,
+            text,
+            tokens: thought.tokens.len(),
+            finish,
+            logprob: thought.logprob,
+            answer,
+            correct,
+        };
+        (self.record)(&sample)?;
+        Ok(Some(sample))
+    }
+}

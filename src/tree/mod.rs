@@ -1,1 +1,288 @@
-//! (to be written)
+//! The sampling tree: what a search did, append-only, one tree a problem, and the search's handle on the engine. `fork`,
+//! `extend`, `score` and `prune` are all a driver needs; `start` is `extend` with its events, for drivers that stream, judge
+//! or stop siblings while others grow. Where keys and values lie is the engine's business: pruning drops a lease, never the
+//! record.
+
+mod extension;
+mod trace;
+
+use std::collections::HashMap;
+
+use petgraph::Direction;
+use petgraph::graph::{DiGraph, NodeIndex};
+
+use crate::engine::{
+    self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+
+pub use extension::{Event, Extension};
+
+/// A node of the sampling tree: one thought (the text between two forks) and how it came about.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Why the node was forked; children of different kinds count their ordinals apart.
+    pub kind: ForkKind,
+    /// Which child of its parent this is, among those of its kind.
+    pub ordinal: u64,
+    /// The thought as text, cut at a stop string.
+    pub text: String,
+    /// The thought's tokens; for the root, the prompt's.
+    pub tokens: Vec<TokenId>,
+    /// Natural-log probability of each of `tokens` where it was asked for (sampled tokens: always).
+    pub logprobs: Vec<f32>,
+    /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
+    pub logprob: f64,
+    /// Why the thought ended; `None` while it grows or was never extended.
+    pub finish: Option<FinishReason>,
+    /// What a scorer gave it.
+    pub score: Option<f64>,
+    pub state: State,
+    coins: CoinKey,
+}
+
+/// What the engine still keeps of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Can be extended and forked.
+    Open(BranchId),
+    /// Finished with and given back; part of the result.
+    Closed,
+    /// Rejected by the search.
+    Pruned,
+}
+
+/// The natural-log probability of a continuation, and of each of its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProb {
+    pub sum: f64,
+    pub tokens: Vec<f32>,
+}
+
+pub struct SamplingTree {
+    engine: EngineHandle,
+    item: String,
+    graph: DiGraph<Node, ()>,
+    root: NodeIndex,
+}
+
+impl SamplingTree {
+    /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
+    pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
+        let branch = engine.root(prompt.clone())?;
+        let mut graph = DiGraph::new();
+        let root = graph.add_node(Node {
+            kind: ForkKind::Sample,
+            ordinal: 0,
+            text,
+            tokens: prompt,
+            logprobs: Vec::new(),
+            logprob: 0.0,
+            finish: None,
+            score: None,
+            state: State::Open(branch),
+            coins: CoinKey::root(seed, item),
+        });
+        Ok(Self { engine, item: item.to_string(), graph, root })
+    }
+
+    pub fn root(&self) -> NodeIndex {
+        self.root
+    }
+
+    /// The problem's id.
+    pub fn item(&self) -> &str {
+        &self.item
+    }
+
+    pub fn node(&self, at: NodeIndex) -> &Node {
+        &self.graph[at]
+    }
+
+    /// All nodes in the order of their making.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        self.graph.node_indices()
+    }
+
+    pub fn parent(&self, at: NodeIndex) -> Option<NodeIndex> {
+        self.graph.neighbors_directed(at, Direction::Incoming).next()
+    }
+
+    /// Children in the order of their making.
+    pub fn children(&self, at: NodeIndex) -> Vec<NodeIndex> {
+        let mut children: Vec<_> = self.graph.neighbors(at).collect();
+        children.sort();
+        children
+    }
+
+    /// The text of all thoughts from the root's first child down to `at`, the prompt left out.
+    pub fn path_text(&self, at: NodeIndex) -> String {
+        let mut path = vec![at];
+        while let Some(parent) = self.parent(path[path.len() - 1]) {
+            path.push(parent);
+        }
+        path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
+    }
+
+    /// `n` children of `at`, to be sampled.
+    pub fn fork(&mut self, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
+        self.fork_as(ForkKind::Sample, at, n)
+    }
+
+    /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
+    pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
+        let branches = self.engine.fork(self.open_branch(at)?, n)?;
+        let first = self.children(at).iter().filter(|&&child| self.graph[child].kind == kind).count() as u64;
+        let coins = self.graph[at].coins;
+        Ok(branches
+            .into_iter()
+            .zip(first..)
+            .map(|(branch, ordinal)| {
+                let child = self.graph.add_node(Node {
+                    kind,
+                    ordinal,
+                    text: String::new(),
+                    tokens: Vec::new(),
+                    logprobs: Vec::new(),
+                    logprob: 0.0,
+                    finish: None,
+                    score: None,
+                    state: State::Open(branch),
+                    coins: coins.child(kind, ordinal),
+                });
+                self.graph.add_edge(at, child, ());
+                child
+            })
+            .collect())
+    }
+
+    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
+    pub fn extend(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<()> {
+        let mut growing = self.start(nodes, how, stop)?;
+        while growing.next_event()?.is_some() {}
+        Ok(())
+    }
+
+    /// Appends given tokens to each of `nodes`.
+    pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
+        let given = |_: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let mut growing = self.start_with(nodes, given)?;
+        while growing.next_event()?.is_some() {}
+        Ok(())
+    }
+
+    /// `extend`, handed over event by event.
+    pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
+        self.start_with(nodes, |node| Continuation::Sampled {
+            params: how.clone(),
+            stop: stop.clone(),
+            coins: node.coins,
+        })
+    }
+
+    fn start_with(
+        &mut self,
+        nodes: &[NodeIndex],
+        continuation: impl Fn(&Node) -> Continuation,
+    ) -> Result<Extension<'_>> {
+        let mut by_branch = HashMap::new();
+        let mut extends = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            let branch = self.open_branch(node)?;
+            by_branch.insert(branch, node);
+            extends.push(Extend { branch, continuation: continuation(&self.graph[node]) });
+        }
+        let inner = self.engine.start(extends)?;
+        Ok(Extension::new(self, inner, by_branch))
+    }
+
+    /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
+    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+        let mut probes = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            probes.extend(self.engine.fork(self.open_branch(node)?, 1)?);
+        }
+        let extends = probes
+            .iter()
+            .map(|&branch| Extend {
+                branch,
+                continuation: Continuation::Given { tokens: continuation.to_vec(), logprobs: true },
+            })
+            .collect();
+        let scored = self.collect_scores(extends, &probes);
+        self.engine.release(&probes);
+        scored
+    }
+
+    fn collect_scores(&self, extends: Vec<Extend>, probes: &[BranchId]) -> Result<Vec<LogProb>> {
+        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
+        let mut extension = self.engine.start(extends)?;
+        while let Some(event) = extension.next() {
+            match event {
+                engine::Event::Finished { branch, finish } => {
+                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
+                }
+                engine::Event::Failed { error, .. } => return Err(error),
+                engine::Event::Token { .. } => {}
+            }
+        }
+        probes
+            .iter()
+            .map(|branch| {
+                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
+            })
+            .collect()
+    }
+
+    pub fn set_score(&mut self, at: NodeIndex, score: f64) {
+        self.graph[at].score = Some(score);
+    }
+
+    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
+    pub fn close(&mut self, at: NodeIndex) {
+        self.give_back(at, State::Closed);
+    }
+
+    /// Rejects `at` and everything beneath it. The record stays readable.
+    pub fn prune(&mut self, at: NodeIndex) {
+        let mut below = vec![at];
+        while let Some(node) = below.pop() {
+            self.give_back(node, State::Pruned);
+            below.extend(self.graph.neighbors(node));
+        }
+    }
+
+    fn give_back(&mut self, at: NodeIndex, state: State) {
+        if let State::Open(branch) = self.graph[at].state {
+            self.engine.release(&[branch]);
+            self.graph[at].state = state;
+        }
+    }
+
+    fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {
+        match self.graph[at].state {
+            State::Open(branch) => Ok(branch),
+            state => {
+                Err(Error::Internal(format!("node {} of `{}` is {state:?}: it cannot grow", at.index(), self.item)))
+            }
+        }
+    }
+
+    fn grow(&mut self, at: NodeIndex, finish: Finish) {
+        let node = &mut self.graph[at];
+        node.text.push_str(&finish.text);
+        node.tokens.extend(finish.tokens);
+        node.logprobs.extend(finish.logprobs);
+        node.logprob += finish.logprob;
+        node.finish = Some(finish.reason);
+    }
+}
+
+impl Drop for SamplingTree {
+    fn drop(&mut self) {
+        for at in self.graph.node_indices() {
+            self.give_back(at, State::Closed);
+        }
+    }
+}

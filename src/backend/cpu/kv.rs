@@ -1,28 +1,345 @@
-//! Keys and values in pages.
+//! Keys and values of all layers, in pages of 16 slots. This file alone knows how a page is laid out; which page holds which
+//! token is the prefix tree's affair, what is read of them the attention's.
+//!
+//! # Layout
+//! One zeroed mapping a layer, `[kv_head][page]`: memory that no token ever reached is never touched. A page of one head holds
+//! its keys, then its values. Slots are the lanes of the keys and dimensions those of the values, so that neither `q . k` nor
+//! `p . v` ever sums across lanes:
+//!
+//! | dtype    | keys              | values                  |
+//! |----------|-------------------|-------------------------|
+//! | f32, f16 | `[d][16]`         | `[16][width]`           |
+//! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
+//!
+//! `width` is `d` rounded up to 16. bf16 elements lie in pairs along the summed dimension, as its dot product reads them. Such a
+//! pair of slots is multiplied as a whole, the hidden one by zero; so that nothing but zero comes of it, writing an even slot
+//! clears an infinity or not-a-number which a former tenant left in its partner.
+
+use memmap2::MmapMut;
+use rayon::prelude::*;
+
 use super::{Buffer, Isa};
-use crate::backend::KvShape;
+use crate::backend::{Dtype, HeadLayout, KvShape};
+use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 
 pub const PAGE_TOKENS: u32 = 16;
 
+/// Slots of a page, as an index.
+pub const SLOTS: usize = PAGE_TOKENS as usize;
+
+/// Appends of fewer elements run on the calling thread: waking the others takes as long as writing these.
+const PARALLEL_ELEMENTS: usize = 1 << 15;
+
+/// Where the elements of a page of one head lie; all indices count elements from the page's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageLayout {
+    pub dtype: Dtype,
+    pub head_dim: usize,
+    /// Elements from one value row to the next: `head_dim` rounded up to whole vectors.
+    pub width: usize,
+}
+
+impl PageLayout {
+    pub fn new(dtype: Dtype, head_dim: usize) -> Self {
+        assert!(head_dim.is_multiple_of(2), "head_dim {head_dim} is odd");
+        Self { dtype, head_dim, width: head_dim.next_multiple_of(SLOTS) }
+    }
+
+    /// Neighbours along the summed dimension that lie side by side: 2 in bf16, else 1.
+    pub fn pair(&self) -> usize {
+        match self.dtype {
+            Dtype::Bf16 => 2,
+            Dtype::F32 | Dtype::F16 => 1,
+        }
+    }
+
+    /// Elements of a page's keys; its values follow them.
+    pub fn key_elements(&self) -> usize {
+        self.head_dim * SLOTS
+    }
+
+    pub fn value_elements(&self) -> usize {
+        SLOTS * self.width
+    }
+
+    pub fn elements(&self) -> usize {
+        self.key_elements() + self.value_elements()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.bytes()
+    }
+
+    /// Element `i` of the key in `slot`.
+    pub fn key(&self, slot: usize, i: usize) -> usize {
+        let pair = self.pair();
+        (i / pair * SLOTS + slot) * pair + i % pair
+    }
+
+    /// Element `i` of the value in `slot`.
+    pub fn value(&self, slot: usize, i: usize) -> usize {
+        let pair = self.pair();
+        self.key_elements() + (slot / pair * self.width + i) * pair + slot % pair
+    }
+}
+
 pub struct KvStore {
-    pub shape: KvShape,
+    shape: KvShape,
+    layout: PageLayout,
+    /// One a layer: `[kv_head][page]`.
+    layers: Vec<MmapMut>,
 }
 
 impl KvStore {
+    /// Bytes that one page takes in all layers and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
-        let _ = shape;
-        unimplemented!("owner: attention")
+        shape.layers * shape.heads.kv_heads * PageLayout::new(shape.dtype, shape.heads.head_dim).bytes()
     }
 
-    pub fn new(isa: Isa, shape: &KvShape) -> Self {
-        let _ = (isa, shape);
-        unimplemented!("owner: attention")
+    /// Address space for `shape.pages` pages, all zero. Errors: the system grants no such range.
+    pub fn new(isa: Isa, shape: &KvShape) -> Result<Self> {
+        let _ = isa;
+        let layout = PageLayout::new(shape.dtype, shape.heads.head_dim);
+        // An empty pool still maps one page, as no system maps nothing.
+        let bytes = (shape.heads.kv_heads * shape.pages * layout.bytes()).max(1);
+        let map = |_| MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source));
+        Ok(Self { shape: *shape, layout, layers: (0..shape.layers).map(map).collect::<Result<_>>()? })
     }
 
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    pub fn layout(&self) -> PageLayout {
+        self.layout
+    }
+
+    /// All pages of one head of one layer, back to back, as stored words (see [`Stored`]).
+    pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
+        let bytes = self.shape.pages * self.layout.bytes();
+        bytemuck::cast_slice(&self.layers[layer.ix()][kv_head * bytes..][..bytes])
+    }
+
+    /// The key of one token, widened to f32: `head_dim` values.
+    pub fn key(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
+        self.token(layer, kv_head, at, |i| self.layout.key(at.slot as usize, i))
+    }
+
+    /// The value of one token, widened to f32: `head_dim` values.
+    pub fn value(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
+        self.token(layer, kv_head, at, |i| self.layout.value(at.slot as usize, i))
+    }
+
+    fn token(&self, layer: LayerIx, kv_head: usize, at: KvSlot, element: impl Fn(usize) -> usize) -> Vec<f32> {
+        let base = at.page.ix() * self.layout.elements();
+        let elements = (0..self.layout.head_dim).map(|i| base + element(i));
+        match self.layout.dtype {
+            Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
+            Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
+            Dtype::Bf16 => elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect(),
+        }
+    }
+
+    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to nearest even.
+    /// Where several rows lie in one page, their slots rise.
     pub fn append(&mut self, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
-        let _ = (layer, qkv, slots);
-        unimplemented!("owner: attention")
+        let heads = self.shape.heads;
+        assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "one slot a row, one row a token");
+        let layout = self.layout;
+        let bytes = self.shape.pages * layout.bytes();
+        if bytes == 0 {
+            assert!(slots.is_empty(), "a slot in an empty pool");
+            return;
+        }
+        let pages = &mut self.layers[layer.ix()];
+        let write = |(kv_head, pages): (usize, &mut [u8])| append_head(layout, heads, kv_head, pages, qkv, slots);
+        if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
+            pages.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+        } else {
+            pages.par_chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+        }
+    }
+}
+
+fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
+    let bytes = KvStore::page_bytes(shape) * shape.pages;
+    Error::value("memory for keys and values", "a size that the system can map", format!("{bytes} bytes: {source}"))
+}
+
+fn append_head(
+    layout: PageLayout,
+    heads: HeadLayout,
+    kv_head: usize,
+    pages: &mut [u8],
+    qkv: &Buffer,
+    slots: &[KvSlot],
+) {
+    match layout.dtype {
+        Dtype::F32 => append_rows::<f32>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+        Dtype::F16 => append_rows::<half::f16>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+        Dtype::Bf16 => append_rows::<BfPair>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+    }
+}
+
+/// One or two neighbouring elements as they are stored.
+trait Stored: bytemuck::Pod {
+    /// The key word of `x[i]` (and `x[i + 1]` where elements lie in pairs).
+    fn of_key(x: &[f32]) -> Self;
+    /// `self` with the value element of `slot` replaced by `x`, and a later partner that is not finite by zero.
+    fn with_value(self, slot: usize, x: f32) -> Self;
+}
+
+impl Stored for f32 {
+    fn of_key(x: &[f32]) -> Self {
+        x[0]
+    }
+
+    fn with_value(self, _slot: usize, x: f32) -> Self {
+        x
+    }
+}
+
+impl Stored for half::f16 {
+    fn of_key(x: &[f32]) -> Self {
+        Self::from_f32(x[0])
+    }
+
+    fn with_value(self, _slot: usize, x: f32) -> Self {
+        Self::from_f32(x)
+    }
+}
+
+/// Two bf16, the earlier one in the low half.
+type BfPair = u32;
+
+impl Stored for BfPair {
+    fn of_key(x: &[f32]) -> Self {
+        bf16_bits(x[0]) | bf16_bits(x[1]) << 16
+    }
+
+    fn with_value(self, slot: usize, x: f32) -> Self {
+        match slot % 2 {
+            0 if self & 0x7f80_0000 == 0x7f80_0000 => bf16_bits(x),
+            0 => (self & 0xffff_0000) | bf16_bits(x),
+            _ => (self & 0xffff) | bf16_bits(x) << 16,
+        }
+    }
+}
+
+/// `x` rounded to bf16, to nearest even, in the low half; not-a-number stays so. Without a branch, so that loops vectorise.
+fn bf16_bits(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    if x.is_nan() { quiet } else { rounded }
+}
+
+/// Appends all rows of one head; `pages` are that head's, in stored words.
+fn append_rows<T: Stored>(
+    layout: PageLayout,
+    heads: HeadLayout,
+    kv_head: usize,
+    pages: &mut [T],
+    qkv: &Buffer,
+    slots: &[KvSlot],
+) {
+    let (d, pair) = (heads.head_dim, layout.pair());
+    let page_words = layout.elements() / pair;
+    let first_key = (heads.q_heads + kv_head) * d;
+    let first_value = first_key + heads.kv_heads * d;
+    for (r, at) in slots.iter().enumerate() {
+        let row = qkv.row(r);
+        let slot = at.slot as usize;
+        let page = &mut pages[at.page.ix() * page_words..][..page_words];
+        let (keys, values) = page.split_at_mut(layout.key_elements() / pair);
+        for (lanes, x) in keys.chunks_exact_mut(SLOTS).zip(row[first_key..][..d].chunks_exact(pair)) {
+            lanes[slot] = T::of_key(x);
+        }
+        for (word, &x) in values[slot / pair * layout.width..].iter_mut().zip(&row[first_value..][..d]) {
+            *word = word.with_value(slot, x);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PageId;
+
+    fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
+        KvShape { layers: 2, heads: HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, pages: 3 }
+    }
+
+    fn round(dtype: Dtype, x: f32) -> f32 {
+        match dtype {
+            Dtype::F32 => x,
+            Dtype::F16 => half::f16::from_f32(x).to_f32(),
+            Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
+        }
+    }
+
+    #[test]
+    fn what_is_appended_is_read_back_rounded() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            for head_dim in [2, 18, 64] {
+                let shape = shape(dtype, head_dim);
+                let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
+                let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
+                    .map(|(page, slot)| KvSlot { page: PageId(page), slot })
+                    .to_vec();
+                let mut qkv = Buffer::new(slots.len(), shape.heads.qkv_width());
+                qkv.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin() * 3.0);
+                kv.append(LayerIx(1), &qkv, &slots);
+                for (r, &at) in slots.iter().enumerate() {
+                    for kv_head in 0..2 {
+                        let key = (4 + kv_head) * head_dim;
+                        let rounded = |from: usize| -> Vec<f32> {
+                            qkv.row(r)[from..][..head_dim].iter().map(|&x| round(dtype, x)).collect()
+                        };
+                        assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key));
+                        assert_eq!(kv.value(LayerIx(1), kv_head, at), rounded(key + 2 * head_dim));
+                        assert!(
+                            kv.key(LayerIx(0), kv_head, at).iter().all(|&x| x == 0.0),
+                            "the other layer is untouched"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
+        let shape = shape(Dtype::Bf16, 16);
+        let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
+        let at = |slot| KvSlot { page: PageId(1), slot };
+        let mut qkv = Buffer::new(1, shape.heads.qkv_width());
+        qkv.data.fill(f32::NAN);
+        kv.append(LayerIx(0), &qkv, &[at(5)]);
+        assert!(kv.value(LayerIx(0), 0, at(5))[0].is_nan());
+        qkv.data.fill(1.0);
+        kv.append(LayerIx(0), &qkv, &[at(4)]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(5)), vec![0.0; 16]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(4)), vec![1.0; 16]);
+        kv.append(LayerIx(0), &qkv, &[at(7)]);
+        kv.append(LayerIx(0), &qkv, &[at(6)]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(7)), vec![1.0; 16], "a live neighbour");
+    }
+
+    #[test]
+    fn page_bytes_count_padding_and_all_layers() {
+        // keys 18 x 16, values 16 x 32, two bytes each, in 2 heads of 2 layers
+        assert_eq!(KvStore::page_bytes(&shape(Dtype::Bf16, 18)), (18 * 16 + 16 * 32) * 2 * 4);
+        assert_eq!(KvStore::page_bytes(&shape(Dtype::F32, 64)), 16 * 64 * 2 * 4 * 4);
+    }
+
+    #[test]
+    fn rounding_agrees_with_half() {
+        for i in 0..100_000_u32 {
+            let x = f32::from_bits(i.wrapping_mul(2_654_435_761));
+            assert_eq!(bf16_bits(x), u32::from(half::bf16::from_f32(x).to_bits()), "{x}");
+        }
     }
 }

@@ -3,11 +3,13 @@
 
 mod activation;
 pub mod attention;
+pub mod exp;
 pub mod gemm;
 pub mod isa;
 pub mod kv;
 mod norm;
 mod rope;
+mod rows;
 pub mod sampling;
 
 use crate::error::Result;
@@ -92,7 +94,7 @@ impl Backend for Cpu {
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {
-        Ok(KvStore::new(self.isa, shape))
+        KvStore::new(self.isa, shape)
     }
 
     fn buffer(&mut self, rows: usize, width: usize) -> Result<Buffer> {
@@ -134,7 +136,7 @@ impl Backend for Cpu {
     }
 
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
-        rope::rope(qkv, heads, table, positions);
+        rope::rope(self.isa, qkv, heads, table, positions);
     }
 
     fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {

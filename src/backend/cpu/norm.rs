@@ -1,17 +1,73 @@
-//! Normalisations.
+//! Normalisations. Each is one plain loop, which is compiled for every instruction set; sums have one fixed order, so that all
+//! of them give the same bits.
+
+use super::rows::{for_each_isa, for_rows, sum};
 use super::{Buffer, HeadKind, HeadLayout, Isa};
 
+/// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`.
 pub fn rms_norm(isa: Isa, out: &mut Buffer, x: &Buffer, weight: &[f32], eps: f32) {
-    let _ = (isa, out, x, weight, eps);
-    unimplemented!("owner: gemm")
+    assert_eq!((out.rows, out.width, weight.len()), (x.rows, x.width, x.width), "rms_norm: shapes");
+    for_rows(out, |r, out| rms_norm_row(isa, out, x.row(r), weight, eps));
 }
 
+/// `out[r] = (x[r] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight + bias`.
 pub fn layer_norm(isa: Isa, out: &mut Buffer, x: &Buffer, weight: &[f32], bias: &[f32], eps: f32) {
-    let _ = (isa, out, x, weight, bias, eps);
-    unimplemented!("owner: gemm")
+    assert_eq!((out.rows, out.width), (x.rows, x.width), "layer_norm: shape of the output");
+    assert_eq!((weight.len(), bias.len()), (x.width, x.width), "layer_norm: lengths of weight and bias");
+    for_rows(out, |r, out| layer_norm_row(isa, out, x.row(r), weight, bias, eps));
 }
 
+/// `rms_norm` of every query or key head of `qkv` alone, in place.
 pub fn head_norm(isa: Isa, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
-    let _ = (isa, qkv, heads, kind, weight, eps);
-    unimplemented!("owner: gemm")
+    assert_eq!((qkv.width, weight.len()), (heads.qkv_width(), heads.head_dim), "head_norm: shapes");
+    let heads_at = match kind {
+        HeadKind::Query => 0..heads.q_width(),
+        HeadKind::Key => heads.q_width()..heads.q_width() + heads.kv_heads * heads.head_dim,
+    };
+    for_rows(qkv, |_, row| heads_norm_row(isa, &mut row[heads_at.clone()], weight, eps));
+}
+
+for_each_isa! {
+    fn rms_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_loop;
+}
+
+for_each_isa! {
+    fn layer_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_loop;
+}
+
+for_each_isa! {
+    fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) = heads_norm_loop;
+}
+
+#[inline(always)]
+fn rms_norm_loop(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * scale * weight;
+    }
+}
+
+#[inline(always)]
+fn layer_norm_loop(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let mean = sum(x, |x| x) / x.len() as f32;
+    let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
+    let scale = 1.0 / (variance + eps).sqrt();
+    for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+        *out = (x - mean) * scale * weight + bias;
+    }
+}
+
+#[inline(always)]
+fn heads_norm_loop(heads: &mut [f32], weight: &[f32], eps: f32) {
+    for head in heads.chunks_exact_mut(weight.len()) {
+        let scale = inverse_rms(head, eps);
+        for (x, weight) in head.iter_mut().zip(weight) {
+            *x = *x * scale * weight;
+        }
+    }
+}
+
+#[inline(always)]
+fn inverse_rms(x: &[f32], eps: f32) -> f32 {
+    1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt()
 }

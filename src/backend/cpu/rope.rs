@@ -1,7 +1,32 @@
-//! Rotary position embedding.
-use super::{Buffer, HeadLayout, RopeTable};
+//! Rotary position embedding: one plain loop, compiled for every instruction set.
 
-pub fn rope(qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
-    let _ = (qkv, heads, table, positions);
-    unimplemented!("owner: gemm")
+use super::rows::{for_each_isa, for_rows};
+use super::{Buffer, HeadLayout, Isa, RopeTable};
+
+/// Rotates the query and key heads of `qkv` in place: (x[i], x[i + r/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos + x[i] sin)
+/// for the first `r = table.rotary` elements of each head.
+pub fn rope(isa: Isa, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
+    assert_eq!((qkv.width, qkv.rows), (heads.qkv_width(), positions.len()), "rope: shapes");
+    assert!(table.rotary.is_multiple_of(2) && table.rotary <= heads.head_dim, "rope: rotated part of a head");
+    let half = table.rotary / 2;
+    let rotated = (heads.q_heads + heads.kv_heads) * heads.head_dim;
+    for_rows(qkv, |r, row| {
+        let at = positions[r] as usize * half;
+        rotate_heads(isa, &mut row[..rotated], heads.head_dim, &table.cos[at..][..half], &table.sin[at..][..half]);
+    });
+}
+
+for_each_isa! {
+    fn rotate_heads(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) = rotate_heads_loop;
+}
+
+#[inline(always)]
+fn rotate_heads_loop(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
+    for head in heads.chunks_exact_mut(head_dim) {
+        let (low, rest) = head.split_at_mut(cos.len());
+        let high = &mut rest[..cos.len()];
+        for (((low, high), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+            (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
+        }
+    }
 }

@@ -1,0 +1,81 @@
+//! The definition of tree attention, one row, head, tile and position at a time. The fast paths sum in other orders, but in the
+//! same ones for a row whatever else the step holds.
+
+use super::super::{Buffer, KvStore};
+use super::TILE;
+use crate::backend::Dtype;
+use crate::ids::LayerIx;
+use crate::kv::KvSlot;
+use crate::plan::AttentionPlan;
+
+/// What a row has seen so far of its context: `o` and `l` are the sums of `exp(s - m) v` and of `exp(s - m)`.
+struct State {
+    o: Vec<f32>,
+    m: f32,
+    l: f32,
+}
+
+pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: LayerIx, plan: &AttentionPlan, scale: f32) {
+    let heads = kv.shape().heads;
+    let d = heads.head_dim;
+    for row in 0..plan.row_positions.len() {
+        let context = context(plan, row);
+        for head in 0..heads.q_heads {
+            let kv_head = head / heads.group();
+            let q: Vec<f32> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand(kv, x)).collect();
+            let mut state = State { o: vec![0.0; d], m: f32::NEG_INFINITY, l: 0.0 };
+            for tile in context.chunk_by(|a, b| a.0 / TILE == b.0 / TILE) {
+                state.fold(kv, layer, kv_head, tile, &q, scale);
+            }
+            let width = out.width;
+            for (y, o) in out.data[row * width + head * d..][..d].iter_mut().zip(&state.o) {
+                *y = o / state.l;
+            }
+        }
+    }
+}
+
+/// The positions that `row` sees, rising, and where they lie.
+fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
+    let last = plan.row_positions[row];
+    let sees = |p: u32| p <= last && plan.window.is_none_or(|window| last - p < window);
+    let items = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
+    let mut context = Vec::new();
+    for &item in &plan.merge.values[items] {
+        let spans = &plan.items[item as usize].spans;
+        for span in &plan.spans[spans.start as usize..spans.end as usize] {
+            let first_page = span.first_position / plan.page_tokens;
+            for p in (span.first_position..span.first_position + span.tokens).filter(|&p| sees(p)) {
+                let page = span.pages.start + p / plan.page_tokens - first_page;
+                context.push((p, KvSlot { page: plan.pages[page as usize], slot: p % plan.page_tokens }));
+            }
+        }
+    }
+    context
+}
+
+/// `x` as it enters a product with stored keys or values.
+fn operand(kv: &KvStore, x: f32) -> f32 {
+    match kv.shape().dtype {
+        Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
+        Dtype::F32 | Dtype::F16 => x,
+    }
+}
+
+impl State {
+    fn fold(&mut self, kv: &KvStore, layer: LayerIx, kv_head: usize, tile: &[(u32, KvSlot)], q: &[f32], scale: f32) {
+        let dot = |k: Vec<f32>| q.iter().zip(k).map(|(q, k)| q * k).sum::<f32>();
+        let scores: Vec<f32> = tile.iter().map(|&(_, at)| dot(kv.key(layer, kv_head, at)) * scale).collect();
+        let m = scores.iter().fold(self.m, |m, &s| m.max(s));
+        let shrink = (self.m - m).exp();
+        self.m = m;
+        self.l *= shrink;
+        self.o.iter_mut().for_each(|o| *o *= shrink);
+        for (s, &(_, at)) in scores.iter().zip(tile) {
+            let p = (s - m).exp();
+            self.l += p;
+            let p = operand(kv, p);
+            self.o.iter_mut().zip(kv.value(layer, kv_head, at)).for_each(|(o, v)| *o += p * v);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The kernels: one tile folded into the running states of a few rows. Scores, numerators and sums of a row come from chains of
+//! operations that are the same however many rows a call folds and however much more of the tile the others see: hidden
+//! lanes add exact zeros.
+
+use std::ops::Range;
+
+use super::lanes::{Lanes, MAX_ROWS, Path};
+use super::tiles::PAGES;
+use crate::backend::cpu::kv::SLOTS;
+
+const LANES: usize = PAGES * SLOTS;
+
+/// What all calls of a step share.
+pub struct Geometry {
+    /// Words of a key: `head_dim / PAIR`.
+    pub key_words: usize,
+    /// `head_dim` rounded up to whole vectors.
+    pub width: usize,
+    /// Score to exponent of two: `scale * log2(e)`.
+    pub exponent: f32,
+    /// Scores this far below the maximum have no normal numerator: taken as zero.
+    pub lowest: f32,
+}
+
+impl Geometry {
+    pub fn new(head_dim: usize, width: usize, pair: usize, scale: f32) -> Self {
+        let exponent = scale * std::f32::consts::LOG2_E;
+        assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {scale}");
+        Self { key_words: head_dim / pair, width, exponent, lowest: -126.0 / exponent }
+    }
+}
+
+/// Keys (`[key_words][16]`) and values (`[16 / PAIR][width]`) of a tile's pages; null where [`Sight`] reaches no lane.
+pub struct TileView<P: Path> {
+    pub keys: [*const P::Word; PAGES],
+    pub values: [*const P::Word; PAGES],
+}
+
+/// Queries and running states of `count` neighbouring rows.
+pub struct Rows<P: Path> {
+    pub count: usize,
+    /// `[count][width / PAIR]`
+    pub q: *const P::Factor,
+    /// Largest score so far, unscaled. `[count]`
+    pub m: *mut f32,
+    /// Lane-wise sums of numerators. `[count][16]`
+    pub l: *mut f32,
+    /// Sums of numerators times values. `[count][width]`
+    pub o: *mut f32,
+}
+
+/// Which lanes the rows see.
+pub struct Sight {
+    /// Of all rows together.
+    pub lanes: Range<usize>,
+    /// Of each, as a bit a lane.
+    pub rows: [u64; MAX_ROWS],
+}
+
+impl Sight {
+    pub const WHOLE: Sight = Sight { lanes: 0..LANES, rows: [u64::MAX; MAX_ROWS] };
+
+    /// Rows that see these lanes, at most `MAX_ROWS`.
+    pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
+        let mut sight = Sight { lanes: LANES..0, rows: [0; MAX_ROWS] };
+        for (bits, lanes) in sight.rows.iter_mut().zip(rows) {
+            if !lanes.is_empty() {
+                *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
+                sight.lanes = sight.lanes.start.min(lanes.start)..sight.lanes.end.max(lanes.end);
+            }
+        }
+        sight
+    }
+}
+
+/// Scores of one row, then its numerators.
+#[repr(align(64))]
+struct Tile<T, const R: usize>([[T; LANES]; R]);
+
+/// Folds the visible lanes of `tile` into the states of `R` rows.
+///
+/// # Safety
+/// The processor has the path's instruction set; the pointers of `rows` are good for `R` rows of `geometry`, those of `tile` for
+/// all pages that hold visible lanes; nobody else uses the states.
+#[inline(always)]
+pub unsafe fn fold<P: Path, const R: usize>(geometry: &Geometry, tile: &TileView<P>, rows: &Rows<P>, sight: &Sight) {
+    let pages = sight.lanes.start / SLOTS..sight.lanes.end.div_ceil(SLOTS);
+    let mut scores = Tile([[0.0; LANES]; R]);
+    let mut numerators = Tile([[<P::Factor as bytemuck::Zeroable>::zeroed(); LANES]; R]);
+    // SAFETY: `scores` and `numerators` hold a tile for each row; the rest is promised by the caller.
+    unsafe {
+        let mut page = pages.start;
+        while page < pages.end {
+            page += match (pages.end - page).min(P::PANELS) {
+                1 => score::<P, R, 1>(geometry, rows, &tile.keys[page..], page, &mut scores),
+                2 => score::<P, R, 2>(geometry, rows, &tile.keys[page..], page, &mut scores),
+                3 => score::<P, R, 3>(geometry, rows, &tile.keys[page..], page, &mut scores),
+                _ => score::<P, R, 4>(geometry, rows, &tile.keys[page..], page, &mut scores),
+            };
+        }
+        for r in 0..R {
+            let (s, p) = (&mut scores.0[r], &mut numerators.0[r]);
+            if sight.rows[r] != 0 {
+                soften::<P>(geometry, rows, r, pages.clone(), sight.rows[r], s, p);
+            }
+        }
+        let panels = geometry.width / SLOTS;
+        let mut panel = 0;
+        while panel < panels {
+            panel += match (panels - panel).min(P::PANELS) {
+                1 => weigh::<P, R, 1>(geometry, rows, tile, panel, &sight.lanes, &numerators),
+                2 => weigh::<P, R, 2>(geometry, rows, tile, panel, &sight.lanes, &numerators),
+                3 => weigh::<P, R, 3>(geometry, rows, tile, panel, &sight.lanes, &numerators),
+                _ => weigh::<P, R, 4>(geometry, rows, tile, panel, &sight.lanes, &numerators),
+            };
+        }
+    }
+}
+
+/// `q . k` of `R` rows and the keys of `N` pages, unscaled, into lanes from page `first` on. Returns `N`.
+#[inline(always)]
+unsafe fn score<P: Path, const R: usize, const N: usize>(
+    geometry: &Geometry,
+    rows: &Rows<P>,
+    keys: &[*const P::Word],
+    first: usize,
+    scores: &mut Tile<f32, R>,
+) -> usize {
+    let stride = geometry.width / P::PAIR;
+    // SAFETY: promised by the caller of `fold`.
+    unsafe {
+        let mut acc = [[P::Lanes::splat(0.0); N]; R];
+        for i in 0..geometry.key_words {
+            let mut k = [P::operand(keys[0].add(i * SLOTS)); N];
+            for n in 1..N {
+                k[n] = P::operand(keys[n].add(i * SLOTS));
+            }
+            for r in 0..R {
+                for n in 0..N {
+                    acc[r][n] = P::madd(acc[r][n], rows.q.add(r * stride + i), k[n]);
+                }
+            }
+        }
+        for r in 0..R {
+            for n in 0..N {
+                acc[r][n].store(scores.0[r][(first + n) * SLOTS..].as_mut_ptr());
+            }
+        }
+    }
+    N
+}
+
+/// Takes up the maximum of the scores of row `r` and turns them into numerators, in place and as factors. `visible` has a bit
+/// set.
+#[inline(always)]
+unsafe fn soften<P: Path>(
+    geometry: &Geometry,
+    rows: &Rows<P>,
+    r: usize,
+    pages: Range<usize>,
+    visible: u64,
+    scores: &mut [f32; LANES],
+    numerators: &mut [P::Factor; LANES],
+) {
+    // SAFETY: promised by the caller of `fold`.
+    unsafe {
+        let mut largest = P::Lanes::splat(f32::NEG_INFINITY);
+        for page in pages.clone() {
+            let at = scores[page * SLOTS..].as_mut_ptr();
+            let mut s = P::Lanes::load(at);
+            if visible != u64::MAX {
+                s = s.keep((visible >> (page * SLOTS)) as u16);
+                s.store(at);
+            }
+            largest = largest.max(s);
+        }
+        let m = &mut *rows.m.add(r);
+        let l = rows.l.add(r * SLOTS);
+        let mut sum = P::Lanes::load(l);
+        let largest = largest.largest();
+        if largest > *m {
+            let shrink = power::<P>(geometry, P::Lanes::splat(*m - largest));
+            sum = sum.mul(shrink);
+            for panel in 0..geometry.width / SLOTS {
+                let o = rows.o.add(r * geometry.width + panel * SLOTS);
+                P::Lanes::load(o).mul(shrink).store(o);
+            }
+            *m = largest;
+        }
+        let m = P::Lanes::splat(*m);
+        for page in pages {
+            let p = power::<P>(geometry, P::Lanes::load(scores[page * SLOTS..].as_ptr()).sub(m));
+            sum = sum.add(p);
+            P::store_factors(p, numerators[page * SLOTS / P::PAIR..].as_mut_ptr());
+        }
+        sum.store(l);
+    }
+}
+
+/// `2^(x * exponent)` for `x <= 0`; exactly 1 at 0, 0 below `geometry.lowest`. Not `cpu::exp`: with the scale folded into the
+/// range reduction and no upper range, softmax saves a third of its instructions.
+#[inline(always)]
+unsafe fn power<P: Path>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
+    /// Adding 1.5 * 2^23 rounds to a whole number, which the low bits then hold.
+    const ROUND: f32 = 12_582_912.0;
+    /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.1e-7.
+    const C: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
+    // SAFETY: the caller promises the instruction set.
+    unsafe {
+        let exponent = P::Lanes::splat(geometry.exponent);
+        let shifted = x.mul_add(exponent, P::Lanes::splat(ROUND));
+        let n = shifted.sub(P::Lanes::splat(ROUND));
+        let f = x.mul_add(exponent, P::Lanes::splat(0.0).sub(n));
+        let mut y = P::Lanes::splat(C[0]);
+        for c in &C[1..] {
+            y = y.mul_add(f, P::Lanes::splat(*c));
+        }
+        y.mul_add(f, P::Lanes::splat(1.0)).times_power(shifted, x, P::Lanes::splat(geometry.lowest))
+    }
+}
+
+/// Adds numerators times values of `R` rows to dimensions `[16 panel, 16 (panel + N))` of their sums. Returns `N`.
+#[inline(always)]
+unsafe fn weigh<P: Path, const R: usize, const N: usize>(
+    geometry: &Geometry,
+    rows: &Rows<P>,
+    tile: &TileView<P>,
+    panel: usize,
+    lanes: &Range<usize>,
+    numerators: &Tile<P::Factor, R>,
+) -> usize {
+    // SAFETY: promised by the caller of `fold`.
+    unsafe {
+        let o = rows.o.add(panel * SLOTS);
+        let mut acc = [[P::Lanes::splat(0.0); N]; R];
+        for r in 0..R {
+            for n in 0..N {
+                acc[r][n] = P::Lanes::load(o.add(r * geometry.width + n * SLOTS));
+            }
+        }
+        for page in lanes.start / SLOTS..lanes.end.div_ceil(SLOTS) {
+            let from = lanes.start.max(page * SLOTS) / P::PAIR;
+            let upto = lanes.end.min((page + 1) * SLOTS).div_ceil(P::PAIR);
+            let values = tile.values[page].add(panel * SLOTS);
+            for j in from..upto {
+                let row = values.add((j - page * SLOTS / P::PAIR) * geometry.width);
+                let mut v = [P::operand(row); N];
+                for n in 1..N {
+                    v[n] = P::operand(row.add(n * SLOTS));
+                }
+                for r in 0..R {
+                    for n in 0..N {
+                        acc[r][n] = P::madd(acc[r][n], numerators.0[r].as_ptr().add(j), v[n]);
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            for n in 0..N {
+                acc[r][n].store(o.add(r * geometry.width + n * SLOTS));
+            }
+        }
+    }
+    N
+}
+
+/// Stores `x`, filled up with zeros to whole vectors, as factors.
+///
+/// # Safety
+/// The processor has the path's instruction set, and `to` has room.
+#[inline(always)]
+pub unsafe fn pack<P: Path>(x: &[f32], to: *mut P::Factor) {
+    let (whole, rest) = x.as_chunks::<SLOTS>();
+    // SAFETY: promised by the caller.
+    unsafe {
+        for (i, x) in whole.iter().enumerate() {
+            P::store_factors(P::Lanes::load(x.as_ptr()), to.add(i * SLOTS / P::PAIR));
+        }
+        if !rest.is_empty() {
+            let mut last = [0.0; SLOTS];
+            last[..rest.len()].copy_from_slice(rest);
+            P::store_factors(P::Lanes::load(last.as_ptr()), to.add(whole.len() * SLOTS / P::PAIR));
+        }
+    }
+}
+
+/// `out = o / l`. Adding zero turns a negative zero, which hidden lanes may or may not have left, into a positive one.
+#[inline(always)]
+pub fn finish(o: &[f32], l: &[f32; SLOTS], out: &mut [f32]) {
+    let mut sums = *l;
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+    }
+    let share = 1.0 / sums[0];
+    for (y, o) in out.iter_mut().zip(o) {
+        *y = o * share + 0.0;
+    }
+}
+
+/// Chains that [`spin`] keeps going at once: enough to hide an instruction's latency, few enough for registers.
+pub const SPIN_CHAINS: usize = 12;
+/// Lanes of each.
+pub const SPIN_LANES: usize = SLOTS;
+
+/// `rounds` times `SPIN_CHAINS` independent multiply-adds of whole registers: nothing but the instructions that the kernels are
+/// made of, to measure what they could reach. Returns a number that depends on all.
+///
+/// # Safety
+/// The processor has the path's instruction set.
+#[inline(always)]
+pub unsafe fn spin<P: Path>(rounds: usize) -> f32 {
+    let words = [<P::Word as bytemuck::Zeroable>::zeroed(); SLOTS];
+    let factor = std::hint::black_box(<P::Factor as bytemuck::Zeroable>::zeroed());
+    let mut total = 0.0;
+    // SAFETY: the arrays hold sixteen words and lanes; the instruction set is promised by the caller.
+    unsafe {
+        let words = P::operand(std::hint::black_box(&words).as_ptr());
+        let mut acc = [P::Lanes::splat(0.0); SPIN_CHAINS];
+        for _ in 0..rounds {
+            for chain in &mut acc {
+                *chain = P::madd(*chain, &factor, words);
+            }
+        }
+        for chain in acc {
+            total += chain.largest();
+        }
+    }
+    total
+}

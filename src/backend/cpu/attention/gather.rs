@@ -1,0 +1,53 @@
+//! Pages that straddle segments: the visible slots of several pages brought together in one, so that the kernels meet whole
+//! pages only.
+
+use std::ops::{BitAnd, BitOr, Not, Range};
+
+use bytemuck::Pod;
+
+use super::super::kv::{PageLayout, SLOTS};
+
+/// A stored word whose bits can be chosen from two.
+pub trait Bits: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
+    /// All ones in `element` of a word of `pair` elements.
+    fn element(element: usize, pair: usize) -> Self;
+}
+
+impl Bits for u32 {
+    fn element(element: usize, pair: usize) -> Self {
+        match pair {
+            1 => u32::MAX,
+            _ => 0xffff << (16 * element),
+        }
+    }
+}
+
+impl Bits for u16 {
+    fn element(_element: usize, _pair: usize) -> Self {
+        u16::MAX
+    }
+}
+
+/// Copies `slots` of page `from` into page `to` (keys, then values); what else `to` holds in the pairs of values that hold
+/// `slots` stays.
+pub fn copy_slots<T: Bits>(layout: PageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
+    let pair = layout.pair();
+    let key_words = layout.key_elements() / pair;
+    let mut mask = [T::zeroed(); SLOTS];
+    mask[slots.clone()].fill(!T::zeroed());
+    let (to_keys, to_values) = to.split_at_mut(key_words);
+    let (from_keys, from_values) = from.split_at(key_words);
+    for (to, from) in to_keys.as_chunks_mut::<SLOTS>().0.iter_mut().zip(from_keys.as_chunks::<SLOTS>().0) {
+        for lane in 0..SLOTS {
+            to[lane] = (from[lane] & mask[lane]) | (to[lane] & !mask[lane]);
+        }
+    }
+    for row in slots.start / pair..slots.end.div_ceil(pair) {
+        let taken = (0..pair).filter(|element| slots.contains(&(row * pair + element)));
+        let mask = taken.fold(T::zeroed(), |mask, element| mask | T::element(element, pair));
+        let words = row * layout.width..(row + 1) * layout.width;
+        for (to, from) in to_values[words.clone()].iter_mut().zip(&from_values[words]) {
+            *to = (*from & mask) | (*to & !mask);
+        }
+    }
+}

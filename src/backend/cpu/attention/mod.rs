@@ -1,0 +1,102 @@
+//! Tree attention. `clear` is its definition: for each row and head, the tiles of its context are folded in rising position
+//! order into one running state. The fast paths fold a tile into several rows at once: `tiles` says where a tile's keys and
+//! values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2` and `avx512` supply.
+
+mod clear;
+mod fold;
+mod gather;
+mod lanes;
+mod tiles;
+mod walk;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use super::{Buffer, Isa, KvStore};
+use crate::backend::Dtype;
+use crate::ids::LayerIx;
+use crate::plan::AttentionPlan;
+
+/// `$call` with `$path` as the name of the path of an instruction set other than the clear loops for a KV dtype.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_path {
+    ($isa:expr, $dtype:expr, $path:ident => $call:expr) => {{
+        macro_rules! on {
+            ($chosen:ty) => {{
+                type $path = $chosen;
+                $call
+            }};
+        }
+        match ($isa, $dtype) {
+            (Isa::Clear, _) => unreachable!("the clear loops are no path"),
+            (Isa::Avx2, Dtype::F32) => on!(avx2::F32),
+            (Isa::Avx2, Dtype::F16) => on!(avx2::F16),
+            (Isa::Avx2, Dtype::Bf16) => on!(avx2::Bf16),
+            (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => on!(avx512::F32),
+            (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => on!(avx512::F16),
+            (Isa::Avx512, Dtype::Bf16) => on!(avx512::Bf16),
+            (Isa::Avx512Bf16, Dtype::Bf16) => on!(avx512::Bf16Dot),
+        }
+    }};
+}
+
+/// Positions that are folded at once. A row's tiles are aligned to absolute positions, so neither planner, siblings nor chunks
+/// change where its sums break.
+pub const TILE: u32 = 64;
+
+/// Memory reused from call to call.
+#[derive(Default)]
+pub struct Scratch {
+    tiles: tiles::Tiles,
+    tasks: Vec<walk::TaskMemory>,
+}
+
+/// See `Backend::tree_attention`; `isa` is one that the processor has.
+#[allow(clippy::too_many_arguments)]
+pub fn tree_attention(
+    isa: Isa,
+    scratch: &mut Scratch,
+    out: &mut Buffer,
+    qkv: &Buffer,
+    kv: &KvStore,
+    layer: LayerIx,
+    plan: &AttentionPlan,
+    scale: f32,
+) {
+    let heads = kv.shape().heads;
+    let rows = plan.row_positions.len();
+    assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "queries of all rows");
+    assert_eq!((out.rows, out.width), (rows, heads.q_width()), "room for all rows");
+    #[cfg(target_arch = "x86_64")]
+    if isa != Isa::Clear {
+        let Scratch { tiles, tasks } = scratch;
+        tiles.resolve(plan, kv.layout().pair());
+        let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
+        // SAFETY: `isa` is one that the processor has.
+        return unsafe { with_path!(isa, kv.shape().dtype, P => walk::run::<P>(&step, tasks, out)) };
+    }
+    clear::tree_attention(out, qkv, kv, layer, plan, scale);
+}
+
+/// Multiplications and additions a second that rayon's current pool reaches in the instructions which `isa` has for keys and
+/// values of `dtype`: the roof of [`tree_attention`]. The clear loops have none.
+pub fn multiply_rate(isa: Isa, dtype: Dtype) -> Option<f64> {
+    const ROUNDS: usize = 4_000_000;
+    #[cfg(target_arch = "x86_64")]
+    if isa != Isa::Clear {
+        // SAFETY: `isa` is one that the processor has.
+        let spin = || unsafe { with_path!(isa, dtype, P => <P as lanes::Path>::spin(ROUNDS)) };
+        let seconds = |_| {
+            let start = std::time::Instant::now();
+            std::hint::black_box(rayon::broadcast(|_| spin()));
+            start.elapsed().as_secs_f64()
+        };
+        let pair = if dtype == Dtype::Bf16 { 2 } else { 1 };
+        let flops = 2 * ROUNDS * fold::SPIN_CHAINS * fold::SPIN_LANES * pair * rayon::current_num_threads();
+        return (0..5).map(seconds).min_by(f64::total_cmp).map(|best| flops as f64 / best);
+    }
+    let _ = (isa, dtype);
+    None
+}

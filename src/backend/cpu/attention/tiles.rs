@@ -1,0 +1,214 @@
+//! The plan, tile by tile: which page holds which positions of a tile. Integers only, worked out once a call for all heads.
+
+use std::ops::Range;
+
+use super::super::kv::SLOTS;
+use super::TILE;
+use crate::ids::PageId;
+use crate::plan::AttentionPlan;
+
+/// Pages of a whole tile.
+pub const PAGES: usize = TILE as usize / SLOTS;
+
+/// One tile of one item: lane `i` is position `first_position + i`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    pub rows: Range<usize>,
+    pub first_position: u32,
+    /// Lanes that the item's spans hold; its rows may see fewer.
+    pub lanes: Range<usize>,
+    pub pages: [TilePage; PAGES],
+    /// Smallest and largest position of the rows.
+    pub row_positions: (u32, u32),
+}
+
+/// The keys and values of 16 aligned positions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TilePage {
+    /// The item's spans hold none of them.
+    #[default]
+    Absent,
+    /// All that count lie in one page.
+    Stored(PageId),
+    /// They lie in several pages, one for each of these [`Tiles::pieces`]: segments that begin in mid-page.
+    Pieces(Range<usize>),
+}
+
+/// Slots of one page that belong to a gathered page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub page: PageId,
+    pub slots: Range<usize>,
+}
+
+/// All tiles of a plan in the order of its items, so that the tiles of each row come in rising positions.
+#[derive(Default)]
+pub struct Tiles {
+    pub tiles: Vec<Tile>,
+    pub pieces: Vec<Piece>,
+}
+
+impl Tiles {
+    /// Replaces the tiles by those of `plan`. `pair`: slots that are multiplied together (see `kv`).
+    pub fn resolve(&mut self, plan: &AttentionPlan, pair: usize) {
+        assert_eq!((plan.tile, plan.page_tokens), (TILE, SLOTS as u32), "a plan with the CPU's tiles and pages");
+        self.tiles.clear();
+        self.pieces.clear();
+        for item in &plan.items {
+            let rows = item.rows.start as usize..item.rows.end as usize;
+            let positions = &plan.row_positions[rows.clone()];
+            let bounds = positions.iter().fold((u32::MAX, 0), |(low, high), &p| (low.min(p), high.max(p)));
+            let from = self.tiles.len();
+            for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
+                let end = span.first_position + span.tokens;
+                let mut position = span.first_position;
+                for &page in &plan.pages[span.pages.start as usize..span.pages.end as usize] {
+                    let upto = end.min((position / plan.page_tokens + 1) * plan.page_tokens);
+                    if self.tiles.len() == from
+                        || self.tiles[self.tiles.len() - 1].first_position != position / TILE * TILE
+                    {
+                        self.tiles.push(Tile::empty(rows.clone(), position, bounds));
+                    }
+                    self.add(page, position..upto);
+                    position = upto;
+                }
+            }
+            for tile in from..self.tiles.len() {
+                self.isolate_odd_start(tile, pair);
+            }
+        }
+    }
+
+    /// Adds `positions`, which lie in `page`, to the last tile.
+    fn add(&mut self, page: PageId, positions: Range<u32>) {
+        let tile = self.tiles.last_mut().expect("a tile was pushed before");
+        let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
+        let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
+        let place = &mut tile.pages[lanes.start / SLOTS];
+        match place {
+            TilePage::Absent => *place = TilePage::Stored(page),
+            TilePage::Stored(known) if *known == page => {}
+            TilePage::Stored(known) => {
+                let earlier = tile.lanes.start.max(lanes.start / SLOTS * SLOTS) % SLOTS..slots.start;
+                let from = self.pieces.len();
+                self.pieces.push(Piece { page: *known, slots: earlier });
+                self.pieces.push(Piece { page, slots });
+                *place = TilePage::Pieces(from..from + 2);
+            }
+            TilePage::Pieces(pieces) => {
+                self.pieces.push(Piece { page, slots });
+                pieces.end += 1;
+            }
+        }
+        if tile.lanes.is_empty() {
+            tile.lanes = lanes;
+        } else {
+            assert_eq!(tile.lanes.end, lanes.start, "the spans of an item adjoin");
+            tile.lanes.end = lanes.end;
+        }
+    }
+
+    /// The slot before an odd first one is nobody's in this item, and perhaps never written by anybody: where slots are
+    /// multiplied in pairs, the page is gathered without it.
+    fn isolate_odd_start(&mut self, tile: usize, pair: usize) {
+        let tile = &mut self.tiles[tile];
+        let place = &mut tile.pages[tile.lanes.start / SLOTS];
+        if let (false, TilePage::Stored(page)) = (tile.lanes.start.is_multiple_of(pair), &*place) {
+            let page_end = (tile.lanes.start / SLOTS + 1) * SLOTS;
+            let slots = tile.lanes.start % SLOTS..(tile.lanes.end.min(page_end) - 1) % SLOTS + 1;
+            self.pieces.push(Piece { page: *page, slots });
+            *place = TilePage::Pieces(self.pieces.len() - 1..self.pieces.len());
+        }
+    }
+}
+
+impl Tile {
+    fn empty(rows: Range<usize>, position: u32, row_positions: (u32, u32)) -> Self {
+        Self { rows, first_position: position / TILE * TILE, lanes: 0..0, pages: Default::default(), row_positions }
+    }
+
+    /// The lanes that a row at `position` sees.
+    pub fn visible(&self, position: u32, window: Option<u32>) -> Range<usize> {
+        let end = (position + 1).saturating_sub(self.first_position).min(TILE) as usize;
+        let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let start = hidden.saturating_sub(self.first_position).min(TILE) as usize;
+        start.max(self.lanes.start)..end.min(self.lanes.end)
+    }
+
+    /// Whether every row sees all 64 lanes.
+    pub fn is_whole(&self, window: Option<u32>) -> bool {
+        let (first, last) = self.row_positions;
+        let all = 0..TILE as usize;
+        self.visible(first, window) == all && self.visible(last, window) == all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Csr, KvSpan, WorkItem};
+
+    /// One item with one row at `last`, over `(first position, tokens, pages)`.
+    fn plan(last: u32, runs: &[(u32, u32, &[u32])]) -> AttentionPlan {
+        let mut pages = Vec::new();
+        let mut spans = Vec::new();
+        for &(first_position, tokens, held) in runs {
+            let from = pages.len() as u32;
+            pages.extend(held.iter().map(|&page| PageId(page)));
+            spans.push(KvSpan { pages: from..pages.len() as u32, first_position, tokens });
+        }
+        AttentionPlan {
+            page_tokens: 16,
+            tile: TILE,
+            window: None,
+            items: vec![WorkItem { rows: 0..1, spans: 0..spans.len() as u32 }],
+            spans,
+            pages,
+            row_positions: vec![last],
+            merge: Csr { offsets: vec![0, 1], values: vec![0] },
+            flat_kv_tokens: 0,
+        }
+    }
+
+    fn resolve(plan: &AttentionPlan) -> Tiles {
+        let mut tiles = Tiles::default();
+        tiles.resolve(plan, 2);
+        tiles
+    }
+
+    #[test]
+    fn a_page_of_three_segments_is_gathered_from_three_pages() {
+        let found = resolve(&plan(80, &[(60, 6, &[3, 9]), (66, 1, &[7]), (67, 14, &[5, 6])]));
+        assert_eq!(found.tiles.len(), 2);
+        assert_eq!(found.tiles[0].lanes, 60..64);
+        assert_eq!(found.tiles[0].pages[3], TilePage::Stored(PageId(3)));
+        assert_eq!(found.tiles[1].lanes, 0..17);
+        assert_eq!(found.tiles[1].pages[0], TilePage::Pieces(0..3));
+        assert_eq!(found.tiles[1].pages[1], TilePage::Stored(PageId(6)));
+        let piece = |page, slots| Piece { page: PageId(page), slots };
+        assert_eq!(found.pieces, [piece(9, 0..2), piece(7, 2..3), piece(5, 3..16)]);
+    }
+
+    #[test]
+    fn a_split_page_stays_whole_and_an_odd_start_is_gathered() {
+        let found = resolve(&plan(20, &[(0, 5, &[4]), (5, 16, &[4, 8])]));
+        assert_eq!(found.tiles[0].pages[..2], [TilePage::Stored(PageId(4)), TilePage::Stored(PageId(8))]);
+        let found = resolve(&plan(20, &[(5, 16, &[4, 8])]));
+        assert_eq!(found.tiles[0].pages[0], TilePage::Pieces(0..1));
+        assert_eq!(found.pieces, [Piece { page: PageId(4), slots: 5..16 }]);
+        assert_eq!(found.tiles[0].lanes, 5..21);
+    }
+
+    #[test]
+    fn rows_see_neither_the_future_nor_what_left_the_window() {
+        let found = resolve(&plan(130, &[(64, 67, &[1, 2, 3, 4, 5])]));
+        let tile = &found.tiles[0];
+        assert_eq!(tile.visible(63, None), 0..0);
+        assert_eq!(tile.visible(64, None), 0..1);
+        assert_eq!(tile.visible(130, None), 0..64);
+        assert_eq!(tile.visible(100, Some(10)), 27..37);
+        assert!(tile.visible(130, Some(3)).is_empty());
+        assert!(tile.is_whole(None) && tile.is_whole(Some(67)) && !tile.is_whole(Some(66)));
+        assert_eq!(found.tiles[1].visible(130, None), 0..3);
+    }
+}

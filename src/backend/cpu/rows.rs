@@ -1,0 +1,77 @@
+//! What element-wise ops share: compiling one loop for every instruction set, spreading rows over threads, and sums in one
+//! fixed order. The loops themselves are the definition of their op and stay with it.
+
+use rayon::prelude::*;
+
+use super::Buffer;
+
+/// Below this many elements an op runs on the calling thread: waking another one costs some microseconds, as long as this
+/// many elements take.
+const PARALLEL_FROM: usize = 32 * 1024;
+
+/// Calls `work(row, out_row)` for every row of `out`, on all threads when there is enough to do.
+pub fn for_rows(out: &mut Buffer, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let width = out.width.max(1);
+    if out.data.len() < PARALLEL_FROM {
+        out.data.chunks_exact_mut(width).enumerate().for_each(|(r, row)| work(r, row));
+    } else {
+        let share = out.rows.div_ceil(rayon::current_num_threads());
+        out.data.par_chunks_mut(share * width).enumerate().for_each(|(part, rows)| {
+            rows.chunks_exact_mut(width).enumerate().for_each(|(r, row)| work(part * share + r, row));
+        });
+    }
+}
+
+/// Sum of `f(x)` in 16 lanes, then of the lanes by halves: one order for every instruction set, and one that vectorises.
+#[inline(always)]
+pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (chunks, rest) = x.as_chunks::<16>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += f(x);
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane += f(x);
+    }
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+    }
+    lanes[0]
+}
+
+/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`.
+macro_rules! for_each_isa {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:expr;) => {
+        $(#[$doc])*
+        fn $name(isa: Isa, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $ty),*) {
+                    $body($($arg),*)
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+                fn avx512($($arg: $ty),*) {
+                    $body($($arg),*)
+                }
+                match isa {
+                    Isa::Clear => $body($($arg),*),
+                    // SAFETY: an `Isa` is only ever one that the processor has.
+                    Isa::Avx2 => unsafe { avx2($($arg),*) },
+                    // SAFETY: as above.
+                    Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512($($arg),*) },
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            {
+                let _ = isa;
+                $body($($arg),*)
+            }
+        }
+    };
+}
+pub(super) use for_each_isa;

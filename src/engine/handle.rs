@@ -1,0 +1,208 @@
+//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in progress;
+//! an `Extension` receives what happens. Neither knows model, backend or type parameters, so a test can answer the channel
+//! with a script (`scripted`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+use crate::engine::metrics::Metrics;
+use crate::engine::request::{Continuation, Event, Extend};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+
+/// What does not change while an engine lives.
+#[derive(Clone, Debug)]
+pub struct EngineFacts {
+    /// Tokens that one branch may have.
+    pub context: usize,
+    pub vocab: usize,
+    pub bos: Option<TokenId>,
+    pub eos: Vec<TokenId>,
+    /// One line for people.
+    pub device: String,
+    pub page_tokens: usize,
+    /// Bytes of one page, all layers.
+    pub page_bytes: usize,
+    pub pool_pages: usize,
+}
+
+/// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
+pub(crate) enum Command {
+    Root { branch: BranchId, tokens: Vec<TokenId> },
+    Fork { at: BranchId, children: Vec<BranchId> },
+    Start { extends: Vec<Extend>, events: Sender<Event> },
+    Cancel { branches: Vec<BranchId> },
+    Release { branches: Vec<BranchId>, keep_cached: bool },
+    Metrics { reply: Sender<Metrics> },
+}
+
+/// Why the engine's thread ended, once it has.
+pub(crate) type Epitaph = Arc<OnceLock<String>>;
+
+/// A client of the engine; clones share it. The engine ends when the last handle and the last extension are dropped.
+#[derive(Clone)]
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    epitaph: Epitaph,
+    facts: Arc<EngineFacts>,
+    next_branch: Arc<AtomicU64>,
+}
+
+impl EngineHandle {
+    pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, Epitaph) {
+        let (commands, receiver) = channel();
+        let epitaph = Epitaph::default();
+        let handle = EngineHandle {
+            commands,
+            epitaph: epitaph.clone(),
+            facts: Arc::new(facts),
+            next_branch: Arc::new(AtomicU64::new(0)),
+        };
+        (handle, receiver, epitaph)
+    }
+
+    pub fn facts(&self) -> &EngineFacts {
+        &self.facts
+    }
+
+    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known of
+    /// them by then is shared.
+    pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
+        if tokens.is_empty() {
+            return Err(Error::value("prompt", "at least one token", "none"));
+        }
+        if tokens.len() > self.facts.context {
+            let (what, tokens, context) = ("the prompt".to_owned(), tokens.len(), self.facts.context);
+            return Err(Error::ContextTooLong { what, tokens, context });
+        }
+        if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
+            return Err(Error::value("prompt", format!("tokens below {}", self.facts.vocab), token.to_string()));
+        }
+        let branch = self.name_branch();
+        self.send(Command::Root { branch, tokens })?;
+        Ok(branch)
+    }
+
+    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails when
+    /// its children are.
+    pub fn fork(&self, at: BranchId, n: usize) -> Result<Vec<BranchId>> {
+        if n == 0 {
+            return Err(Error::value("branches of a fork", "a number from 1 up", "0"));
+        }
+        let children: Vec<BranchId> = (0..n).map(|_| self.name_branch()).collect();
+        self.send(Command::Fork { at, children: children.clone() })?;
+        Ok(children)
+    }
+
+    /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
+    pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
+        for extend in &extends {
+            if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
+                params.check()?;
+                stop.check()?;
+            }
+        }
+        let unfinished = extends.iter().map(|extend| extend.branch).collect();
+        let (events, receiver) = channel();
+        self.send(Command::Start { extends, events })?;
+        Ok(Extension { handle: self.clone(), events: receiver, unfinished })
+    }
+
+    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled first.
+    pub fn release(&self, branches: &[BranchId]) {
+        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: true });
+    }
+
+    /// Forgets branches and gives back at once the pages that no other branch holds.
+    pub fn discard(&self, branches: &[BranchId]) {
+        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: false });
+    }
+
+    /// The counters as they are after the step in progress.
+    pub fn metrics(&self) -> Result<Metrics> {
+        let (reply, receiver) = channel();
+        self.send(Command::Metrics { reply })?;
+        receiver.recv().map_err(|_| self.stopped())
+    }
+
+    fn name_branch(&self) -> BranchId {
+        BranchId(self.next_branch.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).map_err(|_| self.stopped())
+    }
+
+    /// For commands that ask for nothing: an engine that has stopped holds nothing to give back.
+    fn tell(&self, command: Command) {
+        drop(self.commands.send(command));
+    }
+
+    fn stopped(&self) -> Error {
+        let why = self.epitaph.get().cloned().unwrap_or_else(|| "its thread is gone".to_owned());
+        Error::EngineStopped { why }
+    }
+}
+
+/// Branches being extended. Dropping it cancels those that have not finished.
+pub struct Extension {
+    handle: EngineHandle,
+    events: Receiver<Event>,
+    unfinished: Vec<BranchId>,
+}
+
+impl Extension {
+    /// Waits for the next event; `None` once every branch has finished or failed. If the engine stops, each branch fails.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
+    pub fn next(&mut self) -> Option<Event> {
+        let first = *self.unfinished.first()?;
+        let event =
+            self.events.recv().unwrap_or_else(|_| Event::Failed { branch: first, error: self.handle.stopped() });
+        if !matches!(event, Event::Token { .. })
+            && let Some(at) = self.unfinished.iter().position(|&branch| branch == event.branch())
+        {
+            self.unfinished.remove(at);
+        }
+        Some(event)
+    }
+
+    /// Branches that have neither finished nor failed, as far as `next` has told.
+    pub fn unfinished(&self) -> &[BranchId] {
+        &self.unfinished
+    }
+
+    /// Stops branches of this extension; each ends with `FinishReason::Cancelled` unless it has finished already. Takes effect before
+    /// the engine's next step.
+    pub fn cancel(&self, branches: &[BranchId]) {
+        let branches = branches.iter().copied().filter(|branch| self.unfinished.contains(branch)).collect();
+        self.handle.tell(Command::Cancel { branches });
+    }
+
+    pub fn cancel_all(&self) {
+        self.handle.tell(Command::Cancel { branches: self.unfinished.clone() });
+    }
+}
+
+impl Drop for Extension {
+    fn drop(&mut self) {
+        if !self.unfinished.is_empty() {
+            self.cancel_all();
+        }
+    }
+}
+
+/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends alive
+/// until then, so that whoever sees them close finds the reason.
+pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce() -> Result<()>) {
+    let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(Ok(())) => "all its handles were dropped".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|&what| what.to_owned()))
+            .unwrap_or_else(|| "a panic without words".to_owned()),
+    };
+    epitaph.get_or_init(|| why);
+}

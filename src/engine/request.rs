@@ -1,0 +1,218 @@
+//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how coins, penalties
+//! and stops act is defined here in words and done by `sampler` and `branch`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::coins::CoinKey;
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+
+/// How tokens are drawn: penalties, temperature, top-k, top-p, min-p, in this order, then the coin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingParams {
+    /// 0: greedy (the likeliest token after penalties; of equals, the smallest id).
+    pub temperature: f32,
+    /// Only the k likeliest tokens; `None`: all.
+    pub top_k: Option<u32>,
+    /// Only the likeliest tokens that together reach this probability; 1: all.
+    pub top_p: f32,
+    /// Only tokens at least this share of the likeliest one's probability; 0: all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens in the prompt or drawn before; 1: off.
+    pub repetition_penalty: f32,
+    /// Subtracted for each time that a token was drawn; 0: off.
+    pub frequency_penalty: f32,
+    /// Subtracted once from tokens that were drawn; 0: off.
+    pub presence_penalty: f32,
+    /// Added to single logits first of all.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// How many of the likeliest tokens are reported beside each drawn one.
+    pub top_logprobs: usize,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            top_logprobs: 0,
+        }
+    }
+}
+
+impl SamplingParams {
+    pub fn greedy() -> Self {
+        SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+    }
+
+    /// Whether a draw depends on the tokens before it.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// Names the first parameter that is out of its range.
+    pub fn check(&self) -> Result<()> {
+        let ranges = [
+            (
+                "temperature",
+                self.temperature,
+                self.temperature.is_finite() && self.temperature >= 0.0,
+                "a number from 0 up",
+            ),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "a number above 0 and up to 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "a number from 0 to 1"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
+                "a number above 0",
+            ),
+            ("frequency_penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a finite number"),
+            ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a finite number"),
+        ];
+        for (name, value, holds, expected) in ranges {
+            if !holds {
+                return Err(Error::value(name, expected, value.to_string()));
+            }
+        }
+        if self.top_k == Some(0) {
+            return Err(Error::value("top_k", "a number from 1 up", "0"));
+        }
+        match self.logit_bias.iter().find(|(_, bias)| bias.is_nan()) {
+            Some((token, _)) => Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// When an extend ends. The model's end-of-text tokens end it too, unless `ignore_eos`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stop {
+    /// Tokens drawn at most, from 1 up.
+    pub max_tokens: usize,
+    /// No stop acts before this many tokens are drawn; end-of-text and stop tokens are not drawn before.
+    pub min_tokens: usize,
+    /// Text that ends the branch, wherever token borders lie.
+    pub strings: Vec<String>,
+    pub tokens: Vec<TokenId>,
+    pub ignore_eos: bool,
+    /// Keeps the stop string in the text, the stop token among the tokens.
+    pub include_stop: bool,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Stop {
+            max_tokens: 256,
+            min_tokens: 0,
+            strings: Vec::new(),
+            tokens: Vec::new(),
+            ignore_eos: false,
+            include_stop: false,
+        }
+    }
+}
+
+impl Stop {
+    pub fn max_tokens(max_tokens: usize) -> Self {
+        Stop { max_tokens, ..Stop::default() }
+    }
+
+    pub fn check(&self) -> Result<()> {
+        if self.max_tokens == 0 {
+            return Err(Error::value("max_tokens", "a number from 1 up", "0"));
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(Error::value(
+                "min_tokens",
+                format!("at most max_tokens ({})", self.max_tokens),
+                self.min_tokens.to_string(),
+            ));
+        }
+        match self.strings.iter().any(String::is_empty) {
+            true => Err(Error::value("stop strings", "text", "an empty string")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// How a branch goes on.
+#[derive(Clone, Debug)]
+pub enum Continuation {
+    /// Tokens are drawn until a stop.
+    Sampled { params: SamplingParams, stop: Stop, coins: CoinKey },
+    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is drawn or scored
+    /// after them computes them, once for all branches that share them.
+    Given { tokens: Vec<TokenId>, logprobs: bool },
+}
+
+#[derive(Clone, Debug)]
+pub struct Extend {
+    pub branch: BranchId,
+    pub continuation: Continuation,
+}
+
+/// What happens to the branches of one `Extension`, in the order in which it happens to each of them.
+#[derive(Debug)]
+pub enum Event {
+    /// A token was drawn and kept. `text` is what became certain with it: it may lag behind while a character is incomplete
+    /// or a stop string may be beginning.
+    Token { branch: BranchId, token: TokenId, logprob: f32, top: Vec<(TokenId, f32)>, text: String },
+    /// The branch rests; it can be extended or forked again.
+    Finished { branch: BranchId, finish: Finish },
+    /// The branch could not go on. It keeps the tokens it had, and rests.
+    Failed { branch: BranchId, error: Error },
+}
+
+impl Event {
+    pub fn branch(&self) -> BranchId {
+        match self {
+            Event::Token { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+        }
+    }
+}
+
+/// Why an extend ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// One of the stop strings appeared in the text.
+    StopString(String),
+    /// One of the stop tokens was drawn.
+    StopToken(TokenId),
+    /// The model ended its text.
+    EndOfText,
+    /// `max_tokens` were drawn.
+    Length,
+    /// The model's context has no room for another token.
+    ContextFull,
+    /// `cancel` was called.
+    Cancelled,
+    /// The tokens were given.
+    Given,
+}
+
+/// What one extend added to a branch.
+///
+/// A stop *token* is not kept: neither here nor in what a later extend or fork continues on (unless `Stop::include_stop`). A
+/// stop *string* is cut from `text`, but the tokens that spelt it are kept, for a token may hold the end of the answer and
+/// the beginning of the stop: later extends and forks continue on `tokens`, not on `text`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    pub reason: FinishReason,
+    pub tokens: Vec<TokenId>,
+    pub text: String,
+    /// Sum over all tokens drawn or scored by this extend, a stop token that was not kept included: the natural logarithm of
+    /// the probability that the model, at temperature 1, goes on like this.
+    pub logprob: f64,
+    /// One for each of `tokens`. Empty for given tokens that were not scored.
+    pub logprobs: Vec<f32>,
+}

@@ -1,0 +1,282 @@
+//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's promises
+//! about branches, events, cancelling and stopping, and none about speed or pages.
+//!
+//! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
+use crate::engine::metrics::Metrics;
+use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
+use crate::error::Error;
+use crate::ids::{BranchId, TokenId};
+
+/// What a script is asked: how does this branch go on?
+pub struct ScriptedCall<'a> {
+    pub branch: BranchId,
+    /// The whole branch, prompt first.
+    pub tokens: &'a [TokenId],
+    pub continuation: &'a Continuation,
+}
+
+impl ScriptedCall<'_> {
+    /// The whole branch as text.
+    pub fn text(&self) -> String {
+        text_of(self.tokens)
+    }
+}
+
+/// What a script answers; given back as it is, stops and limits are the script's own affair.
+#[derive(Clone, Debug)]
+pub struct ScriptedReply {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f32>,
+    reason: FinishReason,
+    holds: bool,
+}
+
+impl ScriptedReply {
+    /// Draws this text, one token a byte, each with log-probability -1, then ends the text.
+    pub fn text(text: &str) -> Self {
+        let tokens = tokens_of(text);
+        ScriptedReply { logprobs: vec![-1.0; tokens.len()], tokens, reason: FinishReason::EndOfText, holds: false }
+    }
+
+    /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
+    pub fn scores(logprobs: Vec<f32>) -> Self {
+        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false }
+    }
+
+    /// Every token has this log-probability.
+    pub fn logprob(mut self, logprob: f32) -> Self {
+        self.logprobs.fill(logprob);
+        self
+    }
+
+    pub fn reason(mut self, reason: FinishReason) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// The branch never ends by itself: it draws its text and then waits to be cancelled.
+    pub fn until_cancelled(mut self) -> Self {
+        self.holds = true;
+        self
+    }
+}
+
+/// The bytes of `text` as tokens.
+pub fn tokens_of(text: &str) -> Vec<TokenId> {
+    text.bytes().map(|byte| TokenId(u32::from(byte))).collect()
+}
+
+/// The text of byte tokens; what is not UTF-8 is replaced.
+pub fn text_of(tokens: &[TokenId]) -> String {
+    let bytes: Vec<u8> = tokens.iter().map(|token| u8::try_from(token.0).unwrap_or(b'?')).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl EngineHandle {
+    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token each.
+    /// A panic of the script stops the engine, as a panic of the real one does.
+    pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
+        let facts = EngineFacts {
+            context: 1 << 20,
+            vocab: 256,
+            bos: None,
+            eos: vec![TokenId(0)],
+            device: "scripted".to_owned(),
+            page_tokens: 16,
+            page_bytes: 0,
+            pool_pages: 0,
+        };
+        let (handle, commands, epitaph) = EngineHandle::new(facts);
+        let mut engine =
+            Scripted { script, branches: HashMap::new(), growing: Vec::new(), metrics: Metrics::default() };
+        std::thread::spawn(move || {
+            live(&epitaph, || {
+                engine.run(&commands);
+                Ok(())
+            });
+        });
+        handle
+    }
+}
+
+struct Scripted<F> {
+    script: F,
+    branches: HashMap<BranchId, Vec<TokenId>>,
+    growing: Vec<Growing>,
+    metrics: Metrics,
+}
+
+/// A branch in progress: `next` tokens of the reply have been told.
+struct Growing {
+    branch: BranchId,
+    reply: ScriptedReply,
+    next: usize,
+    events: Sender<Event>,
+}
+
+impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
+    fn run(&mut self, commands: &Receiver<Command>) {
+        loop {
+            let waits =
+                self.growing.iter().all(|growing| growing.reply.holds && growing.next == growing.reply.tokens.len());
+            let command = match waits {
+                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                false => commands.try_recv(),
+            };
+            match command {
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Root { branch, tokens } => drop(self.branches.insert(branch, tokens)),
+            Command::Fork { at, children } => {
+                if let Some(tokens) = self.branches.get(&at).cloned() {
+                    self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
+                }
+            }
+            Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.start(extend, &events)),
+            Command::Cancel { branches } => self.cancel(&branches),
+            Command::Release { branches, .. } => {
+                self.cancel(&branches);
+                self.branches.retain(|branch, _| !branches.contains(branch));
+            }
+            Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
+        }
+    }
+
+    fn start(&mut self, extend: Extend, events: &Sender<Event>) {
+        let Extend { branch, continuation } = extend;
+        let Some(tokens) = self.branches.get_mut(&branch) else {
+            let error = Error::value("branch", "one that lives", branch.to_string());
+            drop(events.send(Event::Failed { branch, error }));
+            return;
+        };
+        let before = tokens.len();
+        let call = ScriptedCall { branch, tokens, continuation: &continuation };
+        match &continuation {
+            Continuation::Sampled { .. } => {
+                let reply = (self.script)(&call);
+                self.metrics.prompt_tokens_logical += before as u64;
+                self.growing.push(Growing { branch, reply, next: 0, events: events.clone() });
+            }
+            Continuation::Given { tokens: given, logprobs } => {
+                let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
+                tokens.extend(given);
+                let finish = finish(given.clone(), logprobs, FinishReason::Given);
+                drop(events.send(Event::Finished { branch, finish }));
+            }
+        }
+    }
+
+    /// One token for each branch in progress.
+    fn step(&mut self) {
+        self.metrics.steps += 1;
+        for growing in &mut self.growing {
+            let Some(&token) = growing.reply.tokens.get(growing.next) else { continue };
+            let logprob = growing.reply.logprobs[growing.next];
+            growing.next += 1;
+            self.metrics.tokens_sampled += 1;
+            if let Some(tokens) = self.branches.get_mut(&growing.branch) {
+                tokens.push(token);
+            }
+            let text = text_of(&[token]);
+            drop(growing.events.send(Event::Token { branch: growing.branch, token, logprob, top: Vec::new(), text }));
+        }
+        self.growing.retain(|growing| {
+            let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
+            if ends {
+                growing.finish(growing.reply.reason.clone());
+            }
+            !ends
+        });
+    }
+
+    fn cancel(&mut self, branches: &[BranchId]) {
+        self.growing.retain(|growing| {
+            let ends = branches.contains(&growing.branch);
+            if ends {
+                growing.finish(FinishReason::Cancelled);
+            }
+            !ends
+        });
+    }
+}
+
+impl Growing {
+    fn finish(&self, reason: FinishReason) {
+        let finish = finish(self.reply.tokens[..self.next].to_vec(), self.reply.logprobs[..self.next].to_vec(), reason);
+        drop(self.events.send(Event::Finished { branch: self.branch, finish }));
+    }
+}
+
+fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, reason: FinishReason) -> Finish {
+    let logprob = logprobs.iter().copied().map(f64::from).sum();
+    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::coins::CoinKey;
+    use crate::engine::request::{SamplingParams, Stop};
+
+    fn sampled(branch: BranchId) -> Extend {
+        let coins = CoinKey::root(0, "item");
+        Extend {
+            branch,
+            continuation: Continuation::Sampled { params: SamplingParams::default(), stop: Stop::default(), coins },
+        }
+    }
+
+    #[test]
+    fn branches_grow_as_the_script_says() {
+        let engine = EngineHandle::scripted(|call| ScriptedReply::text(&format!("<{}>", call.text().len())));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let children = engine.fork(root, 2).unwrap();
+        let mut extension = engine.start(children.iter().map(|&child| sampled(child)).collect()).unwrap();
+        let mut texts = Vec::new();
+        while let Some(event) = extension.next() {
+            if let Event::Finished { finish, .. } = event {
+                texts.push(finish.text);
+            }
+        }
+        assert_eq!(texts, ["<3>", "<3>"]);
+        let mut again = engine.start(vec![sampled(children[0])]).unwrap();
+        let last = std::iter::from_fn(|| again.next()).last();
+        assert!(matches!(last, Some(Event::Finished { finish, .. }) if finish.text == "<6>"));
+        assert_eq!(engine.metrics().unwrap().tokens_sampled, 9);
+    }
+
+    #[test]
+    fn a_held_branch_waits_for_its_cancel() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("x").until_cancelled());
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let mut extension = engine.start(vec![sampled(root)]).unwrap();
+        assert!(matches!(extension.next(), Some(Event::Token { .. })));
+        extension.cancel(&[root]);
+        let Some(Event::Finished { finish, .. }) = extension.next() else { panic!("cancelled") };
+        assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Cancelled, "x"));
+        assert!(extension.next().is_none());
+    }
+
+    #[test]
+    fn a_panic_fails_every_branch_and_says_why() {
+        let engine = EngineHandle::scripted(|_| panic!("no such page"));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let mut extension = engine.start(vec![sampled(root)]).unwrap();
+        let Some(Event::Failed { error, .. }) = extension.next() else { panic!("failed") };
+        assert!(error.to_string().contains("no such page"), "{error}");
+        assert!(extension.next().is_none());
+        assert!(engine.root(tokens_of("abc")).is_err());
+    }
+}

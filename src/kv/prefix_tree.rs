@@ -1,2 +1,0 @@
-//! Radix tree of segments.
-pub struct PrefixTree {}

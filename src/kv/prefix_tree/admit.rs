@@ -1,0 +1,125 @@
+//! Matching what is registered, and the split that makes a match end where a segment ends.
+
+use super::{PrefixTree, Segment, State, count};
+use crate::ids::{SegmentId, TokenId};
+use crate::kv::PagePool;
+use crate::kv::page_pool::OutOfPages;
+
+/// The longest registered beginning of a prompt.
+#[derive(Clone, Copy, Default)]
+struct Match {
+    /// The segment in which it ends; `None` when not even the first token is known.
+    segment: Option<SegmentId>,
+    /// Tokens of that segment that belong to it.
+    within: usize,
+    /// Tokens of the prompt that belong to it.
+    tokens: usize,
+}
+
+impl PrefixTree {
+    /// Registers a whole prompt and retains the segment in which it ends for the caller. The known beginning is matched,
+    /// whether it is computed already, being computed or waiting; only the rest is new and needs pages. The segment is
+    /// sealed: fork it to sample.
+    ///
+    /// Every registered token can be matched, those of sampled branches too. A branch that is still being written is split
+    /// at the end of what is shared, so that its writer goes on in the second part (which may be empty).
+    pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
+        let known = self.find(tokens);
+        let rest = &tokens[known.tokens..];
+        let pages = pool.take_exactly(self.pages_between(count(known.tokens), count(tokens.len())))?;
+        let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
+        if !rest.is_empty() || end.is_none() {
+            end = Some(self.insert(end, State::Prompt, rest.to_vec(), pages));
+        }
+        let end = end.expect("a prompt ends in what is known or in what was inserted");
+        self.retain(end);
+        Ok(end)
+    }
+
+    /// How many leading tokens of `tokens` are registered, and how many of these are computed.
+    pub fn known(&self, tokens: &[TokenId]) -> (u32, u32) {
+        let known = self.find(tokens);
+        let matched = count(known.tokens);
+        (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
+    }
+
+    fn find(&self, tokens: &[TokenId]) -> Match {
+        let mut found = Match::default();
+        while let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..]) {
+            found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
+            if common < self.at(child).tokens.len() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.
+    /// Forks of one segment may have sampled the same tokens, so several children can match.
+    fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
+        let common = |id: SegmentId| self.at(id).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+        let mut best = None;
+        for &child in self.siblings(parent) {
+            let shared = common(child);
+            if shared > best.map_or(0, |(_, most)| most) {
+                best = Some((child, shared));
+            }
+        }
+        best
+    }
+
+    /// A sealed segment that ends after `within` tokens of `id`.
+    fn end_at(&mut self, pool: &mut PagePool, id: SegmentId, within: usize) -> SegmentId {
+        let segment = self.at(id);
+        if within == segment.tokens.len() && segment.state != State::Open {
+            return id;
+        }
+        let position = segment.first_position + count(within);
+        self.split(pool, id, position)
+    }
+
+    /// Divides `id` at `position`, behind its first token and at most at its end, and returns the new segment of the first
+    /// part; `id` goes on naming the second.
+    pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
+        let last_page = self.pages_between(self.at(id).first_position, position);
+        let in_mid_page = !position.is_multiple_of(self.page_tokens);
+        let lower = self.at_mut(id);
+        debug_assert!(lower.first_position < position && position <= lower.end());
+
+        let keep = position - lower.first_position;
+        let tokens = lower.tokens.split_off(keep as usize);
+        let tokens = std::mem::replace(&mut lower.tokens, tokens);
+        let both = (in_mid_page && !lower.tokens.is_empty()).then(|| lower.pages[last_page - 1]);
+        let pages = lower.pages.split_off(last_page);
+        let pages = std::mem::replace(&mut lower.pages, pages);
+        if let Some(page) = both {
+            lower.pages.insert(0, page);
+            pool.share(page);
+        }
+
+        let computed = lower.computed.min(keep);
+        lower.computed -= computed;
+        let upper = Segment {
+            parent: lower.parent,
+            children: vec![id],
+            first_position: lower.first_position,
+            tokens,
+            pages,
+            computed,
+            state: if lower.state == State::Prompt { State::Prompt } else { State::Sealed },
+            leases: 0,
+            born: lower.born,
+            last_used: lower.last_used,
+            idle: None,
+        };
+        lower.first_position = position;
+        let parent = upper.parent;
+        let upper = self.place(upper);
+        self.at_mut(id).parent = Some(upper);
+        let place = self.siblings_mut(parent).iter_mut().find(|s| **s == id);
+        *place.expect("a segment is among its parent's children") = upper;
+        self.held.segments += 1;
+        self.review(id);
+        upper
+    }
+}

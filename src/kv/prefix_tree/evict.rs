@@ -1,0 +1,72 @@
+//! Giving memory back: which released segments go first, and how a segment leaves the tree.
+
+use super::PrefixTree;
+use crate::ids::SegmentId;
+use crate::kv::PagePool;
+
+/// The order of eviction: segments of which nothing was computed, then the least recently used.
+pub(super) type IdleKey = (bool, u64, SegmentId);
+
+impl PrefixTree {
+    /// Frees at least `pages` pages by removing childless segments without a lease (their parents follow as they become
+    /// childless), least recently used first and those of which nothing was computed before all others. Returns the pages
+    /// freed: fewer than asked when everything left is in use.
+    pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
+        let mut freed = 0;
+        while freed < pages
+            && let Some(&(.., id)) = self.idle.first()
+        {
+            freed += self.remove(pool, id);
+        }
+        freed
+    }
+
+    /// Gives back at once what no one needs any more of the path of `segment`: the segment, if it has neither a lease nor
+    /// children, then its parent on the same condition, and so on. For pruned thoughts, after their lease was released;
+    /// returns the pages freed.
+    pub fn drop_unused(&mut self, pool: &mut PagePool, segment: SegmentId) -> usize {
+        let mut freed = 0;
+        let mut at = Some(segment);
+        while let Some(id) = at.filter(|&id| self.at(id).idle.is_some()) {
+            at = self.at(id).parent;
+            freed += self.remove(pool, id);
+        }
+        freed
+    }
+
+    /// Takes an idle segment out of the tree; returns the pages that became free.
+    fn remove(&mut self, pool: &mut PagePool, id: SegmentId) -> usize {
+        let gone = self.arena[id.ix()].take().expect("an idle segment is in the arena");
+        let key = gone.idle.expect("only idle segments are removed");
+        self.idle.remove(&key);
+        self.vacant.push(id);
+        let siblings = self.siblings_mut(gone.parent);
+        let place = siblings.iter().position(|&s| s == id).expect("a segment is among its parent's children");
+        siblings.remove(place);
+        if let Some(parent) = gone.parent {
+            let above = self.at_mut(parent);
+            above.last_used = above.last_used.max(gone.last_used);
+            self.review(parent);
+        }
+        let freed = gone.pages.into_iter().filter(|&page| pool.give_back(page)).count();
+        self.held.segments -= 1;
+        self.held.tokens -= gone.tokens.len();
+        self.held.pages -= freed;
+        freed
+    }
+
+    /// Enters or withdraws a segment from the candidates for eviction, after anything that decides it has changed.
+    pub(super) fn review(&mut self, id: SegmentId) {
+        let segment = self.arena[id.ix()].as_mut().expect("a segment is reviewed while it is in the arena");
+        let is_idle = segment.leases == 0 && segment.children.is_empty();
+        let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
+        let before = std::mem::replace(&mut segment.idle, key);
+        if before == key {
+            return;
+        }
+        if let Some(old) = before {
+            self.idle.remove(&old);
+        }
+        self.idle.extend(key);
+    }
+}

@@ -1,0 +1,375 @@
+//! Radix tree of segments: which runs of tokens are kept, in which pages, and who shares them. This room holds the arena, the
+//! life of a segment (fork, append, computed, leases) and what can be asked of a path; `admit` matches and splits, `evict`
+//! gives memory back, `live` takes the snapshot of a step, `integrity` checks the invariants. It moves integers only:
+//! filling the slots with keys and values, in the order of `computed`, is the caller's part.
+//!
+//! # Life of a segment
+//! A *prompt* is registered whole by `admit` and never grows. A *branch* is opened by `fork`, has one writer and grows by
+//! `append`; it is sealed when it is forked or when its last lease is released. Only open segments grow, and a segment with
+//! children is never open. A segment without tokens has no children: what is forked there hangs from its parent.
+//!
+//! # Splits
+//! Splitting a segment at a position makes a new segment of its *first* part; the second part keeps the id, the children,
+//! the leases and the writer. An id therefore names the end of a path, and goes on naming it. Where the split falls inside a
+//! page both parts list that page and the pool counts two holders; the writer of the second part goes on in it, since the
+//! first part never grows. A new segment never writes into a page of another: its first page is its own, from slot
+//! `first_position % page_tokens` on.
+//!
+//! # Leases
+//! A lease on a segment keeps its whole path. A released segment stays as a cache that later prompts match, until it is
+//! evicted; an id without a lease may be gone, or be reused, after `evict` or `drop_unused`.
+
+mod admit;
+mod evict;
+mod integrity;
+mod live;
+
+use std::collections::BTreeSet;
+
+use evict::IdleKey;
+use live::Visits;
+
+use super::page_pool::OutOfPages;
+use super::{KvSlot, PagePool};
+use crate::ids::{PageId, SegmentId, TokenId};
+
+/// Who may add tokens to a segment; see the module's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Registered by `admit`.
+    Prompt,
+    /// Made by `fork`; its writer may append.
+    Open,
+    /// Made by `fork`, or split off such a segment; grows no more.
+    Sealed,
+}
+
+/// A run of tokens at the absolute positions `first_position ..`, and the pages that hold exactly these.
+#[derive(Debug)]
+struct Segment {
+    parent: Option<SegmentId>,
+    children: Vec<SegmentId>,
+    first_position: u32,
+    tokens: Vec<TokenId>,
+    pages: Vec<PageId>,
+    /// Leading tokens whose keys and values exist. More than 0 only where the whole path above is computed.
+    computed: u32,
+    state: State,
+    leases: u32,
+    /// Orders siblings.
+    born: u64,
+    last_used: u64,
+    /// The segment's entry in `PrefixTree::idle`, if it may be evicted.
+    idle: Option<IdleKey>,
+}
+
+impl Segment {
+    fn len(&self) -> u32 {
+        count(self.tokens.len())
+    }
+
+    fn end(&self) -> u32 {
+        self.first_position + self.len()
+    }
+}
+
+/// Counts of tokens and positions fit `u32`: no context is longer.
+fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("a context has fewer than 2^32 tokens")
+}
+
+/// What the tree holds at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeStats {
+    pub segments: usize,
+    /// Tokens, each counted once however many branches share it.
+    pub tokens: usize,
+    /// Pages, each counted once.
+    pub pages: usize,
+    pub leases: usize,
+}
+
+/// The forest of all segments: one radix tree a distinct first token.
+#[derive(Debug)]
+pub struct PrefixTree {
+    page_tokens: u32,
+    arena: Vec<Option<Segment>>,
+    vacant: Vec<SegmentId>,
+    roots: Vec<SegmentId>,
+    /// Childless segments without a lease, first to be evicted first.
+    idle: BTreeSet<IdleKey>,
+    /// Counts births and releases.
+    clock: u64,
+    held: TreeStats,
+    visits: Visits,
+}
+
+impl PrefixTree {
+    /// A tree over pages of `page_tokens` slots.
+    pub fn new(page_tokens: u32) -> Self {
+        assert!(page_tokens > 0, "a page has slots");
+        Self {
+            page_tokens,
+            arena: Vec::new(),
+            vacant: Vec::new(),
+            roots: Vec::new(),
+            idle: BTreeSet::new(),
+            clock: 0,
+            held: TreeStats::default(),
+            visits: Visits::default(),
+        }
+    }
+
+    pub fn page_tokens(&self) -> u32 {
+        self.page_tokens
+    }
+
+    pub fn stats(&self) -> TreeStats {
+        self.held
+    }
+
+    /// Pages that leases keep, each counted once: all but what is only cached.
+    pub fn leased_pages(&self) -> usize {
+        let mut met = vec![false; self.arena.len()];
+        let leased = |(ix, segment): (usize, &Option<Segment>)| {
+            segment.as_ref().is_some_and(|s| s.leases > 0).then(|| SegmentId::new(ix))
+        };
+        let mut pages = 0;
+        for end in self.arena.iter().enumerate().filter_map(leased) {
+            for id in self.ancestry(end).take_while(|id| !std::mem::replace(&mut met[id.ix()], true)) {
+                let segment = self.at(id);
+                let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
+                let shared = above.is_some() && above == segment.pages.first();
+                pages += segment.pages.len() - usize::from(shared);
+            }
+        }
+        pages
+    }
+
+    /// A new open, empty child at the end of `segment`, which is sealed by that. Retained for the caller.
+    pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
+        let at = self.holder(segment, self.end(segment));
+        self.open_child(at)
+    }
+
+    /// The same at absolute position `position` of the path of `segment`: the new branch continues after its first
+    /// `position` tokens. A segment that holds tokens on both sides is split there, by which its writer is not disturbed.
+    /// Panics when the path is shorter than that.
+    pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
+        let end = self.end(segment);
+        assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
+        let at = self.holder(segment, position).map(|id| match position < self.end(id) {
+            true => self.split(pool, id, position),
+            false => id,
+        });
+        self.open_child(at)
+    }
+
+    fn open_child(&mut self, at: Option<SegmentId>) -> SegmentId {
+        if let Some(id) = at {
+            self.seal(id);
+        }
+        let child = self.insert(at, State::Open, Vec::new(), Vec::new());
+        self.retain(child);
+        child
+    }
+
+    /// Reserves slots for `tokens` at the end of an open segment: registered, not yet computed. All or nothing. Panics when
+    /// the segment is sealed.
+    pub fn append(&mut self, pool: &mut PagePool, segment: SegmentId, tokens: &[TokenId]) -> Result<(), OutOfPages> {
+        let Segment { state, first_position, .. } = *self.at(segment);
+        assert!(state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
+        let end = self.end(segment) + count(tokens.len());
+        let missing = self.pages_between(first_position, end) - self.at(segment).pages.len();
+        let pages = pool.take_exactly(missing)?;
+        self.held.pages += pages.len();
+        self.held.tokens += tokens.len();
+        let grown = self.at_mut(segment);
+        grown.pages.extend(pages);
+        grown.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Says that keys and values exist for every position below `upto` of the path of `segment`. Panics when the path is
+    /// shorter than that.
+    pub fn mark_computed(&mut self, segment: SegmentId, upto: u32) {
+        let end = self.end(segment);
+        assert!(upto <= end, "segment {segment} ends at {end}, so it cannot be computed up to {upto}");
+        let mut at = Some(segment);
+        while let Some(id) = at {
+            let segment = self.at_mut(id);
+            let before = segment.computed;
+            segment.computed = before.max(upto.saturating_sub(segment.first_position).min(segment.len()));
+            // Where something was computed before, everything above was.
+            at = segment.parent.filter(|_| before == 0);
+            self.review(id);
+        }
+    }
+
+    /// Position up to which keys and values exist for the whole path of `segment`.
+    pub fn computed(&self, segment: SegmentId) -> u32 {
+        self.ancestry(segment)
+            .map(|id| self.at(id))
+            .find(|s| s.computed > 0)
+            .map_or(0, |s| s.first_position + s.computed)
+    }
+
+    /// One more lease on `segment`, and so on its whole path.
+    pub fn retain(&mut self, segment: SegmentId) {
+        self.at_mut(segment).leases += 1;
+        self.held.leases += 1;
+        self.review(segment);
+    }
+
+    /// Ends one lease. After the last one the segment is sealed and stays as a cache until it is evicted. Panics when there
+    /// is no lease.
+    pub fn release(&mut self, segment: SegmentId) {
+        let now = self.tick();
+        let released = self.at_mut(segment);
+        released.leases = released.leases.checked_sub(1).expect("a lease is released by who holds it");
+        released.last_used = now;
+        if released.leases == 0 {
+            self.seal(segment);
+        }
+        self.held.leases -= 1;
+        self.review(segment);
+    }
+
+    /// First position after the path of `segment`: the length of its context.
+    pub fn end(&self, segment: SegmentId) -> u32 {
+        self.at(segment).end()
+    }
+
+    /// First position of the segment itself; its parent's end.
+    pub fn first_position(&self, segment: SegmentId) -> u32 {
+        self.at(segment).first_position
+    }
+
+    /// The segment's own tokens.
+    pub fn tokens_of(&self, segment: SegmentId) -> &[TokenId] {
+        &self.at(segment).tokens
+    }
+
+    /// The token at absolute position `position` of the path of `segment`. Panics past its end.
+    pub fn token_at(&self, segment: SegmentId, position: u32) -> TokenId {
+        let owner = self.at(self.owner(segment, position));
+        owner.tokens[(position - owner.first_position) as usize]
+    }
+
+    /// All tokens of the path of `segment`.
+    pub fn context(&self, segment: SegmentId) -> Vec<TokenId> {
+        self.path(segment).into_iter().flat_map(|id| self.tokens_of(id)).copied().collect()
+    }
+
+    /// The segments from the root to `segment`.
+    pub fn path(&self, segment: SegmentId) -> Vec<SegmentId> {
+        let mut path: Vec<_> = self.ancestry(segment).collect();
+        path.reverse();
+        path
+    }
+
+    /// Where key and value of the token at absolute position `position` of the path of `segment` lie. Panics past its end.
+    pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
+        let owner = self.at(self.owner(segment, position));
+        let page = position / self.page_tokens - owner.first_position / self.page_tokens;
+        KvSlot { page: owner.pages[page as usize], slot: position % self.page_tokens }
+    }
+
+    /// The segment on the path of `segment` that has a token at `position`. Panics past the path's end.
+    fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
+        let end = self.end(segment);
+        assert!(position < end, "segment {segment} ends at {end}, so it has no token at {position}");
+        self.holder(segment, position + 1).expect("a path that reaches past a position has a token there")
+    }
+
+    /// The segment on the path of `segment` that holds the last of its first `position` tokens; `None` for position 0.
+    fn holder(&self, segment: SegmentId, position: u32) -> Option<SegmentId> {
+        self.ancestry(segment).find(|&id| self.at(id).first_position < position)
+    }
+
+    /// `segment`, its parent, and so on to the root.
+    fn ancestry(&self, segment: SegmentId) -> impl Iterator<Item = SegmentId> {
+        std::iter::successors(Some(segment), |&id| self.at(id).parent)
+    }
+
+    /// Pages that the positions `first .. end` touch.
+    fn pages_between(&self, first: u32, end: u32) -> usize {
+        if first == end { 0 } else { ((end - 1) / self.page_tokens - first / self.page_tokens + 1) as usize }
+    }
+
+    fn seal(&mut self, segment: SegmentId) {
+        let segment = self.at_mut(segment);
+        if segment.state == State::Open {
+            segment.state = State::Sealed;
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A new last child of `parent` with no lease and nothing computed. `pages` were taken for it.
+    fn insert(
+        &mut self,
+        parent: Option<SegmentId>,
+        state: State,
+        tokens: Vec<TokenId>,
+        pages: Vec<PageId>,
+    ) -> SegmentId {
+        let now = self.tick();
+        self.held.segments += 1;
+        self.held.tokens += tokens.len();
+        self.held.pages += pages.len();
+        let id = self.place(Segment {
+            parent,
+            children: Vec::new(),
+            first_position: parent.map_or(0, |p| self.end(p)),
+            tokens,
+            pages,
+            computed: 0,
+            state,
+            leases: 0,
+            born: now,
+            last_used: now,
+            idle: None,
+        });
+        self.siblings_mut(parent).push(id);
+        if let Some(parent) = parent {
+            self.review(parent);
+        }
+        self.review(id);
+        id
+    }
+
+    /// Puts `segment` in the arena.
+    fn place(&mut self, segment: Segment) -> SegmentId {
+        let id = self.vacant.pop().unwrap_or_else(|| {
+            self.arena.push(None);
+            self.visits.grow();
+            SegmentId::new(self.arena.len() - 1)
+        });
+        self.arena[id.ix()] = Some(segment);
+        id
+    }
+
+    /// The children of `parent`, or the roots.
+    fn siblings(&self, parent: Option<SegmentId>) -> &[SegmentId] {
+        parent.map_or(&self.roots, |p| &self.at(p).children)
+    }
+
+    fn siblings_mut(&mut self, parent: Option<SegmentId>) -> &mut Vec<SegmentId> {
+        match parent {
+            Some(parent) => &mut self.at_mut(parent).children,
+            None => &mut self.roots,
+        }
+    }
+
+    fn at(&self, id: SegmentId) -> &Segment {
+        self.arena[id.ix()].as_ref().expect("a segment is named only while a lease keeps it")
+    }
+
+    fn at_mut(&mut self, id: SegmentId) -> &mut Segment {
+        self.arena[id.ix()].as_mut().expect("a segment is named only while a lease keeps it")
+    }
+}

@@ -1,0 +1,187 @@
+//! What all planners share: the walk over the forest that turns one decision a segment into items. It alone knows the tile
+//! rule, windows, spans and merge lists, so that a planner is only its [`Division`].
+//!
+//! The walk keeps for each segment the position from which its rows are not covered yet (`open`; always the start of a tile).
+//! An item for rows of a segment covers `open ..` some end along the path, whichever ancestors that crosses: a folded
+//! ancestor is nothing but one that left `open` where it was.
+
+use std::ops::Range;
+
+use super::{AttentionPlan, Csr, KvSpan, PlanHints, WorkItem};
+use crate::kv::{Forest, ForestSegment};
+
+/// A segment with others beneath it, and what an item of its own would cover for all rows from there on down.
+pub(super) struct Node<'a> {
+    pub index: usize,
+    pub segment: &'a ForestSegment,
+    /// Whole tiles that end within the segment and that no item above covers: its own tokens and those folded into it.
+    pub tokens: u32,
+}
+
+/// A planner's decisions.
+pub(super) trait Division {
+    /// Whether the segment gets an item of its own; otherwise its tokens are folded into the items of those beneath it.
+    fn shares(&self, node: &Node<'_>) -> bool;
+
+    /// How many tokens an item of `rows` rows holds at most.
+    fn most_tokens(&self, rows: usize) -> u32 {
+        let _ = rows;
+        u32::MAX
+    }
+}
+
+/// The plan for `forest` that `division` decides.
+pub(super) fn build(forest: &Forest, hints: &PlanHints, division: &impl Division) -> AttentionPlan {
+    assert!(
+        hints.tile == 1 || hints.tile.is_multiple_of(forest.page_tokens),
+        "tiles of {} positions are not whole pages of {}",
+        hints.tile,
+        forest.page_tokens
+    );
+    let mut builder = Builder::new(forest, hints, division);
+    let mut open: Vec<u32> = Vec::with_capacity(forest.segments.len());
+    for (index, segment) in forest.segments.iter().enumerate() {
+        let from = segment.parent.map_or(0, |parent| open[parent as usize]);
+        open.push(builder.divide(index, from));
+    }
+    builder.finish()
+}
+
+struct Builder<'a, D> {
+    forest: &'a Forest,
+    division: &'a D,
+    plan: AttentionPlan,
+}
+
+impl<'a, D: Division> Builder<'a, D> {
+    fn new(forest: &'a Forest, hints: &PlanHints, division: &'a D) -> Self {
+        let plan = AttentionPlan {
+            page_tokens: forest.page_tokens,
+            tile: hints.tile,
+            window: hints.window,
+            items: Vec::with_capacity(forest.segments.len()),
+            spans: Vec::with_capacity(2 * forest.segments.len()),
+            pages: forest.pages.clone(),
+            row_positions: forest.row_positions.clone(),
+            merge: Csr::default(),
+            flat_kv_tokens: 0,
+        };
+        Self { forest, division, plan }
+    }
+
+    /// Makes the items of one segment, for rows that are covered up to `from`. Returns up to where the rows beneath it are
+    /// covered then.
+    fn divide(&mut self, index: usize, from: u32) -> u32 {
+        let segment = &self.forest.segments[index];
+        let own = self.forest.own_rows(index);
+        let own_end = self.forest.row_positions[own.clone()].last().map_or(from, |last| last + 1);
+        if !own.is_empty() {
+            self.plan.flat_kv_tokens += u64::from(own_end - self.first_seen(own.clone()));
+        }
+        if self.forest.is_leaf(index) {
+            self.cover(index, own, from..own_end);
+            return from;
+        }
+        let whole_tiles = from.max(self.tile_start(segment.end()));
+        let node = Node { index, segment, tokens: whole_tiles - from };
+        if node.tokens == 0 || !self.division.shares(&node) {
+            self.cover(index, own, from..own_end);
+            return from;
+        }
+        self.cover(index, segment.rows.start as usize..segment.rows.end as usize, from..whole_tiles);
+        self.cover(index, own, whole_tiles..own_end);
+        whole_tiles
+    }
+
+    /// Items of `rows` (segment `index`'s own ones first) over `range` of its path, as many as the division wants.
+    fn cover(&mut self, index: usize, rows: Range<usize>, range: Range<u32>) {
+        if rows.is_empty() {
+            return;
+        }
+        let own_end = self.forest.own_rows(index).end.min(rows.end);
+        let most = self.division.most_tokens(rows.len());
+        let mut rows = rows.clone();
+        let mut from = range.start.max(self.first_seen(rows.clone()));
+        while from < range.end {
+            let to = match range.end - from > most {
+                true => self.tile_start(from + most).max(from + self.plan.tile),
+                false => range.end,
+            };
+            // Own rows rise: those that end before this item see nothing of it, nor of the next.
+            let unseen = self.plan.row_positions[rows.start..own_end.max(rows.start)].partition_point(|&p| p < from);
+            rows.start += unseen;
+            if rows.is_empty() {
+                return;
+            }
+            self.item(index, rows.clone(), from..to);
+            from = to;
+        }
+    }
+
+    /// One item over `range` of the path of segment `index`.
+    fn item(&mut self, index: usize, rows: Range<usize>, range: Range<u32>) {
+        let first_span = self.plan.spans.len();
+        let mut at = index;
+        loop {
+            let segment = &self.forest.segments[at];
+            let (from, to) = (range.start.max(segment.first_position), range.end.min(segment.end()));
+            if from < to {
+                self.plan.spans.push(span(segment, from..to, self.plan.page_tokens));
+            }
+            match segment.parent {
+                Some(parent) if segment.first_position > range.start => at = parent as usize,
+                _ => break,
+            }
+        }
+        self.plan.spans[first_span..].reverse();
+        let spans = index_u32(first_span)..index_u32(self.plan.spans.len());
+        self.plan.items.push(WorkItem { rows: index_u32(rows.start)..index_u32(rows.end), spans });
+    }
+
+    /// Start of the first tile of which any of `rows` sees something.
+    fn first_seen(&self, rows: Range<usize>) -> u32 {
+        let Some(window) = self.plan.window else { return 0 };
+        let lowest = self.plan.row_positions[rows].iter().min().copied().unwrap_or(0);
+        self.tile_start((lowest + 1).saturating_sub(window))
+    }
+
+    fn tile_start(&self, position: u32) -> u32 {
+        position - position % self.plan.tile
+    }
+
+    /// Lists each row's items. Items were made depth-first, so that every list rises.
+    fn finish(mut self) -> AttentionPlan {
+        let rows = self.plan.row_positions.len();
+        let mut offsets = vec![0u32; rows + 1];
+        for item in &self.plan.items {
+            offsets[item.rows.start as usize + 1..=item.rows.end as usize].iter_mut().for_each(|n| *n += 1);
+        }
+        for row in 0..rows {
+            offsets[row + 1] += offsets[row];
+        }
+        let mut next = offsets.clone();
+        let mut values = vec![0u32; offsets[rows] as usize];
+        for (index, item) in (0u32..).zip(&self.plan.items) {
+            for next in &mut next[item.rows.start as usize..item.rows.end as usize] {
+                values[*next as usize] = index;
+                *next += 1;
+            }
+        }
+        self.plan.merge = Csr { offsets, values };
+        self.plan
+    }
+}
+
+/// The positions `range` of `segment`, all within it.
+fn span(segment: &ForestSegment, range: Range<u32>, page_tokens: u32) -> KvSpan {
+    let page = |position: u32| segment.pages.start + position / page_tokens - segment.first_position / page_tokens;
+    KvSpan {
+        pages: page(range.start)..page(range.end - 1) + 1,
+        first_position: range.start,
+        tokens: range.end - range.start,
+    }
+}
+
+fn index_u32(index: usize) -> u32 {
+    u32::try_from(index).expect("a step has fewer than 2^32 rows and spans")
+}

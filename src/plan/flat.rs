@@ -1,0 +1,18 @@
+//! No sharing. The rows of one segment are one sequence (a prompt chunk) and share an item over their whole path; nothing
+//! else is shared.
+
+use super::builder::{Division, Node, build};
+use super::{AttentionPlan, PlanHints};
+use crate::kv::Forest;
+
+struct Flat;
+
+impl Division for Flat {
+    fn shares(&self, _: &Node<'_>) -> bool {
+        false
+    }
+}
+
+pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
+    build(forest, hints, &Flat)
+}

@@ -1,0 +1,47 @@
+//! What a plan costs, counted from its integers.
+
+use super::{AttentionPlan, PlanHints};
+
+/// Counts for one layer with the plan's window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanStats {
+    /// Bytes of keys and values that the items read, each item once.
+    pub kv_bytes_read: u64,
+    /// What a flat plan of the same step would read: each run of rows of one segment its whole context.
+    pub flat_kv_bytes: u64,
+    pub items: usize,
+    /// Partial states: rows of all items.
+    pub partials: usize,
+    /// Rows x tokens of all items: what is multiplied, masked or not, for each query head.
+    pub row_tokens: u64,
+}
+
+impl PlanHints {
+    /// Bytes of the keys and values of one token, one layer.
+    pub fn token_bytes(&self) -> u64 {
+        2 * u64::from(self.kv_heads) * u64::from(self.head_dim) * u64::from(self.kv_element_bytes)
+    }
+
+    /// Bytes of the partial state of one row: `o`, `m` and `l` of all query heads, f32.
+    pub fn state_bytes(&self) -> u64 {
+        4 * u64::from(self.q_heads) * (u64::from(self.head_dim) + 2)
+    }
+}
+
+impl AttentionPlan {
+    pub fn stats(&self, hints: &PlanHints) -> PlanStats {
+        let mut stats = PlanStats {
+            flat_kv_bytes: self.flat_kv_tokens * hints.token_bytes(),
+            items: self.items.len(),
+            ..PlanStats::default()
+        };
+        for item in &self.items {
+            let spans = &self.spans[item.spans.start as usize..item.spans.end as usize];
+            let tokens: u64 = spans.iter().map(|span| u64::from(span.tokens)).sum();
+            stats.kv_bytes_read += tokens * hints.token_bytes();
+            stats.partials += item.rows.len();
+            stats.row_tokens += tokens * item.rows.len() as u64;
+        }
+        stats
+    }
+}

@@ -1,0 +1,87 @@
+//! A running `extend`: events as branches grow and finish, and cancelling while others go on. The tree is updated as events
+//! are taken; between two events it can be read.
+
+use std::collections::HashMap;
+
+use petgraph::graph::NodeIndex;
+
+use super::SamplingTree;
+use crate::engine;
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+
+/// What happened to one of the nodes being extended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The node grew by a token; `text` is what may now be shown (never half a character, never part of a stop string).
+    Token { node: NodeIndex, token: TokenId, logprob: f32, text: String },
+    /// The node's thought ended; `SamplingTree::node` has it whole.
+    Finished { node: NodeIndex },
+}
+
+pub struct Extension<'tree> {
+    tree: &'tree mut SamplingTree,
+    inner: engine::Extension,
+    by_branch: HashMap<BranchId, NodeIndex>,
+}
+
+impl<'tree> Extension<'tree> {
+    pub(super) fn new(
+        tree: &'tree mut SamplingTree,
+        inner: engine::Extension,
+        by_branch: HashMap<BranchId, NodeIndex>,
+    ) -> Self {
+        Self { tree, inner, by_branch }
+    }
+
+    pub fn tree(&self) -> &SamplingTree {
+        self.tree
+    }
+
+    pub fn tree_mut(&mut self) -> &mut SamplingTree {
+        self.tree
+    }
+
+    /// The next event; `None` once all nodes have finished. Blocks.
+    pub fn next_event(&mut self) -> Result<Option<Event>> {
+        let Some(event) = self.inner.next() else { return Ok(None) };
+        Ok(Some(match event {
+            engine::Event::Token { branch, token, logprob, text, .. } => {
+                Event::Token { node: self.node_of(branch)?, token, logprob, text }
+            }
+            engine::Event::Finished { branch, finish } => {
+                let node = self.node_of(branch)?;
+                self.tree.grow(node, finish);
+                Event::Finished { node }
+            }
+            engine::Event::Failed { error, .. } => return Err(error),
+        }))
+    }
+
+    /// The next node to finish; `None` once all have.
+    pub fn next_finished(&mut self) -> Result<Option<NodeIndex>> {
+        while let Some(event) = self.next_event()? {
+            if let Event::Finished { node } = event {
+                return Ok(Some(node));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Stops these nodes within one step; each still finishes, as cancelled, with what it has.
+    pub fn cancel(&self, nodes: &[NodeIndex]) {
+        let branches: Vec<_> =
+            self.by_branch.iter().filter(|(_, node)| nodes.contains(node)).map(|(&branch, _)| branch).collect();
+        self.inner.cancel(&branches);
+    }
+
+    /// Stops all nodes that still grow.
+    pub fn cancel_all(&self) {
+        self.inner.cancel_all();
+    }
+
+    fn node_of(&self, branch: BranchId) -> Result<NodeIndex> {
+        let node = self.by_branch.get(&branch).copied();
+        node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
+    }
+}

@@ -1,0 +1,4 @@
+//! What several suites share.
+
+pub mod dice;
+pub mod forests;

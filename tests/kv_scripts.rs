@@ -1,0 +1,326 @@
+//! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked after
+//! each step, and a mock device memory that shows whether every branch would read what it wrote.
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::dice::Dice;
+use common::forests::{Shape, grow};
+use offshoot::ids::{PageId, SegmentId, TokenId};
+use offshoot::kv::{KvSlot, PagePool, PrefixTree};
+
+/// What one lease must keep: the tokens of its context, whether it may grow, and how far it is computed.
+#[derive(Clone)]
+struct Lease {
+    segment: SegmentId,
+    tokens: Vec<TokenId>,
+    may_grow: bool,
+    computed: usize,
+}
+
+/// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values do).
+struct Script {
+    tree: PrefixTree,
+    pool: PagePool,
+    dice: Dice,
+    leases: Vec<Lease>,
+    memory: HashMap<(PageId, u32), Vec<TokenId>>,
+}
+
+impl Script {
+    fn new(seed: u64, page_tokens: u32, pages: usize) -> Self {
+        Self {
+            tree: PrefixTree::new(page_tokens),
+            pool: PagePool::new(pages),
+            dice: Dice::new(seed),
+            leases: Vec::new(),
+            memory: HashMap::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.dice.within(0, 99) {
+            0..20 => self.admit(),
+            20..35 => self.fork(),
+            35..45 => self.fork_at(),
+            45..65 => self.append(),
+            65..82 => self.compute(),
+            82..85 => self.retain(),
+            85..94 => _ = self.release(),
+            94..98 => self.drop(),
+            _ => self.evict(),
+        }
+        self.check();
+    }
+
+    /// Few tokens and many repeats, so that prompts share, split and meet sampled text.
+    fn text(&mut self, longest: u32) -> Vec<TokenId> {
+        (0..self.dice.within(0, longest)).map(|_| TokenId(self.dice.within(0, 1))).collect()
+    }
+
+    fn any(&mut self) -> Option<usize> {
+        let all: Vec<usize> = (0..self.leases.len()).collect();
+        (!all.is_empty()).then(|| self.dice.pick(&all))
+    }
+
+    fn admit(&mut self) {
+        let mut tokens = match self.any() {
+            Some(at) if self.dice.one_in(2) => self.leases[at].tokens.clone(),
+            _ => Vec::new(),
+        };
+        tokens.truncate(self.dice.within(0, 60) as usize);
+        tokens.extend(self.text(40));
+        let (free, (known, computed)) = (self.pool.free(), self.tree.known(&tokens));
+        match self.tree.admit(&mut self.pool, &tokens) {
+            Ok(segment) => {
+                assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
+                assert!(self.tree.known(&tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
+                self.leases.push(Lease { segment, tokens, may_grow: false, computed: computed as usize });
+            }
+            Err(short) => {
+                assert!(short.needed > free);
+                assert_eq!(self.tree.known(&tokens).0, known, "what fails changes nothing");
+            }
+        }
+    }
+
+    fn fork(&mut self) {
+        let Some(at) = self.any() else { return };
+        let segment = self.tree.fork(self.leases[at].segment);
+        if !self.tree.tokens_of(self.leases[at].segment).is_empty() {
+            self.seal(self.leases[at].segment);
+        }
+        let branch = Lease { segment, may_grow: true, ..self.leases[at].clone() };
+        self.leases.push(branch);
+    }
+
+    fn fork_at(&mut self) {
+        let Some(at) = self.any() else { return };
+        let Lease { segment: old, tokens, computed, .. } = self.leases[at].clone();
+        let position = self.dice.within(0, u32::try_from(tokens.len()).unwrap());
+        let segment = self.tree.fork_at(&mut self.pool, old, position);
+        if position as usize == tokens.len() && !self.tree.tokens_of(old).is_empty() {
+            self.seal(old);
+        }
+        let tokens = tokens[..position as usize].to_vec();
+        let computed = computed.min(tokens.len());
+        self.leases.push(Lease { segment, tokens, may_grow: true, computed });
+    }
+
+    fn seal(&mut self, segment: SegmentId) {
+        self.each(segment, |lease| lease.may_grow = false);
+    }
+
+    fn each(&mut self, segment: SegmentId, change: impl Fn(&mut Lease)) {
+        self.leases.iter_mut().filter(|l| l.segment == segment).for_each(change);
+    }
+
+    fn append(&mut self) {
+        let open: Vec<_> = self.leases.iter().filter(|l| l.may_grow).map(|l| l.segment).collect();
+        if open.is_empty() {
+            return;
+        }
+        let (segment, new) = (self.dice.pick(&open), self.text(20));
+        let (free, end) = (self.pool.free(), self.tree.end(segment));
+        match self.tree.append(&mut self.pool, segment, &new) {
+            Ok(()) => self.each(segment, |lease| lease.tokens.extend_from_slice(&new)),
+            Err(short) => assert!(short.needed > free && self.tree.end(segment) == end, "what fails changes nothing"),
+        }
+    }
+
+    /// Writes some more of a path into memory, from where it is computed on.
+    fn compute(&mut self) {
+        let Some(at) = self.any() else { return };
+        let Lease { segment, tokens, .. } = self.leases[at].clone();
+        let first = self.tree.computed(segment);
+        let upto = self.dice.within(first, self.tree.end(segment));
+        for position in first..upto {
+            let KvSlot { page, slot } = self.tree.slot(segment, position);
+            self.memory.insert((page, slot), tokens[..=position as usize].to_vec());
+        }
+        self.tree.mark_computed(segment, upto);
+        self.leases[at].computed = upto as usize;
+    }
+
+    fn retain(&mut self) {
+        let Some(at) = self.any() else { return };
+        self.tree.retain(self.leases[at].segment);
+        self.leases.push(self.leases[at].clone());
+    }
+
+    fn release(&mut self) -> Option<SegmentId> {
+        let at = self.any()?;
+        let lease = self.leases.swap_remove(at);
+        self.tree.release(lease.segment);
+        Some(lease.segment)
+    }
+
+    fn drop(&mut self) {
+        let Some(segment) = self.release() else { return };
+        let free = self.pool.free();
+        let freed = self.tree.drop_unused(&mut self.pool, segment);
+        assert_eq!(self.pool.free(), free + freed);
+    }
+
+    fn evict(&mut self) {
+        let wanted = self.dice.within(0, 40) as usize;
+        let free = self.pool.free();
+        let freed = self.tree.evict(&mut self.pool, wanted);
+        assert_eq!(self.pool.free(), free + freed);
+        if freed < wanted {
+            self.check();
+            self.check_only_leased_paths_remain();
+        }
+    }
+
+    fn check_only_leased_paths_remain(&self) {
+        let paths = self.leases.iter().flat_map(|l| self.tree.path(l.segment));
+        let leased: std::collections::HashSet<_> = paths.collect();
+        assert_eq!(self.tree.stats().segments, leased.len());
+    }
+
+    fn check(&self) {
+        self.tree.check_integrity(&self.pool).unwrap();
+        assert_eq!(self.tree.stats().leases, self.leases.len());
+        for lease in &self.leases {
+            let Lease { segment, ref tokens, computed, .. } = *lease;
+            assert_eq!(&self.tree.context(segment), tokens);
+            assert_eq!(self.tree.end(segment) as usize, tokens.len());
+            let now = self.tree.computed(segment) as usize;
+            assert!(now >= computed, "what was computed stays so while it is leased");
+            for position in 0..now {
+                let KvSlot { page, slot } = self.tree.slot(segment, u32::try_from(position).unwrap());
+                assert_eq!(slot as usize, position % self.tree.page_tokens() as usize);
+                assert_eq!(self.memory[&(page, slot)], tokens[..=position], "a branch reads another's memory");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_scripts_agree_with_the_model() {
+    for seed in 0..60 {
+        let page_tokens = [1, 4, 16, 64][seed as usize % 4];
+        let pages = if seed % 3 == 0 { 12 } else { 400 };
+        let mut script = Script::new(seed, page_tokens, pages);
+        (0..250).for_each(|_| script.step());
+        script.leases.drain(..).for_each(|lease| script.tree.release(lease.segment));
+        script.tree.evict(&mut script.pool, usize::MAX);
+        script.check();
+        assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
+    }
+}
+
+#[test]
+fn grown_forests_are_sound() {
+    for shape in Shape::ALL {
+        for seed in 0..10 {
+            let grown = grow(shape, 16, seed);
+            let slots = grown.rows.iter().map(|r| grown.tree.slot(r.segment, r.position));
+            let distinct: std::collections::HashSet<_> = slots.map(|s| (s.page, s.slot)).collect();
+            assert_eq!(distinct.len(), grown.rows.len(), "{shape:?}, seed {seed}");
+        }
+    }
+}
+
+fn tokens(text: &str) -> Vec<TokenId> {
+    text.bytes().map(|b| TokenId(b.into())).collect()
+}
+
+#[test]
+fn a_twin_prompt_shares_what_is_registered_but_not_computed() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(10));
+    let first = tree.admit(&mut pool, &tokens("the same header, one")).unwrap();
+    let free = pool.free();
+    let second = tree.admit(&mut pool, &tokens("the same header, two")).unwrap();
+    assert_eq!(free - pool.free(), 1, "only the last four tokens are new");
+    assert_eq!(tree.computed(second), 0);
+    tree.mark_computed(first, 17);
+    assert_eq!(tree.computed(second), 17, "what one computes, both have");
+    tree.mark_computed(first, 20);
+    assert_eq!((tree.computed(first), tree.computed(second)), (20, 17));
+}
+
+#[test]
+fn a_fork_in_mid_page_shares_the_page_and_writes_to_its_own() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(10));
+    let prompt = tree.admit(&mut pool, &tokens("abcdef")).unwrap();
+    let branch = tree.fork_at(&mut pool, prompt, 5);
+    tree.append(&mut pool, branch, &tokens("xyz")).unwrap();
+    let shared = tree.slot(branch, 4);
+    assert_eq!(shared, tree.slot(prompt, 4));
+    assert_eq!(pool.holders(shared.page), 2);
+    let (own, other) = (tree.slot(branch, 5), tree.slot(prompt, 5));
+    assert_eq!((own.slot, other.slot, other.page), (1, 1, shared.page));
+    assert_ne!(own.page, other.page);
+    assert_eq!(tree.context(branch), tokens("abcdexyz"));
+}
+
+#[test]
+fn a_prompt_that_goes_on_from_a_running_branch_leaves_its_writer_alone() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("q")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.append(&mut pool, branch, &tokens("thought")).unwrap();
+    let same = tree.admit(&mut pool, &tokens("qthought")).unwrap();
+    let longer = tree.admit(&mut pool, &tokens("qthought and more")).unwrap();
+    tree.append(&mut pool, branch, &tokens(" goes on")).unwrap();
+    assert_eq!(tree.context(branch), tokens("qthought goes on"));
+    assert_eq!(tree.context(same), tokens("qthought"));
+    assert_eq!(tree.context(longer), tokens("qthought and more"));
+    tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn released_thoughts_are_found_again_until_they_are_evicted() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.append(&mut pool, branch, &tokens("because")).unwrap();
+    tree.mark_computed(branch, 15);
+    tree.release(branch);
+    assert_eq!(tree.known(&tokens("questionbecome")), (11, 11));
+    tree.evict(&mut pool, 1);
+    assert_eq!(tree.known(&tokens("questionbecome")), (8, 8));
+}
+
+#[test]
+fn eviction_takes_the_uncomputed_first_then_the_least_recently_used() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let [old, new, never] = ["aaaa", "bbbb", "cccc"].map(|text| tree.admit(&mut pool, &tokens(text)).unwrap());
+    tree.mark_computed(old, 4);
+    tree.mark_computed(new, 4);
+    [old, new, never].into_iter().for_each(|segment| tree.release(segment));
+    let again = tree.admit(&mut pool, &tokens("aaaa")).unwrap();
+    tree.release(again);
+    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(&tokens(text)).0);
+    assert_eq!(tree.evict(&mut pool, 1), 1);
+    assert_eq!(known(&tree), [4, 4, 0]);
+    assert_eq!(tree.evict(&mut pool, 1), 1);
+    assert_eq!(known(&tree), [4, 0, 0]);
+}
+
+#[test]
+fn dropping_a_thought_frees_its_own_pages_and_keeps_its_siblings() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
+    let [kept, pruned] = [(); 2].map(|()| tree.fork(prompt));
+    tree.append(&mut pool, kept, &tokens("good")).unwrap();
+    tree.append(&mut pool, pruned, &tokens("a bad one")).unwrap();
+    tree.release(pruned);
+    assert_eq!(tree.drop_unused(&mut pool, pruned), 3);
+    assert_eq!(tree.drop_unused(&mut pool, kept), 0, "a leased thought stays");
+    assert_eq!(tree.context(kept), tokens("questiongood"));
+}
+
+#[test]
+#[should_panic(expected = "is sealed")]
+fn a_forked_branch_cannot_grow() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(4));
+    let prompt = tree.admit(&mut pool, &tokens("q")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.append(&mut pool, branch, &tokens("a")).unwrap();
+    tree.fork(branch);
+    let _ = tree.append(&mut pool, branch, &tokens("b"));
+}

@@ -1,0 +1,319 @@
+//! Every planner on every shape of forest: `check` proves each plan, and is itself tried on plans that were spoilt.
+
+mod common;
+
+use common::dice::Dice;
+use common::forests::{Shape, grow};
+use offshoot::ids::PageId;
+use offshoot::kv::{Forest, ForestSegment, StepRow};
+use offshoot::plan::{AttentionPlan, PlanFault, PlanHints, Planner};
+
+/// Llama-3-8B's heads.
+fn hints(tile: u32, window: Option<u32>) -> PlanHints {
+    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2 }
+}
+
+/// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
+fn for_each_plan(seeds: u64, mut visit: impl FnMut(&str, Planner, &Forest, &PlanHints, AttentionPlan)) {
+    for shape in Shape::ALL {
+        let seeds = if matches!(shape, Shape::Many(_)) { seeds.div_ceil(10) } else { seeds };
+        for (seed, page_tokens) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 64)]) {
+            let grown = grow(shape, page_tokens, seed);
+            for window in [None, Some(1), Some(50), Some(200)] {
+                for tile in [1, 64] {
+                    for planner in Planner::ALL {
+                        let hints = hints(tile, window);
+                        let plan = planner.plan(&grown.forest, &hints);
+                        let case = format!("{shape:?}, seed {seed}, page {page_tokens}, {planner:?}, {hints:?}");
+                        visit(&case, planner, &grown.forest, &hints, plan);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_plan_covers_what_its_rows_see_exactly_once() {
+    for_each_plan(40, |case, _, forest, _, plan| {
+        plan.check(forest).unwrap_or_else(|fault| panic!("{case}: {fault}"));
+    });
+}
+
+#[test]
+fn stats_compare_with_the_flat_plan() {
+    for_each_plan(10, |case, planner, forest, hints, plan| {
+        let (stats, flat) = (plan.stats(hints), Planner::Flat.plan(forest, hints).stats(hints));
+        assert_eq!(stats.flat_kv_bytes, flat.kv_bytes_read, "{case}");
+        assert!(stats.items == plan.items.len() && stats.partials == plan.merge.values.len(), "{case}");
+        assert!(stats.kv_bytes_read <= stats.flat_kv_bytes || hints.window.is_some(), "{case}: {stats:?}");
+        if planner == Planner::Tree && hints.tile == 1 {
+            let held: u64 = forest.segments.iter().map(|s| u64::from(s.tokens)).sum();
+            assert!(stats.kv_bytes_read <= held * hints.token_bytes(), "{case}: a token is read twice");
+        }
+    });
+}
+
+/// Spoils a good plan in one way; `None` where the plan has nothing to spoil so.
+type Spoil = fn(&mut AttentionPlan, &mut Dice) -> Option<()>;
+
+fn any(dice: &mut Dice, of: usize) -> Option<usize> {
+    (of > 0).then(|| dice.within(0, u32::try_from(of).unwrap() - 1) as usize)
+}
+
+/// A span that a row's newest token depends on: the last of an item.
+fn last_span(plan: &AttentionPlan, dice: &mut Dice) -> Option<usize> {
+    any(dice, plan.items.len()).map(|item| plan.items[item].spans.end as usize - 1)
+}
+
+const SPOILS: [(&str, Spoil); 11] = [
+    ("an item is dropped", |plan, dice| {
+        let gone = any(dice, plan.items.len())?;
+        plan.items.remove(gone);
+        Some(())
+    }),
+    ("an item is dropped from the lists too", |plan, dice| {
+        let gone = any(dice, plan.items.len())?;
+        let rows = plan.items.remove(gone).rows;
+        let gone = u32::try_from(gone).unwrap();
+        for row in rows.rev().map(|row| row as usize) {
+            let list = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
+            let place = list.start + plan.merge.values[list].iter().position(|&i| i == gone)?;
+            plan.merge.values.remove(place);
+            plan.merge.offsets[row + 1..].iter_mut().for_each(|offset| *offset -= 1);
+        }
+        plan.merge.values.iter_mut().filter(|i| **i > gone).for_each(|i| *i -= 1);
+        Some(())
+    }),
+    ("a span begins a position later", |plan, dice| {
+        let span = last_span(plan, dice)?;
+        plan.spans[span].first_position += 1;
+        Some(())
+    }),
+    ("a span runs past its segment", |plan, dice| {
+        let span = last_span(plan, dice)?;
+        plan.spans[span].tokens += 1000;
+        Some(())
+    }),
+    ("a span is shorter", |plan, dice| {
+        // Of a row's last item: what it ends with is the row itself.
+        let row = any(dice, plan.row_positions.len())?;
+        let item = plan.merge.values[plan.merge.offsets[row + 1] as usize - 1] as usize;
+        let span = plan.items[item].spans.end as usize - 1;
+        let end = plan.spans[span].first_position + plan.spans[span].tokens;
+        plan.spans[span].tokens -= end - plan.row_positions[row];
+        Some(())
+    }),
+    ("a page is listed in another's place", |plan, dice| {
+        let span = any(dice, plan.spans.len())?;
+        let page = plan.spans[span].pages.start as usize;
+        plan.pages[page] = PageId(plan.pages[page].0 + 1);
+        Some(())
+    }),
+    ("a page is doubled", |plan, dice| {
+        let span = any(dice, plan.spans.len())?;
+        plan.spans[span].pages.end += 1;
+        plan.pages.push(PageId(0));
+        Some(())
+    }),
+    ("two items swap rows", |plan, dice| {
+        let (a, b) = (any(dice, plan.items.len())?, any(dice, plan.items.len())?);
+        if plan.items[a].rows == plan.items[b].rows {
+            return None;
+        }
+        let rows = plan.items[a].rows.clone();
+        plan.items[a].rows = std::mem::replace(&mut plan.items[b].rows, rows);
+        Some(())
+    }),
+    ("an item loses a row", |plan, dice| {
+        let item = any(dice, plan.items.len())?;
+        plan.items[item].rows.end -= 1;
+        Some(())
+    }),
+    ("a merge list falls", |plan, dice| {
+        let row = any(dice, plan.row_positions.len())?;
+        let list = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
+        if list.len() < 2 {
+            return None;
+        }
+        plan.merge.values[list].reverse();
+        Some(())
+    }),
+    ("a row moves", |plan, dice| {
+        let row = any(dice, plan.row_positions.len())?;
+        plan.row_positions[row] += 1;
+        Some(())
+    }),
+];
+
+#[test]
+fn check_rejects_every_spoilt_plan() {
+    let mut spoilt = [0; SPOILS.len()];
+    let mut dice = Dice::new(7);
+    for_each_plan(10, |case, _, forest, hints, plan| {
+        if hints.window.is_some() {
+            return; // what a window hides may be missing
+        }
+        for (count, (how, spoil)) in spoilt.iter_mut().zip(SPOILS) {
+            let mut bad = plan.clone();
+            if spoil(&mut bad, &mut dice).is_some() {
+                assert!(bad.check(forest).is_err(), "{case}: not noticed that {how}");
+                *count += 1;
+            }
+        }
+    });
+    for (count, (how, _)) in spoilt.into_iter().zip(SPOILS) {
+        assert!(count > 100, "only {count} plans in which {how}");
+    }
+}
+
+/// A forest by hand: `(parent, tokens, own rows)`, the rows being the newest tokens; a page list of its own each.
+fn forest(segments: &[(Option<u32>, u32, u32)]) -> Forest {
+    let mut forest = Forest { page_tokens: 16, ..Forest::default() };
+    for (index, &(parent, tokens, own)) in (0u32..).zip(segments) {
+        let first_position = parent.map_or(0, |p| forest.segments[p as usize].end());
+        let end = first_position + tokens;
+        let first_page = forest.pages.len() as u32;
+        let pages = if tokens == 0 { 0 } else { (end - 1) / 16 - first_position / 16 + 1 };
+        forest.pages.extend((first_page..first_page + pages).map(PageId));
+        let row = forest.row_positions.len() as u32;
+        forest.row_positions.extend(end - own..end);
+        forest.row_segments.extend((0..own).map(|_| index));
+        forest.segments.push(ForestSegment {
+            id: offshoot::ids::SegmentId(index),
+            parent,
+            first_position,
+            tokens,
+            pages: first_page..first_page + pages,
+            rows: row..row + own,
+        });
+        let mut above = parent;
+        while let Some(p) = above {
+            forest.segments[p as usize].rows.end = row + own;
+            above = forest.segments[p as usize].parent;
+        }
+    }
+    forest.check().unwrap();
+    forest
+}
+
+/// Rows and positions of each item.
+fn items(plan: &AttentionPlan) -> Vec<(std::ops::Range<u32>, std::ops::Range<u32>)> {
+    let positions = |item: &offshoot::plan::WorkItem| {
+        let spans = &plan.spans[item.spans.start as usize..item.spans.end as usize];
+        let last = spans.last().unwrap();
+        spans[0].first_position..last.first_position + last.tokens
+    };
+    plan.items.iter().map(|item| (item.rows.clone(), positions(item))).collect()
+}
+
+#[test]
+fn the_tail_of_an_unfinished_tile_goes_down_to_the_children() {
+    let forest = forest(&[(None, 100, 0), (Some(0), 40, 0), (Some(1), 3, 1), (Some(1), 5, 1), (Some(0), 7, 1)]);
+    let plan = |planner: Planner, tile| items(&planner.plan(&forest, &hints(tile, None)));
+    assert_eq!(
+        plan(Planner::Tree, 64),
+        [(0..3, 0..64), (0..2, 64..128), (0..1, 128..143), (1..2, 128..145), (2..3, 64..107)]
+    );
+    assert_eq!(
+        plan(Planner::Tree, 1),
+        [(0..3, 0..100), (0..2, 100..140), (0..1, 140..143), (1..2, 140..145), (2..3, 100..107)]
+    );
+    assert_eq!(plan(Planner::SingleLevel, 64), [(0..3, 0..64), (0..1, 64..143), (1..2, 64..145), (2..3, 64..107)]);
+    assert_eq!(plan(Planner::Flat, 64), [(0..1, 0..143), (1..2, 0..145), (2..3, 0..107)]);
+}
+
+#[test]
+fn a_prompt_chunk_above_its_continuations_gets_its_tail_alone() {
+    let forest = forest(&[(None, 70, 10), (Some(0), 2, 2), (Some(0), 1, 1)]);
+    let plan = Planner::Tree.plan(&forest, &hints(64, None));
+    // Rows 0..4 of the chunk are at 60..64: they see nothing of the second tile.
+    assert_eq!(items(&plan), [(0..13, 0..64), (4..10, 64..70), (10..12, 64..72), (12..13, 64..71)]);
+    assert_eq!(plan.merge.values[..6], [0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_window_leaves_out_tiles_that_nobody_sees() {
+    let forest = forest(&[(None, 1000, 0), (Some(0), 10, 1), (Some(0), 500, 1)]);
+    let plan = Planner::Tree.plan(&forest, &hints(64, Some(100)));
+    // The first leaf's row at 1009 sees 910..; the second's at 1499 nothing of the trunk.
+    assert_eq!(items(&plan), [(0..2, 896..960), (0..1, 960..1010), (1..2, 1344..1500)]);
+    plan.check(&forest).unwrap();
+}
+
+#[test]
+fn balanced_folds_thin_chains_and_shares_wide_trunks() {
+    let chain: Vec<_> = (0..300u32).map(|i| (i.checked_sub(1), 20, u32::from(i == 299))).collect();
+    let thin = Planner::Balanced.plan(&forest(&chain), &hints(64, None));
+    assert!(thin.items.iter().all(|item| item.rows == (0..1)));
+    assert_eq!(thin.spans.iter().map(|s| s.tokens).sum::<u32>(), 6000);
+
+    let star: Vec<_> = [(None, 2400, 0)].into_iter().chain((0..64).map(|_| (Some(0), 30, 1))).collect();
+    let star = forest(&star);
+    let (balanced, tree) =
+        [Planner::Balanced, Planner::Tree].map(|p| p.plan(&star, &hints(64, None)).stats(&hints(64, None))).into();
+    assert_eq!(balanced.kv_bytes_read, tree.kv_bytes_read);
+    assert!(balanced.items > tree.items, "the long trunk is split");
+
+    let short = forest(&[(None, 3, 0), (Some(0), 300, 1), (Some(0), 300, 1)]);
+    assert_eq!(items(&Planner::Balanced.plan(&short, &hints(1, None))), [(0..1, 0..303), (1..2, 0..303)]);
+}
+
+#[test]
+fn faults_name_row_position_and_item() {
+    let forest = forest(&[(None, 100, 0), (Some(0), 40, 1), (Some(0), 7, 1)]);
+    let good = Planner::Tree.plan(&forest, &hints(64, None));
+    let fault = |spoil: fn(&mut AttentionPlan)| {
+        let mut plan = good.clone();
+        spoil(&mut plan);
+        plan.check(&forest).unwrap_err()
+    };
+    assert_eq!(fault(|p| p.spans[0].tokens = 63), PlanFault::Missing { row: 0, position: 63 });
+    assert_eq!(
+        fault(|p| p.items[1].rows = 0..2),
+        PlanFault::Field { field: "rows of all items", expected: 4, found: 5 }
+    );
+    assert_eq!(fault(|p| p.spans[1].first_position = 65), PlanFault::Gap { item: 1, position: 101 });
+    assert_eq!(fault(|p| p.items[1].rows = 1..2), PlanFault::OffPath { item: 1, row: 1, positions: 100..140 });
+    assert_eq!(fault(|p| p.pages[0] = PageId(99)), PlanFault::WrongPages { item: 0, positions: 0..64 });
+    assert_eq!(fault(|p| p.merge.values.swap(0, 1)), PlanFault::MergeList { row: 0, item: 0 });
+}
+
+#[test]
+fn no_rows_no_items() {
+    let empty = Forest { page_tokens: 16, ..Forest::default() };
+    for planner in Planner::ALL {
+        let plan = planner.plan(&empty, &hints(64, None));
+        assert!(plan.items.is_empty() && plan.merge.offsets == [0]);
+        plan.check(&empty).unwrap();
+    }
+}
+
+/// `cargo test --release --test plans -- --ignored --nocapture`: prints what a step of a large tree costs in integers.
+#[test]
+#[ignore = "a timing, to be read by people"]
+fn timing_of_a_large_step() {
+    let grown = grow(Shape::Many(2560), 16, 1);
+    let time = |what: &str, run: &mut dyn FnMut()| {
+        let mut times: Vec<_> = (0..200)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                run();
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{what:>12}: median {:?} ({} rows)", times[100], grown.rows.len());
+    };
+    let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();
+    time("sort", &mut || grown.tree.depth_first(std::hint::black_box(&mut rows)));
+    time("forest", &mut || _ = std::hint::black_box(grown.tree.forest(&grown.rows)));
+    for planner in Planner::ALL {
+        for tile in [1, 64] {
+            let run = &mut || _ = std::hint::black_box(planner.plan(&grown.forest, &hints(tile, None)));
+            time(&format!("{planner:?} {tile}"), run);
+        }
+    }
+    let plan = Planner::Tree.plan(&grown.forest, &hints(64, None));
+    time("check", &mut || plan.check(&grown.forest).unwrap());
+}

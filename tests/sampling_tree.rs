@@ -1,0 +1,151 @@
+//! The sampling tree on a scripted engine: what forking, extending, scoring, cancelling and pruning promise to drivers.
+
+use std::collections::HashSet;
+
+use offshoot::engine::scripted::tokens_of;
+use offshoot::engine::{
+    CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, SamplingParams, ScriptedReply, Stop,
+};
+use offshoot::tree::{Event, SamplingTree, State};
+
+fn tree_on(engine: EngineHandle) -> SamplingTree {
+    SamplingTree::new(engine, "item", 7, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
+}
+
+fn extend(tree: &mut SamplingTree, nodes: &[petgraph::graph::NodeIndex]) {
+    tree.extend(nodes, &SamplingParams::default(), &Stop::default()).expect("the script answers");
+}
+
+/// Replies with the length of the text so far, so that what a branch was built on can be read off.
+fn length_teller() -> EngineHandle {
+    EngineHandle::scripted(|call| ScriptedReply::text(&format!("<{}>", call.text().len())))
+}
+
+#[test]
+fn thoughts_grow_on_their_own_path() {
+    let mut tree = tree_on(length_teller());
+    let children = tree.fork(tree.root(), 2).expect("the root is open");
+    extend(&mut tree, &children[..1]);
+    let grandchildren = tree.fork(children[0], 3).expect("a finished thought can be forked");
+    extend(&mut tree, &grandchildren);
+    extend(&mut tree, &grandchildren[..1]);
+
+    assert_eq!(tree.node(children[0]).text, "<2>");
+    assert_eq!(tree.path_text(grandchildren[1]), "<2><5>");
+    assert_eq!(tree.path_text(grandchildren[0]), "<2><5><8>", "a second extend goes on where the first ended");
+    assert_eq!(tree.node(children[1]).finish, None);
+    assert_eq!(tree.children(tree.root()), children);
+    assert_eq!(tree.parent(grandchildren[2]), Some(children[0]));
+    assert_eq!(tree.node(grandchildren[0]).logprob, -6.0);
+}
+
+#[test]
+fn coins_follow_the_path_and_kinds_count_apart() {
+    let keys = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = keys.clone();
+    let engine = EngineHandle::scripted(move |call| {
+        if let Continuation::Sampled { coins, .. } = call.continuation {
+            seen.lock().expect("no panic before").push(*coins);
+        }
+        ScriptedReply::text("x")
+    });
+    let mut tree = tree_on(engine);
+    let first = tree.fork(tree.root(), 2).expect("open");
+    let values = tree.fork_as(ForkKind::Value, tree.root(), 3).expect("open");
+    let more = tree.fork(tree.root(), 2).expect("open");
+    let ordinals: Vec<u64> = first.iter().chain(&values).chain(&more).map(|&n| tree.node(n).ordinal).collect();
+    assert_eq!(ordinals, [0, 1, 0, 1, 2, 2, 3], "values in between move no sample");
+
+    let all: Vec<_> = first.iter().chain(&values).chain(&more).copied().collect();
+    extend(&mut tree, &all);
+    let keys = keys.lock().expect("the script did not panic").clone();
+    assert_eq!(keys.iter().map(|key| key.0).collect::<HashSet<_>>().len(), 7, "no two branches share coins");
+    assert_eq!(keys[5], CoinKey::root(7, "item").child(ForkKind::Sample, 2));
+}
+
+#[test]
+fn scoring_leaves_the_node_as_it_was() {
+    let engine = EngineHandle::scripted(|call| match call.continuation {
+        Continuation::Given { tokens, .. } => ScriptedReply::scores(vec![-0.5; tokens.len()]),
+        Continuation::Sampled { .. } => ScriptedReply::text(&format!("<{}>", call.text().len())),
+    });
+    let mut tree = tree_on(engine);
+    let children = tree.fork(tree.root(), 2).expect("open");
+    let scores = tree.score(&children, &tokens_of("yes")).expect("scored");
+    assert_eq!(scores.len(), 2);
+    assert_eq!(scores[0].sum, -1.5);
+    assert_eq!(scores[0].tokens, [-0.5; 3]);
+    extend(&mut tree, &children);
+    assert_eq!(tree.node(children[0]).text, "<2>", "the scored continuation is not part of the branch");
+    assert_eq!(tree.nodes().count(), 3, "probes are no thoughts");
+}
+
+#[test]
+fn siblings_can_be_stopped_while_others_grow() {
+    let engine = EngineHandle::scripted(|call| match call.branch.0 {
+        1 => ScriptedReply::text("done"),
+        _ => ScriptedReply::text("going on").until_cancelled(),
+    });
+    let mut tree = tree_on(engine);
+    let children = tree.fork(tree.root(), 3).expect("open");
+    let mut growing = tree.start(&children, &SamplingParams::default(), &Stop::default()).expect("started");
+    let mut streamed = String::new();
+    loop {
+        match growing.next_event().expect("no failure").expect("not all have finished") {
+            Event::Token { node, text, .. } if node == children[0] => streamed.push_str(&text),
+            Event::Token { .. } => {}
+            Event::Finished { node } => {
+                assert_eq!(node, children[0]);
+                break;
+            }
+        }
+    }
+    growing.cancel(&children[1..2]);
+    assert_eq!(growing.next_finished().expect("no failure"), Some(children[1]));
+    growing.cancel_all();
+    assert_eq!(growing.next_finished().expect("no failure"), Some(children[2]));
+    assert_eq!(growing.next_finished().expect("no failure"), None);
+    drop(growing);
+    assert_eq!(streamed, "done");
+    assert_eq!(tree.node(children[0]).finish, Some(FinishReason::EndOfText));
+    assert_eq!(tree.node(children[2]).finish, Some(FinishReason::Cancelled));
+}
+
+#[test]
+fn pruning_drops_the_lease_and_keeps_the_record() {
+    let mut tree = tree_on(length_teller());
+    let children = tree.fork(tree.root(), 2).expect("open");
+    extend(&mut tree, &children);
+    let below = tree.fork(children[0], 1).expect("open");
+    tree.prune(children[0]);
+    assert_eq!(tree.node(below[0]).state, State::Pruned);
+    assert_eq!(tree.node(children[0]).text, "<2>");
+    assert!(tree.fork(children[0], 1).is_err(), "a pruned thought cannot grow");
+    let on = tree.fork(children[1], 1).expect("its sibling can");
+    tree.close(on[0]);
+    assert_eq!(tree.node(on[0]).state, State::Closed);
+}
+
+#[test]
+fn the_record_can_be_exported() {
+    let mut tree = tree_on(EngineHandle::scripted(|_| ScriptedReply::text("say \"hi\"\n")));
+    let children = tree.fork(tree.root(), 2).expect("open");
+    extend(&mut tree, &children);
+    tree.set_score(children[0], 0.25);
+    tree.prune(children[1]);
+
+    let json = tree.to_json();
+    assert_eq!(json["item"], "item");
+    let nodes = json["nodes"].as_array().expect("a list");
+    assert_eq!(nodes.len(), 3);
+    assert_eq!(nodes[0]["parent"], serde_json::Value::Null);
+    assert_eq!(nodes[1]["parent"], 0);
+    assert_eq!(nodes[1]["text"], "say \"hi\"\n");
+    assert_eq!(nodes[1]["score"], 0.25);
+    assert_eq!(nodes[2]["state"], "pruned");
+
+    let dot = tree.to_dot();
+    assert!(dot.contains("n0 -> n1;") && dot.contains("n0 -> n2;"), "{dot}");
+    assert!(dot.contains("say \\\"hi\\\"\\n"), "quotes and line ends are escaped: {dot}");
+    assert_eq!(dot.matches("style=dashed").count(), 1, "{dot}");
+}
