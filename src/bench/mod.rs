@@ -1,1 +1,5 @@
-//! (to be written)
+//! Floor 8: what the `bench` subcommand measures, each figure beside what the machine can do at most in the same run.
+
+pub mod attention;
+pub mod decode;
+pub mod machine;

@@ -194,9 +194,10 @@ impl Drop for Extension {
 
 /// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends alive
 /// until then, so that whoever sees them close finds the reason.
-pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce()) {
+pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce() -> Result<()>) {
     let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(()) => "all its handles were dropped".to_owned(),
+        Ok(Ok(())) => "all its handles were dropped".to_owned(),
+        Ok(Err(error)) => error.to_string(),
         Err(panic) => panic
             .downcast_ref::<String>()
             .cloned()

@@ -20,7 +20,7 @@ pub struct StepBatch {
     pub tokens: Vec<TokenId>,
     pub positions: Vec<u32>,
     pub slots: Vec<KvSlot>,
-    /// Rows whose logits are wanted, rising.
+    /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
     pub wanted: Vec<u32>,
 }
 
@@ -184,7 +184,7 @@ impl<B: Backend> Decoder<B> {
         let fits = rows > 0
             && batch.positions.len() == rows
             && batch.slots.len() == rows
-            && batch.wanted.is_sorted_by(|a, b| a < b)
+            && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
             && plans.len() == self.hints.len()
             && plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)

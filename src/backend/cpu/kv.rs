@@ -12,8 +12,8 @@
 //! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
 //!
 //! `width` is `d` rounded up to 16. bf16 elements lie in pairs along the summed dimension, as its dot product reads them. Such a
-//! pair of slots is multiplied as a whole, so the slot after a newly written even one is set to zero: whoever multiplies a
-//! visible slot meets in its partner a number that was written, never what a former tenant left.
+//! pair of slots is multiplied as a whole, the hidden one by zero; so that nothing but zero comes of it, writing an even slot
+//! clears an infinity or not-a-number which a former tenant left in its partner.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::{Buffer, Isa};
 use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, PageId};
+use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 
 pub const PAGE_TOKENS: u32 = 16;
@@ -187,7 +187,7 @@ fn append_head(
 trait Stored: bytemuck::Pod {
     /// The key word of `x[i]` (and `x[i + 1]` where elements lie in pairs).
     fn of_key(x: &[f32]) -> Self;
-    /// `self` with the value element of `slot` replaced by `x`, and a later partner of it by zero.
+    /// `self` with the value element of `slot` replaced by `x`, and a later partner that is not finite by zero.
     fn with_value(self, slot: usize, x: f32) -> Self;
 }
 
@@ -221,7 +221,8 @@ impl Stored for BfPair {
 
     fn with_value(self, slot: usize, x: f32) -> Self {
         match slot % 2 {
-            0 => bf16_bits(x),
+            0 if self & 0x7f80_0000 == 0x7f80_0000 => bf16_bits(x),
+            0 => (self & 0xffff_0000) | bf16_bits(x),
             _ => (self & 0xffff) | bf16_bits(x) << 16,
         }
     }
@@ -265,6 +266,7 @@ fn append_rows<T: Stored>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::PageId;
 
     fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
         KvShape { layers: 2, heads: HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, pages: 3 }
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partner_of_an_even_slot_is_cleared() {
+    fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
         let shape = shape(Dtype::Bf16, 16);
         let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
         let at = |slot| KvSlot { page: PageId(1), slot };
@@ -321,6 +323,9 @@ mod tests {
         kv.append(LayerIx(0), &qkv, &[at(4)]);
         assert_eq!(kv.value(LayerIx(0), 0, at(5)), vec![0.0; 16]);
         assert_eq!(kv.value(LayerIx(0), 0, at(4)), vec![1.0; 16]);
+        kv.append(LayerIx(0), &qkv, &[at(7)]);
+        kv.append(LayerIx(0), &qkv, &[at(6)]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(7)), vec![1.0; 16], "a live neighbour");
     }
 
     #[test]

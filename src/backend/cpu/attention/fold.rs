@@ -298,3 +298,34 @@ pub fn finish(o: &[f32], l: &[f32; SLOTS], out: &mut [f32]) {
         *y = o * share + 0.0;
     }
 }
+
+/// Chains that [`spin`] keeps going at once: enough to hide an instruction's latency, few enough for registers.
+pub const SPIN_CHAINS: usize = 12;
+/// Lanes of each.
+pub const SPIN_LANES: usize = SLOTS;
+
+/// `rounds` times `SPIN_CHAINS` independent multiply-adds of whole registers: nothing but the instructions that the kernels are
+/// made of, to measure what they could reach. Returns a number that depends on all.
+///
+/// # Safety
+/// The processor has the path's instruction set.
+#[inline(always)]
+pub unsafe fn spin<P: Path>(rounds: usize) -> f32 {
+    let words = [<P::Word as bytemuck::Zeroable>::zeroed(); SLOTS];
+    let factor = std::hint::black_box(<P::Factor as bytemuck::Zeroable>::zeroed());
+    let mut total = 0.0;
+    // SAFETY: the arrays hold sixteen words and lanes; the instruction set is promised by the caller.
+    unsafe {
+        let words = P::operand(std::hint::black_box(&words).as_ptr());
+        let mut acc = [P::Lanes::splat(0.0); SPIN_CHAINS];
+        for _ in 0..rounds {
+            for chain in &mut acc {
+                *chain = P::madd(*chain, &factor, words);
+            }
+        }
+        for chain in acc {
+            total += chain.largest();
+        }
+    }
+    total
+}

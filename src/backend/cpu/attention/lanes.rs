@@ -61,6 +61,8 @@ pub trait Path {
         Self: Sized;
     /// [`super::fold::pack`].
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
+    /// [`super::fold::spin`].
+    unsafe fn spin(rounds: usize) -> f32;
     /// [`super::fold::finish`].
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
@@ -101,6 +103,16 @@ macro_rules! kernels {
             }
             // SAFETY: the caller promises the instruction set and room for the factors.
             unsafe { kernel::<Self>(x, to) }
+        }
+
+        unsafe fn spin(rounds: usize) -> f32 {
+            #[target_feature(enable = $features)]
+            unsafe fn kernel<P: Path>(rounds: usize) -> f32 {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { fold::spin::<P>(rounds) }
+            }
+            // SAFETY: the caller promises the instruction set.
+            unsafe { kernel::<Self>(rounds) }
         }
 
         unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]) {

@@ -166,6 +166,7 @@ mod tests {
             pages,
             row_positions: vec![last],
             merge: Csr { offsets: vec![0, 1], values: vec![0] },
+            flat_kv_tokens: 0,
         }
     }
 
