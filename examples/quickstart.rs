@@ -8,7 +8,8 @@ use offshoot::tree::SamplingTree;
 
 fn main() -> offshoot::Result<()> {
     let (engine, tokenizer) = offshoot::open("tasks/models/demo".as_ref())?;
-    let question = "Question: Tom has 12 boxes with 15 pens in each. Tom loses 30 pens. How many pens does Tom have now?\nAnswer:";
+    let question =
+        "Question: Tom has 12 boxes with 15 pens in each. Tom loses 30 pens. How many pens does Tom have now?\nAnswer:";
     let prompt = tokenizer.encode(question, AddSpecial::Yes)?;
 
     let mut tree = SamplingTree::new(engine, "pens", 1, prompt, question.to_string())?;

@@ -28,7 +28,8 @@ pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
     println!("{:<12}{}", "device", backend.describe());
 
     let vocab = decoder.config().vocab;
-    let tokens: Vec<_> = (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
+    let tokens: Vec<_> =
+        (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
     let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
     println!("{:<12}{chunked}", "chunks");
     let mut passes = chunked.passes();

@@ -49,7 +49,9 @@ fn welcome() {
     println!("device: {}", Cpu::new().describe());
     println!();
     println!("Three commands to try:");
-    println!("  offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared");
+    println!(
+        "  offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared"
+    );
     println!("  offshoot new my-task             a commented task file for your own items");
     println!("  offshoot check --model DIR       what a Hugging Face model folder holds");
 }

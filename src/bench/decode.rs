@@ -71,7 +71,10 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
             machine.bf16_gflops(),
             machine.read_gb_per_s
         );
-        println!("{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}", "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share");
+        println!(
+            "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
+            "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
+        );
     }
     for &plan in &options.plans {
         for &samples in &options.samples {

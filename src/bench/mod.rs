@@ -2,4 +2,5 @@
 
 pub mod attention;
 pub mod decode;
+pub mod gemm;
 pub mod machine;

@@ -115,6 +115,10 @@ fn bundled(name: &str) -> Result<PathBuf> {
     let found = places.map(|folder| folder.join("tasks").join(name)).find(|path| path.is_file());
     found.ok_or_else(|| {
         let expected = "beneath the current folder or beside the binary";
-        Error::value(format!("the bundled task tasks/{name}"), expected, "nothing: name a task file, or use `offshoot new`")
+        Error::value(
+            format!("the bundled task tasks/{name}"),
+            expected,
+            "nothing: name a task file, or use `offshoot new`",
+        )
     })
 }

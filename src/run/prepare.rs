@@ -42,7 +42,12 @@ impl Prepared {
         };
         let task = Task::load(path, &overrides)?;
         let Some(model) = task.model.clone() else {
-            return Err(Error::field(path, "model", "a model folder here or by --model", "nothing (the key is missing)"));
+            return Err(Error::field(
+                path,
+                "model",
+                "a model folder here or by --model",
+                "nothing (the key is missing)",
+            ));
         };
         let folder = ModelFolder::open(&model)?;
         let facts = facts(&folder)?;

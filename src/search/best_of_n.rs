@@ -1,11 +1,11 @@
 //! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability or by the grader. `sample`
 //! is the same without choosing: for pass@k.
 
-use petgraph::graph::NodeIndex;
 use super::{Job, Outcome, Sample};
 use crate::error::Result;
 use crate::task::BestBy;
 use crate::tree::SamplingTree;
+use petgraph::graph::NodeIndex;
 
 /// The best by `by`; of equals, the smallest index. `BestBy::Grade`: the first that the grader accepts, or, where it accepts none,
 /// the one with the largest log-probability a token.
