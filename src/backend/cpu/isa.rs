@@ -17,9 +17,12 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The fastest set that this processor has.
+    /// The fastest set that this processor has. Intel's cores do one bf16 dot product in the time of four multiply-adds, which
+    /// is half as much work (Sapphire Rapids: 172 against 349 GFLOP/s on two cores); AMD's do twice as much by dot products.
     pub fn detect() -> Self {
-        *Self::available().last().expect("the clear loops are always there")
+        let slow_dot = cfg!(target_arch = "x86_64") && vendor() == *b"GenuineIntel";
+        let usable = |isa: &Self| !(slow_dot && *isa == Isa::Avx512Bf16);
+        Self::available().into_iter().rfind(usable).expect("the clear loops are always there")
     }
 
     /// Every set that this processor has, slowest first.
@@ -46,6 +49,22 @@ impl Isa {
         }
         sets
     }
+}
+
+/// The processor's maker, as it names itself.
+#[cfg(target_arch = "x86_64")]
+fn vendor() -> [u8; 12] {
+    let id = std::arch::x86_64::__cpuid(0);
+    let mut name = [0; 12];
+    for (part, register) in name.chunks_exact_mut(4).zip([id.ebx, id.edx, id.ecx]) {
+        part.copy_from_slice(&register.to_le_bytes());
+    }
+    name
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vendor() -> [u8; 12] {
+    [0; 12]
 }
 
 impl fmt::Display for Isa {
