@@ -3,16 +3,21 @@
 //! values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2` and `avx512` supply.
 
 mod clear;
-mod fold;
-mod gather;
-mod lanes;
-mod tiles;
-mod walk;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod fold;
+#[cfg(target_arch = "x86_64")]
+mod gather;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod walk;
 
 use super::{Buffer, Isa, KvStore};
 use crate::backend::Dtype;
@@ -49,7 +54,9 @@ pub const TILE: u32 = 64;
 /// Memory reused from call to call.
 #[derive(Default)]
 pub struct Scratch {
+    #[cfg(target_arch = "x86_64")]
     tiles: tiles::Tiles,
+    #[cfg(target_arch = "x86_64")]
     tasks: Vec<walk::TaskMemory>,
 }
 
@@ -77,6 +84,7 @@ pub fn tree_attention(
         // SAFETY: `isa` is one that the processor has.
         return unsafe { with_path!(isa, kv.shape().dtype, P => walk::run::<P>(&step, tasks, out)) };
     }
+    let _ = (isa, scratch);
     clear::tree_attention(out, qkv, kv, layer, plan, scale);
 }
 
@@ -88,14 +96,12 @@ pub fn multiply_rate(isa: Isa, dtype: Dtype) -> Option<f64> {
     if isa != Isa::Clear {
         // SAFETY: `isa` is one that the processor has.
         let spin = || unsafe { with_path!(isa, dtype, P => <P as lanes::Path>::spin(ROUNDS)) };
-        let seconds = |_| {
+        let rate = |_| {
             let start = std::time::Instant::now();
-            std::hint::black_box(rayon::broadcast(|_| spin()));
-            start.elapsed().as_secs_f64()
+            let multiplied: usize = rayon::broadcast(|_| spin()).iter().sum();
+            2.0 * multiplied as f64 / start.elapsed().as_secs_f64()
         };
-        let pair = if dtype == Dtype::Bf16 { 2 } else { 1 };
-        let flops = 2 * ROUNDS * fold::SPIN_CHAINS * fold::SPIN_LANES * pair * rayon::current_num_threads();
-        return (0..5).map(seconds).min_by(f64::total_cmp).map(|best| flops as f64 / best);
+        return (0..5).map(rate).max_by(f64::total_cmp);
     }
     let _ = (isa, dtype);
     None
