@@ -99,8 +99,8 @@ impl EngineHandle {
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         for extend in &extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
-                params.check()?;
-                stop.check()?;
+                params.check(self.facts.vocab)?;
+                stop.check(self.facts.vocab)?;
             }
         }
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
