@@ -139,9 +139,9 @@ impl EngineHandle {
         drop(self.commands.send(command));
     }
 
+    /// For a channel found closed. The engine's thread closes its channels before it says why, and always says why.
     fn stopped(&self) -> Error {
-        let why = self.epitaph.get().cloned().unwrap_or_else(|| "its thread is gone".to_owned());
-        Error::EngineStopped { why }
+        Error::EngineStopped { why: self.epitaph.wait().clone() }
     }
 }
 
