@@ -177,7 +177,7 @@ impl Step {
             + shape.samples * (shape.own_tokens / PAGE_TOKENS as usize + 2);
         let (forest, slots) = grow(shape, pages)?;
         let heads = shape.heads();
-        let mut kv = KvStore::new(isa, &KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
+        let mut kv = KvStore::new(&KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
         fill(&mut kv, shape);
         let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
