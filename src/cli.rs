@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::backend::Dtype;
+use crate::bench::decode::DecodeOptions;
 use crate::plan::Planner;
+use crate::run::{Budget, RunOptions};
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110)]
@@ -47,7 +49,7 @@ pub struct RunArgs {
     pub limit: Option<usize>,
     /// Samples an item, instead of the task's
     #[arg(long, value_name = "N")]
-    pub samples: Option<usize>,
+    pub samples: Option<u32>,
     /// Seed of all coins, instead of the task's
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -153,4 +155,45 @@ pub struct DecodeArgs {
 pub struct NewArgs {
     /// Name of the task; writes NAME.json and NAME-items.jsonl
     pub name: String,
+}
+
+impl From<RunArgs> for RunOptions {
+    fn from(args: RunArgs) -> Self {
+        Self {
+            task: args.task,
+            model: args.model,
+            limit: args.limit,
+            samples: args.samples,
+            seed: args.seed,
+            set: args.set,
+            plan: args.plan,
+            out: args.out,
+            trees: args.trees,
+            dry_run: args.dry_run,
+            budget: args.engine.into(),
+        }
+    }
+}
+
+impl From<EngineArgs> for Budget {
+    fn from(args: EngineArgs) -> Self {
+        Self { max_rows: args.max_rows, kv_bytes: args.kv_memory.map(|mib| mib << 20) }
+    }
+}
+
+impl From<DecodeArgs> for DecodeOptions {
+    fn from(args: DecodeArgs) -> Self {
+        Self {
+            config: args.config,
+            random_weights: args.random_weights,
+            dtype: args.dtype,
+            prompt: args.prompt,
+            samples: args.samples,
+            generate: args.generate,
+            plans: args.plan,
+            repeat: args.repeat,
+            json: args.json,
+            budget: args.engine.into(),
+        }
+    }
 }

@@ -4,15 +4,17 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
+/// The results of one run; shared by the threads that work on items.
 pub struct Journal {
     folder: PathBuf,
-    samples: Lines,
-    items: Lines,
+    samples: Mutex<Lines>,
+    items: Mutex<Lines>,
 }
 
 impl Journal {
@@ -20,8 +22,8 @@ impl Journal {
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
         Ok(Self {
-            samples: Lines::create(&folder.join("samples.jsonl"))?,
-            items: Lines::create(&folder.join("items.jsonl"))?,
+            samples: Mutex::new(Lines::create(&folder.join("samples.jsonl"))?),
+            items: Mutex::new(Lines::create(&folder.join("items.jsonl"))?),
             folder: folder.to_path_buf(),
         })
     }
@@ -30,12 +32,12 @@ impl Journal {
         &self.folder
     }
 
-    pub fn sample(&mut self, line: &impl Serialize) -> Result<()> {
-        self.samples.append(line)
+    pub fn sample(&self, line: &impl Serialize) -> Result<()> {
+        self.samples.lock().expect("appending does not panic").append(line)
     }
 
-    pub fn item(&mut self, line: &impl Serialize) -> Result<()> {
-        self.items.append(line)
+    pub fn item(&self, line: &impl Serialize) -> Result<()> {
+        self.items.lock().expect("appending does not panic").append(line)
     }
 
     /// Writes `name` whole or not at all.
@@ -98,7 +100,7 @@ mod tests {
     fn lines_are_whole_and_nothing_is_overwritten() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let out = folder.path().join("deep/run");
-        let mut journal = Journal::create(&out).expect("the folder is writable");
+        let journal = Journal::create(&out).expect("the folder is writable");
         journal.sample(&serde_json::json!({"id": "a", "text": "two\nlines"})).expect("written");
         journal.sample(&serde_json::json!({"id": "b"})).expect("written");
         let text = fs::read_to_string(out.join("samples.jsonl")).expect("readable");

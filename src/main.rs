@@ -1,1 +1,89 @@
-fn main() {}
+//! The `offshoot` command: reads the command line, hands it to the floor that does the work, and turns an error into one
+//! sentence and an exit code.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Parser;
+use offshoot::backend::Backend;
+use offshoot::backend::cpu::Cpu;
+use offshoot::cli::{Bench, Cli, Command};
+use offshoot::error::{Error, Result};
+use offshoot::{bench, check, run, task};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(cli.verbose);
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("offshoot: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    start_threads(cli.threads)?;
+    match cli.command {
+        None => welcome(),
+        Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
+        Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
+        Some(Command::Bench(args)) => match args.what {
+            Bench::Decode(args) => bench::decode::main(&args.into())?,
+            _ => todo!(),
+        },
+        Some(Command::New(args)) => {
+            for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
+                println!("wrote {}", path.display());
+            }
+            println!("next: edit them, then `offshoot run {}.json --dry-run`", args.name);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn welcome() {
+    println!("Offshoot {}: sampling trees from language models", env!("CARGO_PKG_VERSION"));
+    println!("device: {}", Cpu::new().describe());
+    println!();
+    println!("Three commands to try:");
+    println!(
+        "  offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared"
+    );
+    println!("  offshoot new my-task             a commented task file for your own items");
+    println!("  offshoot check --model DIR       what a Hugging Face model folder holds");
+}
+
+fn start_log(verbose: u8) {
+    let level = match verbose {
+        0 => log::LevelFilter::Warn,
+        1 => log::LevelFilter::Info,
+        _ => log::LevelFilter::Debug,
+    };
+    env_logger::Builder::new().filter_module("offshoot", level).parse_default_env().format_target(false).init();
+}
+
+fn start_threads(threads: Option<usize>) -> Result<()> {
+    let Some(threads) = threads else { return Ok(()) };
+    if threads == 0 {
+        return Err(Error::value("--threads", "a number from 1 up", "0"));
+    }
+    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    built.map_err(|error| Error::Internal(format!("the thread pool does not start: {error}")))
+}
+
+/// Set by the first Ctrl-C; a second one ends the program at once.
+fn interrupt_flag() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    let set = ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping: what is finished is kept (once more to stop at once)");
+    });
+    set.map_err(|error| Error::Internal(format!("Ctrl-C cannot be handled: {error}")))?;
+    Ok(flag)
+}

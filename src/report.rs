@@ -1,1 +1,196 @@
-//! (to be written)
+//! The numbers of a run, as data (`summary.json`) and as a page for people. Counts and rates come in; nothing is measured or
+//! sampled here.
+
+use std::fmt::{self, Display, Write};
+
+use serde::Serialize;
+
+use crate::engine::Metrics;
+
+/// A share with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// An estimate for each k.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AtK {
+    pub k: usize,
+    /// Items with at least k samples.
+    pub items: usize,
+    #[serde(flatten)]
+    pub estimate: Estimate,
+}
+
+/// What a run found and what it cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub task: String,
+    pub method: String,
+    pub model: String,
+    pub device: String,
+    pub plan: String,
+    pub seed: u64,
+    /// Items finished, of those asked for.
+    pub items: usize,
+    pub items_asked: usize,
+    pub samples: usize,
+    /// Samples stopped before they finished.
+    pub cancelled: usize,
+    /// Samples in which no answer was found.
+    pub without_answer: usize,
+    /// Share of items whose chosen answer is right; `None` without a grader or a choice.
+    pub accuracy: Option<Estimate>,
+    /// Share of single samples that are right.
+    pub single: Option<Estimate>,
+    /// Unbiased, over the items that have at least k samples.
+    pub pass_at: Vec<AtK>,
+    pub maj_at: Vec<AtK>,
+    /// Wall clock from the first prompt to the last sample; loading the model is not in it.
+    pub seconds: f64,
+    pub seconds_loading: f64,
+    pub engine: Metrics,
+}
+
+impl Summary {
+    pub fn tokens_per_second(&self) -> f64 {
+        self.engine.tokens_sampled as f64 / self.seconds.max(1e-9)
+    }
+
+    /// Share of the prompt tokens that sharing saved (BatchLLM's saving ratio).
+    pub fn prompt_saving(&self) -> f64 {
+        let logical = self.engine.prompt_tokens_logical;
+        1.0 - self.engine.prompt_tokens_computed as f64 / logical.max(1) as f64
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut page = Page(f);
+        page.line("task", format!("{}, {}", self.task, self.method))?;
+        page.line("model", format!("{} on {}", self.model, self.device))?;
+        let cut = match self.items < self.items_asked {
+            true => format!(" of {} (stopped early)", self.items_asked),
+            false => String::new(),
+        };
+        let cancelled = match self.cancelled {
+            0 => String::new(),
+            n => format!(", {n} more stopped once the vote was decided"),
+        };
+        page.line("items", format!("{}{cut}, {} samples{cancelled}", self.items, self.samples))?;
+        if let Some(accuracy) = self.accuracy {
+            page.line("accuracy", format!("{} of the chosen answers", percent(accuracy)))?;
+        }
+        if let Some(single) = self.single {
+            page.line("one sample", percent(single))?;
+        }
+        page.at_k("pass@k", &self.pass_at)?;
+        page.at_k("maj@k", &self.maj_at)?;
+        if self.without_answer > 0 {
+            page.line("no answer", format!("{} samples", self.without_answer))?;
+        }
+        let engine = &self.engine;
+        page.line(
+            "sampled",
+            format!(
+                "{} tokens in {:.1} s: {:.0} tokens/s",
+                count(engine.tokens_sampled),
+                self.seconds,
+                self.tokens_per_second()
+            ),
+        )?;
+        page.line(
+            "prompts",
+            format!(
+                "{} tokens asked for, {} computed: {:.1} % saved",
+                count(engine.prompt_tokens_logical),
+                count(engine.prompt_tokens_computed),
+                100.0 * self.prompt_saving()
+            ),
+        )?;
+        page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
+        page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
+        if engine.preemptions > 0 {
+            page.line("preempted", format!("{} branches, computed again later", engine.preemptions))?;
+        }
+        Ok(())
+    }
+}
+
+struct Page<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl Page<'_, '_> {
+    fn line(&mut self, name: &str, value: impl Display) -> fmt::Result {
+        writeln!(self.0, "{name:<11} {value}")
+    }
+
+    fn at_k(&mut self, name: &str, estimates: &[AtK]) -> fmt::Result {
+        if estimates.is_empty() {
+            return Ok(());
+        }
+        let mut row = String::new();
+        for AtK { k, estimate, .. } in estimates {
+            write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
+        }
+        self.line(name, row)
+    }
+}
+
+fn percent(estimate: Estimate) -> String {
+    let Estimate { value, low, high } = estimate;
+    format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * value, 100.0 * low, 100.0 * high)
+}
+
+fn versus(ours: u64, theirs: u64, whose: &str) -> String {
+    format!("{}; {} {whose}: {:.1} x", bytes(ours), bytes(theirs), theirs as f64 / ours.max(1) as f64)
+}
+
+/// `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `12.3 MiB`: three figures and a binary unit.
+pub fn bytes(n: u64) -> String {
+    let mut value = n as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].iter();
+    let mut unit = units.next().expect("the list is not empty");
+    while value >= 1000.0 {
+        let Some(larger) = units.next() else { break };
+        value /= 1024.0;
+        unit = larger;
+    }
+    match (*unit, value) {
+        ("B", _) => format!("{n} B"),
+        (_, value) if value < 10.0 => format!("{value:.2} {unit}"),
+        (_, value) if value < 100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1536), "1.50 KiB");
+        assert_eq!(bytes(14 << 20), "14.0 MiB");
+        assert_eq!(bytes(1000 << 20), "0.98 GiB");
+    }
+}

@@ -1,3 +1,6 @@
-//! Floor 8: what the `bench` subcommand measures.
+//! Floor 8: what the `bench` subcommand measures, each figure beside what the machine can do at most in the same run.
 
 pub mod attention;
+pub mod decode;
+pub mod gemm;
+pub mod machine;

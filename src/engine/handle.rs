@@ -99,8 +99,8 @@ impl EngineHandle {
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         for extend in &extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
-                params.check()?;
-                stop.check()?;
+                params.check(self.facts.vocab)?;
+                stop.check(self.facts.vocab)?;
             }
         }
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
@@ -194,9 +194,10 @@ impl Drop for Extension {
 
 /// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends alive
 /// until then, so that whoever sees them close finds the reason.
-pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce()) {
+pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce() -> Result<()>) {
     let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(()) => "all its handles were dropped".to_owned(),
+        Ok(Ok(())) => "all its handles were dropped".to_owned(),
+        Ok(Err(error)) => error.to_string(),
         Err(panic) => panic
             .downcast_ref::<String>()
             .cloned()

@@ -22,6 +22,8 @@ pub struct Metrics {
     pub kv_bytes_read_flat: u64,
     /// Bytes of the pages that branches hold now (what is only cached is not counted).
     pub kv_bytes_held: u64,
+    /// Bytes of the pages that nothing but the cache holds now.
+    pub kv_bytes_cached: u64,
     /// The largest `kv_bytes_held` of any step.
     pub kv_bytes_peak: u64,
     /// At that peak: what the same branches would have held, each with pages of its own.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use crate::engine::handle::{Command, EngineFacts, EngineHandle};
+use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
 use crate::error::Error;
@@ -95,7 +95,10 @@ impl EngineHandle {
         let mut engine =
             Scripted { script, branches: HashMap::new(), growing: Vec::new(), metrics: Metrics::default() };
         std::thread::spawn(move || {
-            super::handle::live(&epitaph, || engine.run(&commands));
+            live(&epitaph, || {
+                engine.run(&commands);
+                Ok(())
+            });
         });
         handle
     }

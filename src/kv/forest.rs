@@ -66,55 +66,58 @@ impl Forest {
 
     /// Checks what the fields' docs promise. `Err` says what is broken and where.
     pub fn check(&self) -> Result<(), String> {
-        if self.row_positions.len() != self.row_segments.len() {
-            return Err(format!(
-                "{} row positions, {} row segments",
-                self.row_positions.len(),
-                self.row_segments.len()
-            ));
+        let rows = self.row_positions.len();
+        if rows != self.row_segments.len() {
+            return Err(format!("{rows} row positions, {} row segments", self.row_segments.len()));
         }
-        // The path from the root to the segment at hand, each with the row from which its next child must go on.
+        // The path from the root to the segment at hand, each with the row with which its next child begins.
         let mut path: Vec<(u32, u32)> = Vec::new();
         let mut next_root_row = 0;
         for (index, segment) in (0u32..).zip(&self.segments) {
-            let broken = |what: &str| Err(format!("segment {index} of the forest: {what}: {segment:?}"));
-            while path.last().is_some_and(|&(at, _)| Some(at) != segment.parent) {
+            while path.last().is_some_and(|&(above, _)| Some(above) != segment.parent) {
                 path.pop();
             }
             let (first_position, next_row) = match path.last_mut() {
                 Some((parent, next)) => (self.segments[*parent as usize].end(), next),
-                None if segment.parent.is_none() => (0, &mut next_root_row),
-                None => return broken("does not follow its parent depth-first"),
+                None => (0, &mut next_root_row),
             };
-            if segment.first_position != first_position || segment.rows.start != *next_row {
-                return broken("begins elsewhere than its parent or elder sibling ends");
-            }
+            let follows = segment.first_position == first_position && segment.rows.start == *next_row;
             *next_row = segment.rows.end;
-            let own = self.own_rows(index as usize);
-            if segment.rows.is_empty() || own.end > segment.rows.end as usize {
-                return broken("has no rows, or a child with rows of its own");
-            }
-            let positions = &self.row_positions[own.clone()];
-            if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p))
-            {
-                return broken("has rows at positions that fall or are not its own");
-            }
-            if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
-                return broken("has rows that name another segment");
-            }
-            let pages = match segment.tokens {
-                0 => 0,
-                _ => (segment.end() - 1) / self.page_tokens - segment.first_position / self.page_tokens + 1,
+            let first_child_row = self.own_rows(index as usize).end;
+            path.push((index, u32::try_from(first_child_row).expect("rows are counted in u32")));
+            let fault = match path.len() == 1 && segment.parent.is_some() || !follows {
+                true => Some("it does not go on where its parent or elder sibling ends"),
+                false => self.fault_within(index),
             };
-            if segment.pages.len() != pages as usize || segment.pages.end as usize > self.pages.len() {
-                return broken("has pages for another number of tokens");
+            if let Some(fault) = fault {
+                return Err(format!("segment {index} of the forest: {fault}: {segment:?}"));
             }
-            let first_child_row = u32::try_from(own.end).expect("rows are counted in u32");
-            path.push((index, first_child_row));
         }
-        match next_root_row as usize == self.row_positions.len() {
+        match next_root_row as usize == rows {
             true => Ok(()),
-            false => Err(format!("{} rows, of which the roots hold {next_root_row}", self.row_positions.len())),
+            false => Err(format!("{rows} rows, of which the roots hold {next_root_row}")),
         }
+    }
+
+    /// What is wrong with the rows and pages of one segment.
+    fn fault_within(&self, index: u32) -> Option<&'static str> {
+        let segment = &self.segments[index as usize];
+        let own = self.own_rows(index as usize);
+        if segment.rows.is_empty() || own.start > own.end || segment.rows.end as usize > self.row_positions.len() {
+            return Some("it has no rows, or rows that do not exist");
+        }
+        let positions = &self.row_positions[own.clone()];
+        if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p)) {
+            return Some("its rows are at positions that fall or are not its own");
+        }
+        if self.row_segments[own].iter().any(|&owner| owner != index) {
+            return Some("its rows name another segment");
+        }
+        let pages = match segment.tokens {
+            0 => 0,
+            _ => (segment.end() - 1) / self.page_tokens - segment.first_position / self.page_tokens + 1,
+        };
+        let exist = segment.pages.end as usize <= self.pages.len();
+        (segment.pages.len() != pages as usize || !exist).then_some("its pages hold another number of tokens")
     }
 }

@@ -1,1 +1,15 @@
-//! (to be written)
+//! Floor 4: Hugging Face folders become one decoder. `config` turns config.json into facts, `layout` says which tensors those
+//! facts ask for, `weights` finds or invents them, and `decoder` runs one forward for all families over a `Backend`; what
+//! distinguishes the families is data. Which tokens run when, and what is drawn from the logits, is the engine's.
+
+mod activations;
+pub mod check;
+pub mod config;
+pub mod decoder;
+mod layout;
+mod parts;
+mod rope;
+pub mod weights;
+
+pub use config::{ModelConfig, ModelFolder};
+pub use decoder::{Decoder, StepBatch};

@@ -16,17 +16,17 @@ pub enum PlanFault {
     #[error("item {item}: its spans do not adjoin at position {position}")]
     Gap { item: usize, position: u32 },
     #[error("item {item}: positions {positions:?} are not on the path of row {row}")]
-    OffPath { item: usize, row: usize, positions: Range<u32> },
+    OffPath { item: usize, row: u32, positions: Range<u32> },
     #[error("item {item}: the pages listed for positions {positions:?} do not hold them")]
     WrongPages { item: usize, positions: Range<u32> },
     #[error("row {row} sees position {position}, which no item covers for it")]
-    Missing { row: usize, position: u32 },
+    Missing { row: u32, position: u32 },
     #[error("row {row} covers position {position} in item {item} again")]
-    Twice { row: usize, position: u32, item: usize },
+    Twice { row: u32, position: u32, item: usize },
     #[error("the tile of position {position} is divided for row {row} before item {item}")]
-    SplitTile { row: usize, position: u32, item: usize },
+    SplitTile { row: u32, position: u32, item: usize },
     #[error("row {row}: its merge list is not the rising list of its items (at item {item})")]
-    MergeList { row: usize, item: usize },
+    MergeList { row: u32, item: usize },
 }
 
 impl AttentionPlan {
@@ -36,8 +36,8 @@ impl AttentionPlan {
         for item in 0..self.items.len() {
             self.check_item(forest, item)?;
         }
-        for row in 0..self.row_positions.len() {
-            self.check_row(row)?;
+        for (row, &position) in (0u32..).zip(&self.row_positions) {
+            self.check_row(row, position)?;
         }
         Ok(())
     }
@@ -110,10 +110,10 @@ impl AttentionPlan {
         }
         let segment = &forest.segments[at as usize];
         if positions.end > segment.end() {
-            return Err(PlanFault::OffPath { item, row: rows.start as usize, positions });
+            return Err(PlanFault::OffPath { item, row: rows.start, positions });
         }
         if rows.end > segment.rows.end {
-            return Err(PlanFault::OffPath { item, row: segment.rows.end as usize, positions });
+            return Err(PlanFault::OffPath { item, row: segment.rows.end, positions });
         }
         let page = |position: u32| (position / self.page_tokens - segment.first_position / self.page_tokens) as usize;
         let held = &forest.pages[segment.pages.start as usize..segment.pages.end as usize];
@@ -125,9 +125,8 @@ impl AttentionPlan {
     }
 
     /// The row's merge list names its items, in rising positions that break between tiles and leave out nothing it sees.
-    fn check_row(&self, row: usize) -> Result<(), PlanFault> {
-        let position = self.row_positions[row];
-        let list = self.merge.offsets[row] as usize..self.merge.offsets[row + 1] as usize;
+    fn check_row(&self, row: u32, position: u32) -> Result<(), PlanFault> {
+        let list = self.merge.offsets[row as usize] as usize..self.merge.offsets[row as usize + 1] as usize;
         let list = self.merge.values.get(list).unwrap_or_default();
         if let Some(falls) = list.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(PlanFault::MergeList { row, item: falls[1] as usize });
@@ -136,7 +135,7 @@ impl AttentionPlan {
         let mut before: Option<Range<u32>> = None;
         for &item in list {
             let item = item as usize;
-            let work = self.items.get(item).filter(|work| work.rows.contains(&(row as u32)));
+            let work = self.items.get(item).filter(|work| work.rows.contains(&row));
             let work = work.ok_or(PlanFault::MergeList { row, item })?;
             let covered = self.positions(work);
             if let Some(above) = before {

@@ -108,11 +108,13 @@ impl Planner {
 
     /// Divides the step's attention; `AttentionPlan::check` states what every result fulfils.
     pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
-        match self {
+        let plan = match self {
             Planner::Flat => flat::plan(forest, hints),
             Planner::SingleLevel => single_level::plan(forest, hints),
             Planner::Tree => tree::plan(forest, hints),
             Planner::Balanced => balanced::plan(forest, hints, &CostModel::CPU),
-        }
+        };
+        debug_assert_eq!(plan.check(forest), Ok(()));
+        plan
     }
 }

@@ -1,26 +1,15 @@
 //! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability or by the grader. `sample`
 //! is the same without choosing: for pass@k.
 
-use petgraph::graph::NodeIndex;
-use serde::{Deserialize, Serialize};
-
 use super::{Job, Outcome, Sample};
 use crate::error::Result;
+use crate::task::BestBy;
 use crate::tree::SamplingTree;
+use petgraph::graph::NodeIndex;
 
-/// What makes a candidate the best. Of equals, the smallest index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum By {
-    /// The largest log-probability of the whole text.
-    Logprob,
-    /// The largest log-probability per token.
-    MeanLogprob,
-    /// The first that the grader accepts; where it accepts none, the largest log-probability per token.
-    Grade,
-}
-
-pub fn best_of_n(tree: &mut SamplingTree, at: NodeIndex, n: usize, by: By, job: &mut Job<'_>) -> Result<Outcome> {
+/// The best by `by`; of equals, the smallest index. `BestBy::Grade`: the first that the grader accepts, or, where it accepts none,
+/// the one with the largest log-probability a token.
+pub fn best_of_n(tree: &mut SamplingTree, at: NodeIndex, n: usize, by: BestBy, job: &mut Job<'_>) -> Result<Outcome> {
     let mut outcome = sample(tree, at, n, job)?;
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
         outcome.chosen = Some(best.index);
@@ -43,12 +32,12 @@ pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut Job<'_
 }
 
 /// Strictly better; samples come by rising index, so that of equals the first stays.
-fn better(by: By, a: &Sample, b: &Sample) -> bool {
+fn better(by: BestBy, a: &Sample, b: &Sample) -> bool {
     let mean = |sample: &Sample| sample.logprob / sample.tokens.max(1) as f64;
     match by {
-        By::Logprob => a.logprob > b.logprob,
-        By::MeanLogprob => mean(a) > mean(b),
-        By::Grade => (a.correct == Some(true), mean(a)) > (b.correct == Some(true), mean(b)) && !right(b),
+        BestBy::Logprob => a.logprob > b.logprob,
+        BestBy::MeanLogprob => mean(a) > mean(b),
+        BestBy::Grade => !right(b) && (right(a), mean(a)) > (false, mean(b)),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::tree::{Event, Extension};
 
-pub use best_of_n::{By, best_of_n, sample};
+pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
 
 /// What a grader and an answer pattern make of a text.
@@ -62,7 +62,7 @@ pub struct Outcome {
     /// Whether the chosen answer is right; `None` where the task has no grader.
     pub correct: Option<bool>,
     /// Answers with their votes, most first; empty where nothing was voted on.
-    pub votes: Vec<(String, usize)>,
+    pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
     /// Candidates stopped before they finished.

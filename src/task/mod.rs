@@ -1,1 +1,174 @@
-//! (to be written)
+//! A task file: which items, what prompt, how to sample, what the answer is and when it is right. This module reads and checks
+//! it and turns items into prompts and texts into answers and verdicts; running it is left to `run`.
+//!
+//! The file is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent, paths are relative to
+//! the file. Unknown keys are errors.
+//!
+//! | key | value |
+//! |---|---|
+//! | `name` | the task's name; default: the file's |
+//! | `model` | the model's folder |
+//! | `items` | a path, a list of items, or `{path, id, format, columns, questions, skip, limit}` |
+//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, template, options}}` |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}` |
+//! | `sampling` | see [`Sampling`] |
+//! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
+//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}` |
+//!
+//! Items are JSON lines, a JSON list or CSV, gzipped or not. `questions` names a field that lists a document's questions: each
+//! becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text as it stands; `item`,
+//! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
+
+mod answer;
+mod file;
+mod grade;
+mod items;
+mod method;
+mod prompt;
+mod records;
+pub mod scaffold;
+pub mod stats;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+pub use answer::Answer;
+pub use grade::Verdict;
+pub use items::Item;
+pub use method::{BestBy, Method, Sampling};
+pub use prompt::Prompt;
+
+use crate::error::{Error, Result};
+use answer::Extractor;
+use file::Source;
+use grade::Grader;
+use items::ItemSource;
+use prompt::PromptTemplate;
+
+/// What the command line says otherwise than the task file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
+    pub set: Vec<String>,
+    pub samples: Option<u32>,
+    pub seed: Option<u64>,
+    /// Relative to the current folder, unlike the task file's own.
+    pub model: Option<PathBuf>,
+}
+
+/// A checked task file.
+#[derive(Debug)]
+pub struct Task {
+    pub path: PathBuf,
+    pub name: String,
+    pub model: Option<PathBuf>,
+    pub method: Method,
+    pub sampling: Sampling,
+    /// The file's JSON with the overrides applied, to be kept beside the results.
+    pub source: Value,
+    items: ItemSource,
+    prompt: PromptTemplate,
+    answer: Option<Extractor>,
+    grade: Option<Grader>,
+}
+
+const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling", "answer", "grade"];
+
+impl Task {
+    /// Reads and checks a task file and the text files that its prompt names; items are not touched.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
+        let mut source = Source::read(path, &overrides.assignments())?;
+        if let Some(samples) = overrides.samples {
+            source.set_samples(samples);
+        }
+        let root = source.root(&KEYS)?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let answer = answer::read(&source, root.get("answer"))?;
+        let grade = Grader::read(&source, root.get("grade"), answer.as_ref().map(|a| a.normalise))?;
+        let model = root.text("model")?.map(|path| source.resolve(path));
+        let task = Task {
+            path: path.to_path_buf(),
+            name: root.text("name")?.map_or(stem, str::to_string),
+            model: overrides.model.clone().or(model),
+            method: Method::read(&source, root.get("method"))?,
+            sampling: Sampling::read(&source, root.get("sampling"))?,
+            items: ItemSource::read(&source, root.get("items"))?,
+            prompt: PromptTemplate::read(&source, root.get("prompt"))?,
+            answer,
+            grade,
+            source: source.value.clone(),
+        };
+        task.check()?;
+        Ok(task)
+    }
+
+    /// What one key demands of another.
+    fn check(&self) -> Result<()> {
+        let missing =
+            |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
+        match self.method {
+            Method::SelfConsistency { .. } if self.answer.is_none() => {
+                Err(missing("answer", "how to find a sample's answer, which `self_consistency` votes on"))
+            }
+            Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
+                Err(missing("grade", "a grader, by which `best_of_n` is to choose"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file that holds the items; the task file itself where they are inline.
+    pub fn items_path(&self) -> &Path {
+        &self.items.path
+    }
+
+    /// The task's items in the file's order, at most `limit` of them, each checked for what the grader needs.
+    pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
+        let mut items = self.items.load(limit)?;
+        if let Some(grader) = &self.grade {
+            for item in &mut items {
+                item.reference = Some(grader.reference(&self.items.path, &item.id, &item.fields)?);
+            }
+        }
+        Ok(items)
+    }
+
+    /// The item's prompt, rendered. An error names the item and the fields that it lacks.
+    pub fn prompt(&self, item: &Item) -> Result<Prompt> {
+        self.prompt.render(item)
+    }
+
+    /// What a sample answers. `None`: it gives no answer, or the task asks for none.
+    pub fn answer(&self, text: &str) -> Option<Answer> {
+        self.answer.as_ref().and_then(|extractor| extractor.extract(text))
+    }
+
+    /// Whether the task says how to find an answer.
+    pub fn has_answers(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// Whether the task says what is right.
+    pub fn is_graded(&self) -> bool {
+        self.grade.is_some()
+    }
+
+    /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to find
+    /// answers, its whole text is taken for one. `None`: the task does not say what is right.
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<Verdict> {
+        let given = match self.answer {
+            Some(_) => answer.map(|a| a.found.as_str()),
+            None => Some(text),
+        };
+        item.reference.as_ref().map(|reference| reference.judge(text, given))
+    }
+}
+
+impl Overrides {
+    /// What is set at a path that every task file has.
+    fn assignments(&self) -> Vec<String> {
+        let seed = self.seed.map(|seed| format!("sampling.seed={seed}"));
+        self.set.iter().cloned().chain(seed).collect()
+    }
+}

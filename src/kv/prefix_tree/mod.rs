@@ -128,6 +128,24 @@ impl PrefixTree {
         self.held
     }
 
+    /// Pages that leases keep, each counted once: all but what is only cached.
+    pub fn leased_pages(&self) -> usize {
+        let mut met = vec![false; self.arena.len()];
+        let leased = |(ix, segment): (usize, &Option<Segment>)| {
+            segment.as_ref().is_some_and(|s| s.leases > 0).then(|| SegmentId::new(ix))
+        };
+        let mut pages = 0;
+        for end in self.arena.iter().enumerate().filter_map(leased) {
+            for id in self.ancestry(end).take_while(|id| !std::mem::replace(&mut met[id.ix()], true)) {
+                let segment = self.at(id);
+                let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
+                let shared = above.is_some() && above == segment.pages.first();
+                pages += segment.pages.len() - usize::from(shared);
+            }
+        }
+        pages
+    }
+
     /// A new open, empty child at the end of `segment`, which is sealed by that. Retained for the caller.
     pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
         let at = self.holder(segment, self.end(segment));

@@ -1,16 +1,34 @@
-//! Linear layers: packed weights (`pack`), the clear loops (`clear`) and the fast paths beside them. Here are the entry points
-//! and the choice between paths; which numbers a path may round is stated at [`crate::backend`].
+//! Linear layers: packed weights (`pack`), the clear loops (`clear`), and the fast path: activations interleaved for the
+//! kernels (`operand`), the walk over rows and panels (`drive`), and one room of kernels an instruction set. Which numbers a
+//! path may round is stated at [`crate::backend`].
+//!
+//! Every output is one chain of multiply-adds over the inputs in rising order, whatever the number of rows: the walk divides
+//! rows and outputs, never the sum.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod clear;
+#[cfg(target_arch = "x86_64")]
+mod drive;
+#[cfg(target_arch = "x86_64")]
+mod operand;
 mod pack;
 
+use super::rows::for_rows;
 use super::{Buffer, Isa};
 use crate::ids::TokenId;
 pub use pack::Matrix;
 
 /// Memory that linear layers reuse from call to call.
 #[derive(Default)]
-pub struct Scratch {}
+pub struct Scratch {
+    #[cfg(target_arch = "x86_64")]
+    drive: drive::Scratch,
+}
 
 /// Whether a linear layer replaces its output or adds to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +40,7 @@ pub enum Into {
 /// `out[r] = table[tokens[r]]`, widened to f32.
 pub fn embed(out: &mut Buffer, table: &Matrix, tokens: &[TokenId]) {
     assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
-    for (row, token) in out.data.chunks_exact_mut(table.cols).zip(tokens) {
-        table.copy_row(token.ix(), row);
-    }
+    for_rows(out, |r, row| table.copy_row(tokens[r].ix(), row));
 }
 
 /// `out[r] = w x[r] (+ bias)`, or the same added to `out`. A row's result does not depend on how many rows there are.
@@ -39,6 +55,21 @@ pub fn linear(
 ) {
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
+    let bias = bias.map(Vec::as_slice);
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kernels) = kernels(isa) {
+        return drive::linear(isa, kernels, &mut scratch.drive, out, x, w, bias, into);
+    }
     let _ = (isa, scratch);
-    clear::linear(out, x, w, bias.map(Vec::as_slice), into);
+    clear::linear(out, x, w, bias, into);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn kernels(isa: Isa) -> Option<&'static drive::Kernels> {
+    match isa {
+        Isa::Clear => None,
+        Isa::Avx2 => Some(&avx2::KERNELS),
+        Isa::Avx512 => Some(&avx512::KERNELS),
+        Isa::Avx512Bf16 => Some(&avx512_bf16::KERNELS),
+    }
 }

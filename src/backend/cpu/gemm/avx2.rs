@@ -1,0 +1,154 @@
+//! Kernels of AVX2, FMA and F16C: a panel is two registers wide; f16 and bf16 weights widen in registers.
+
+use std::arch::x86_64::*;
+
+use super::drive::{Kernel, Kernels, Tile};
+use super::operand::{Operand, ROW_STRIDE};
+use super::pack::PANEL;
+use crate::backend::Dtype;
+
+pub static KERNELS: Kernels = Kernels {
+    rows: 6,
+    panels,
+    operand: |dtype| if dtype == Dtype::Bf16 { Operand::RoundedF32 } else { Operand::F32 },
+    kernel: |dtype, rows, panels| match dtype {
+        Dtype::F32 => kernel::<F32>(rows, panels),
+        Dtype::F16 => kernel::<F16>(rows, panels),
+        Dtype::Bf16 => kernel::<Bf16>(rows, panels),
+    },
+    widen: |_| None,
+};
+
+/// 16 registers: two sums a row and panel, and the weights of one panel.
+fn panels(rows: usize) -> usize {
+    match rows {
+        0..=1 => 4,
+        2..=3 => 2,
+        _ => 1,
+    }
+}
+
+/// How weights lie in a panel.
+trait Weights {
+    /// Words of an operand's row, each one input, that one step takes.
+    const WORDS: usize;
+    /// Bytes of a panel that one step takes.
+    const BYTES: usize;
+
+    /// Word `i` of one step, widened: outputs 0 to 7 and 8 to 15.
+    ///
+    /// # Safety
+    /// `w` is good for `BYTES` bytes; the processor has AVX2 and F16C.
+    unsafe fn load(w: *const u8, i: usize) -> [__m256; 2];
+}
+
+struct F32;
+struct F16;
+struct Bf16;
+
+impl Weights for F32 {
+    const WORDS: usize = 1;
+    const BYTES: usize = 64;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn load(w: *const u8, _: usize) -> [__m256; 2] {
+        // SAFETY: by the caller's promise.
+        unsafe { [_mm256_loadu_ps(w.cast()), _mm256_loadu_ps(w.add(32).cast())] }
+    }
+}
+
+impl Weights for F16 {
+    const WORDS: usize = 1;
+    const BYTES: usize = 32;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn load(w: *const u8, _: usize) -> [__m256; 2] {
+        // SAFETY: by the caller's promise.
+        let [low, high] = unsafe { [_mm_loadu_si128(w.cast()), _mm_loadu_si128(w.add(16).cast())] };
+        [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+    }
+}
+
+impl Weights for Bf16 {
+    const WORDS: usize = 2;
+    const BYTES: usize = 64;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn load(w: *const u8, i: usize) -> [__m256; 2] {
+        // SAFETY: by the caller's promise.
+        let halves = unsafe { [_mm256_loadu_si256(w.cast()), _mm256_loadu_si256(w.add(32).cast())] };
+        let mut wide = [_mm256_setzero_ps(); 2];
+        for (wide, pairs) in wide.iter_mut().zip(halves) {
+            *wide = _mm256_castsi256_ps(if i == 0 {
+                _mm256_slli_epi32::<16>(pairs)
+            } else {
+                _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()))
+            });
+        }
+        wide
+    }
+}
+
+fn kernel<W: Weights>(rows: usize, panels: usize) -> Kernel {
+    macro_rules! one_of {
+        ($($rows:literal x $($panels:literal)+;)+) => {
+            match (rows, panels) {
+                $($(($rows, $panels) => tile::<W, $rows, $panels>,)+)+
+                _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
+            }
+        };
+    }
+    one_of! {
+        1 x 1 4;
+        2 x 1 2;
+        3 x 1 2;
+        4 x 1;
+        5 x 1;
+        6 x 1;
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) {
+    let mut acc = [[[_mm256_setzero_ps(); 2]; PANELS]; ROWS];
+    if tile.resume {
+        for (i, acc) in acc.as_flattened_mut().as_flattened_mut().iter_mut().enumerate() {
+            // SAFETY: the tile has `ROWS * PANELS` panels of sums.
+            *acc = unsafe { _mm256_loadu_ps(tile.sums.add(i * PANEL / 2)) };
+        }
+    }
+    let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
+    let mut ahead = tile.ahead.from;
+    let mut left = tile.words / W::WORDS;
+    while left > 0 {
+        let steps = left.min(tile.ahead.every / W::WORDS);
+        for _ in 0..steps {
+            for i in 0..W::WORDS {
+                for p in 0..PANELS {
+                    // SAFETY: the tile holds `words` words of `PANELS` panels.
+                    let weights = unsafe { W::load(w.add(p * tile.panel_bytes), i) };
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        // SAFETY: the tile holds `words` words of `ROWS` rows.
+                        let x = _mm256_set1_ps(unsafe { *a.add(r * ROW_STRIDE + i) });
+                        acc[p][0] = _mm256_fmadd_ps(x, weights[0], acc[p][0]);
+                        acc[p][1] = _mm256_fmadd_ps(x, weights[1], acc[p][1]);
+                    }
+                }
+            }
+            // SAFETY: at most one past the end of the strips.
+            (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
+        }
+        for p in 0..PANELS {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.ahead.panel_bytes).cast());
+        }
+        ahead = ahead.wrapping_add(64);
+        left -= steps;
+    }
+    for (i, acc) in acc.as_flattened().as_flattened().iter().enumerate() {
+        // SAFETY: the tile has `ROWS * PANELS` panels of sums.
+        unsafe { _mm256_storeu_ps(tile.sums.add(i * PANEL / 2), *acc) };
+    }
+}

@@ -1,0 +1,248 @@
+//! `bench decode`: one prompt, N samples, tokens per second, beside the physical floor of the same shape on the rates that
+//! this machine shows in the same run. Works through the engine as a run does; greedy, and blind to end-of-text, so that
+//! every case does the same work.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::backend::cpu::Cpu;
+use crate::backend::{Backend, Dtype};
+use crate::engine::{
+    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
+};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::plan::Planner;
+use crate::run::Budget;
+
+use super::machine::MachineRates;
+
+/// What `bench decode` is asked to measure.
+#[derive(Clone, Debug)]
+pub struct DecodeOptions {
+    /// Model folder, or a config.json for random weights.
+    pub config: PathBuf,
+    pub random_weights: bool,
+    /// Of random weights; `None`: what the config says, else f32.
+    pub dtype: Option<Dtype>,
+    pub prompt: usize,
+    pub samples: Vec<usize>,
+    pub generate: usize,
+    pub plans: Vec<Planner>,
+    /// Runs of each case.
+    pub repeat: usize,
+    pub json: bool,
+    pub budget: Budget,
+}
+
+/// One case, measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    config: String,
+    dtype: Dtype,
+    device: String,
+    plan: Planner,
+    #[serde(flatten)]
+    case: DecodeCase,
+    runs: Vec<DecodeRun>,
+    /// Medians, tokens per second.
+    prompt_rate: f64,
+    decode_rate: f64,
+    /// What the rates measured in this run allow; see [`floor_rate`].
+    floor_rate: f64,
+    machine: MachineRates,
+    engine: Metrics,
+}
+
+/// Measures every plan x samples, prints a table or JSON lines.
+pub fn main(options: &DecodeOptions) -> Result<()> {
+    if options.repeat == 0 {
+        return Err(Error::value("--repeat", "a number from 1 up", "0"));
+    }
+    let machine = MachineRates::measure(Cpu::new().isa());
+    if !options.json {
+        println!(
+            "{}: {:.0} GFLOP/s f32, {:.0} bf16, {:.1} GB/s of reads",
+            Cpu::new().describe(),
+            machine.f32_gflops,
+            machine.bf16_gflops(),
+            machine.read_gb_per_s
+        );
+        println!(
+            "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
+            "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
+        );
+    }
+    for &plan in &options.plans {
+        for &samples in &options.samples {
+            let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
+            let measured = measure(options, plan, case, machine)?;
+            match options.json {
+                true => println!("{}", serde_json::to_string(&measured).map_err(|e| Error::Internal(e.to_string()))?),
+                false => println!("{measured}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(options: &DecodeOptions, plan: Planner, case: DecodeCase, machine: MachineRates) -> Result<Measured> {
+    let mut backend = Cpu::new();
+    let decoder = load(options, &mut backend)?;
+    let (config, dtype, device) = (decoder.config().clone(), decoder.dtype(), backend.describe());
+    if case.prompt + case.generate > config.context {
+        let what = format!("a prompt of {} and {} generated tokens", case.prompt, case.generate);
+        return Err(Error::ContextTooLong { what, tokens: case.prompt + case.generate, context: config.context });
+    }
+    let own = case.generate + 2 * Cpu::PAGE_TOKENS as usize;
+    let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
+    let engine = Engine::start(backend, decoder, None, options.budget.engine_config(plan, useful))?;
+    let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>()?;
+    Ok(Measured {
+        config: options.config.display().to_string(),
+        dtype,
+        device,
+        plan,
+        case,
+        prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
+        decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
+        floor_rate: floor_rate(&config, dtype, case, &machine),
+        runs,
+        machine,
+        engine: engine.metrics()?,
+    })
+}
+
+fn load(options: &DecodeOptions, backend: &mut Cpu) -> Result<Decoder<Cpu>> {
+    if !options.random_weights {
+        return Decoder::load(backend, &ModelFolder::open(&options.config)?);
+    }
+    let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
+    let config = ModelConfig::from_file(file)?;
+    let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
+    Decoder::random(backend, config, dtype, 1)
+}
+
+/// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
+/// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
+/// longer of its reads and its products; the context is that of the middle of the generation.
+pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine: &MachineRates) -> f64 {
+    let flops = match dtype {
+        Dtype::Bf16 => machine.bf16_gflops(),
+        Dtype::F32 | Dtype::F16 => machine.f32_gflops,
+    } * 1e9;
+    let bandwidth = machine.read_gb_per_s * 1e9;
+    let rows = case.samples as f64;
+    let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
+    let weights = (config.parameters() - lookup) as f64;
+    let linear = (2.0 * weights * rows / flops).max(weights * dtype.bytes() as f64 / bandwidth);
+    let own = case.generate as f64 / 2.0;
+    let context = case.prompt as f64 + own;
+    let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
+    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(dtype) as f64 / bandwidth;
+    rows / (linear + products.max(reads))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DecodeCase { prompt, samples, .. } = self.case;
+        let share = 100.0 * self.decode_rate / self.floor_rate;
+        let plan = format!("{:?}", self.plan).to_lowercase();
+        write!(
+            f,
+            "{plan:<9} {prompt:>7} {samples:>8} {:>12.0} {:>12.0} {:>12.0} {share:>5.0} %",
+            self.prompt_rate, self.decode_rate, self.floor_rate
+        )
+    }
+}
+
+/// One shape to measure.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DecodeCase {
+    pub prompt: usize,
+    pub samples: usize,
+    pub generate: usize,
+}
+
+/// Seconds of one run of a case.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DecodeRun {
+    /// From the prompt's arrival to its first token.
+    pub prompt_seconds: f64,
+    /// From the fork to the last token of the last sample.
+    pub decode_seconds: f64,
+}
+
+impl DecodeCase {
+    pub fn prompt_rate(&self, run: &DecodeRun) -> f64 {
+        self.prompt as f64 / run.prompt_seconds
+    }
+
+    pub fn decode_rate(&self, run: &DecodeRun) -> f64 {
+        (self.samples * self.generate) as f64 / run.decode_seconds
+    }
+
+    /// Samples `generate` tokens from each of `samples` forks of a prompt of its own (`salt` makes prompts differ, so that
+    /// nothing is found in the cache).
+    pub fn run(&self, engine: &EngineHandle, salt: u64) -> Result<DecodeRun> {
+        let started = Instant::now();
+        let root = engine.root(self.prompt_tokens(engine.facts().vocab, salt))?;
+        let first = engine.fork(root, 1)?;
+        drain(engine, &first, 1)?;
+        let prompt_seconds = started.elapsed().as_secs_f64();
+        engine.release(&first);
+
+        let started = Instant::now();
+        let branches = engine.fork(root, self.samples)?;
+        let drawn = drain(engine, &branches, self.generate)?;
+        let decode_seconds = started.elapsed().as_secs_f64();
+        engine.discard(&branches);
+        engine.discard(&[root]);
+        if drawn != self.samples * self.generate {
+            let expected = self.samples * self.generate;
+            return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
+        }
+        Ok(DecodeRun { prompt_seconds, decode_seconds })
+    }
+
+    fn prompt_tokens(&self, vocab: usize, salt: u64) -> Vec<TokenId> {
+        let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
+        (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
+    }
+}
+
+/// Draws exactly `tokens` tokens from each branch; returns how many came.
+fn drain(engine: &EngineHandle, branches: &[BranchId], tokens: usize) -> Result<usize> {
+    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens) };
+    let extends = branches
+        .iter()
+        .map(|&branch| Extend {
+            branch,
+            continuation: Continuation::Sampled {
+                params: SamplingParams::greedy(),
+                stop: stop.clone(),
+                coins: CoinKey::root(0, "bench"),
+            },
+        })
+        .collect();
+    let mut extension = engine.start(extends)?;
+    let mut drawn = 0;
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Token { .. } => drawn += 1,
+            Event::Finished { .. } => {}
+            Event::Failed { error, .. } => return Err(error),
+        }
+    }
+    Ok(drawn)
+}

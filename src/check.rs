@@ -1,0 +1,42 @@
+//! `offshoot check`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
+//! `model::check`'s; this file prints and decides the exit code.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::model::check::{chunks, facts, golden};
+use crate::model::{Decoder, ModelFolder};
+use crate::tokenizer::Tokenizer;
+
+/// Tokens of the text by which chunks are compared: beyond a tile, and no multiple of a page.
+const CHUNK_TOKENS: usize = 150;
+
+/// Prints what the folder holds and how its arithmetic does; fails where a golden is missed or chunks change a bit.
+pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
+    let folder = ModelFolder::open(model)?;
+    print!("{}", facts(&folder)?);
+    match Tokenizer::load(model) {
+        Ok(tokenizer) => println!("{:<12}{} tokens", "tokenizer", tokenizer.vocab_size()),
+        Err(error) => println!("{:<12}none: {error}", "tokenizer"),
+    }
+    let mut backend = Cpu::new();
+    let mut decoder = Decoder::load(&mut backend, &folder)?;
+    println!("{:<12}{}", "device", backend.describe());
+
+    let vocab = decoder.config().vocab;
+    let tokens: Vec<_> =
+        (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
+    let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
+    println!("{:<12}{chunked}", "chunks");
+    let mut passes = chunked.passes();
+    if let Some(file) = golden_file {
+        let report = golden(&mut backend, &mut decoder, file)?;
+        print!("{report}");
+        passes &= report.passes();
+    }
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

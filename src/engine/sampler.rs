@@ -1,0 +1,86 @@
+//! From a branch to the request that draws its next token. The draw itself is the backend's (`Backend::sample` defines the
+//! order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: coins, counts, what is banned.
+
+use std::collections::BTreeMap;
+
+use crate::backend::{Pick, SampleRequest, SeenToken};
+use crate::engine::branch::{Branch, Drawing, Work};
+use crate::ids::TokenId;
+
+/// The tokens of one branch, for its penalties.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TokenCounts(BTreeMap<TokenId, Count>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    drawn: u32,
+    given: bool,
+}
+
+impl TokenCounts {
+    pub fn add(&mut self, token: TokenId, drawn: bool) {
+        let count = self.0.entry(token).or_default();
+        count.drawn += u32::from(drawn);
+        count.given |= !drawn;
+    }
+
+    fn seen(&self) -> Vec<SeenToken> {
+        let seen =
+            |(&token, count): (&TokenId, &Count)| SeenToken { token, sampled: count.drawn, in_prompt: count.given };
+        self.0.iter().map(seen).collect()
+    }
+}
+
+/// What is asked of the logits of the row at `position` of `branch`.
+pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
+    match &branch.work {
+        Work::Draw(drawing) => draw(drawing, branch.tokens.len(), eos),
+        Work::Score(_) | Work::Rest => neutral(Pick::Given(branch.tokens[position + 1])),
+    }
+}
+
+fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
+    let params = &drawing.params;
+    let pick = match params.temperature {
+        0.0 => Pick::Greedy,
+        temperature => Pick::Random {
+            temperature,
+            top_k: params.top_k,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            coin: drawing.coins.coin(u32::try_from(position).expect("positions fit u32, as contexts do")),
+        },
+    };
+    SampleRequest {
+        seen: drawing.counts.as_ref().map_or_else(Vec::new, TokenCounts::seen),
+        repetition_penalty: params.repetition_penalty,
+        frequency_penalty: params.frequency_penalty,
+        presence_penalty: params.presence_penalty,
+        logit_bias: params.logit_bias.clone(),
+        banned: banned(drawing, eos),
+        top_logprobs: params.top_logprobs,
+        ..neutral(pick)
+    }
+}
+
+/// What would end the text too early.
+fn banned(drawing: &Drawing, eos: &[TokenId]) -> Vec<TokenId> {
+    if drawing.logprobs.len() >= drawing.stop.min_tokens {
+        return Vec::new();
+    }
+    let eos = if drawing.stop.ignore_eos { &[] } else { eos };
+    eos.iter().chain(&drawing.stop.tokens).copied().collect()
+}
+
+fn neutral(pick: Pick) -> SampleRequest {
+    SampleRequest {
+        pick,
+        seen: Vec::new(),
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        logit_bias: Vec::new(),
+        banned: Vec::new(),
+        top_logprobs: 0,
+    }
+}

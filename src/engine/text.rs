@@ -1,0 +1,67 @@
+//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it. Turning
+//! tokens into text and finding stops across them is the tokenizer's.
+
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::tokenizer::{StopMatcher, TextStream, Tokenizer};
+
+/// The text drawn after some context.
+pub(super) struct BranchText {
+    /// Absent where there is no tokenizer, so no text.
+    stream: Option<TextStream>,
+    stops: StopMatcher,
+    strings: Vec<String>,
+    shown: String,
+    stopped: bool,
+}
+
+/// What one more token brought.
+pub(super) struct Piece {
+    /// New text that nothing later can take back.
+    pub text: String,
+    /// The stop string that ended the text, if one did.
+    pub stopped_by: Option<String>,
+}
+
+/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is for
+/// special tokens between.
+const CONTEXT: usize = 16;
+
+impl BranchText {
+    /// Continues the text of `context`.
+    pub fn new(
+        tokenizer: Option<&Tokenizer>,
+        context: &[TokenId],
+        strings: Vec<String>,
+        include_stop: bool,
+    ) -> Result<Self> {
+        let last = &context[context.len().saturating_sub(CONTEXT)..];
+        let stream = tokenizer.map(|tokenizer| tokenizer.stream(last));
+        let stops = StopMatcher::new(&strings, include_stop)?;
+        Ok(BranchText { stream, stops, strings, shown: String::new(), stopped: false })
+    }
+
+    /// Adds a token. Unless it may stop, its text is not searched.
+    pub fn push(&mut self, token: TokenId, may_stop: bool) -> Piece {
+        let text = self.stream.as_mut().map_or("", |stream| stream.push(token));
+        let (text, by) = match may_stop {
+            true => {
+                let stopped = self.stops.push(text);
+                (stopped.text, stopped.by)
+            }
+            false => (text.to_owned(), None),
+        };
+        self.shown.push_str(&text);
+        self.stopped = by.is_some();
+        Piece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
+    }
+
+    /// The whole text, cut at the stop; what was held back is certain now.
+    pub fn finish(mut self) -> String {
+        if !self.stopped {
+            self.shown.push_str(&self.stops.finish());
+            self.shown.push_str(self.stream.as_mut().map_or("", TextStream::finish));
+        }
+        self.shown
+    }
+}

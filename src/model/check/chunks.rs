@@ -1,0 +1,53 @@
+//! The promise that chunking changes no bit, held against a model: a text in one step, and in steps of odd sizes.
+
+use std::fmt;
+
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::ids::TokenId;
+
+use super::super::decoder::Decoder;
+use super::sequence::Sequence;
+
+/// Sizes that share no factor with pages or tiles; the last repeats.
+const CHUNKS: [usize; 6] = [1, 2, 5, 3, 17, 7];
+
+/// Printable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkReport {
+    pub tokens: usize,
+    /// Logits whose bits differ, of all positions.
+    pub different: usize,
+}
+
+impl ChunkReport {
+    pub fn passes(&self) -> bool {
+        self.different == 0
+    }
+}
+
+/// Compares the logits of every position of `tokens`, bit by bit.
+pub fn chunks<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: &[TokenId]) -> Result<ChunkReport> {
+    let rows = |chunk: &[TokenId]| 0..u32::try_from(chunk.len()).expect("a step has fewer than 2^32 rows");
+    let whole = Sequence::new(backend, model, tokens.len())?.extend(tokens, rows(tokens))?;
+    let mut sequence = Sequence::new(backend, model, tokens.len())?;
+    let (mut chunked, mut left) = (Vec::with_capacity(whole.len()), tokens);
+    let mut sizes = CHUNKS.iter().chain(std::iter::repeat(&CHUNKS[CHUNKS.len() - 1]));
+    while !left.is_empty() {
+        let size = sizes.next().map_or(left.len(), |&size| size.min(left.len()));
+        let (chunk, rest) = left.split_at(size);
+        chunked.extend(sequence.extend(chunk, rows(chunk))?);
+        left = rest;
+    }
+    let different = whole.iter().zip(&chunked).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+    Ok(ChunkReport { tokens: tokens.len(), different })
+}
+
+impl fmt::Display for ChunkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.different {
+            0 => write!(f, "{} tokens in one step and in chunks: the same bits", self.tokens),
+            n => write!(f, "{} tokens in one step and in chunks: {n} logits differ", self.tokens),
+        }
+    }
+}

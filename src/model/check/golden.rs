@@ -1,0 +1,174 @@
+//! Holds a model's arithmetic against golden cases: the largest difference of logits and of log-probabilities, and whether
+//! the greedy tokens are the same. The golden tokens are fed whatever we would have chosen, so that one flip does not cascade.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::backend::{Backend, Dtype};
+use crate::error::Result;
+use crate::ids::TokenId;
+
+use super::super::decoder::Decoder;
+use super::golden_file::{GoldenCase, read_golden};
+use super::sequence::Sequence;
+
+/// Prompts run in steps of so many tokens (odd, so that steps end anywhere in a page), greedy tokens one by one.
+const PROMPT_CHUNK: usize = 37;
+
+/// Printable.
+#[derive(Clone, Debug)]
+pub struct GoldenReport {
+    pub dtype: Dtype,
+    pub cases: Vec<CaseReport>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CaseReport {
+    pub name: String,
+    /// Largest difference of a logit behind the prompt.
+    pub logits: f32,
+    /// What `logits` may be: see [`tolerance`].
+    pub tolerance: f32,
+    /// Largest difference of a log-probability, of prompt and greedy tokens.
+    pub logprobs: f32,
+    pub greedy: usize,
+    /// Where we would have chosen another token.
+    pub misses: Vec<Miss>,
+}
+
+/// At greedy token `at` the file has `expected` and we `found`, whose logit is larger by `gap`.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    pub at: usize,
+    pub expected: TokenId,
+    pub found: TokenId,
+    pub gap: f32,
+}
+
+/// Compares with all cases of a golden file.
+pub fn golden<B: Backend>(backend: &mut B, model: &mut Decoder<B>, path: &Path) -> Result<GoldenReport> {
+    let cases = read_golden(path, model.config())?;
+    golden_cases(backend, model, &cases)
+}
+
+pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: &[GoldenCase]) -> Result<GoldenReport> {
+    let cases = cases.iter().map(|case| compare(backend, model, case)).collect::<Result<_>>()?;
+    Ok(GoldenReport { dtype: model.dtype(), cases })
+}
+
+/// How far a logit may be from its golden value, where the largest golden logit is `scale`.
+///
+/// f32: 1e-3, about a hundred times what another order of summation makes at a width of some thousands (2^-24 a rounding,
+/// a hundred of them in sequence, logits up to 20).
+/// Otherwise golden values come from f32 arithmetic on the same weights, and ours differ by the rounding of keys, values
+/// and (bf16) activations: at most half a unit, 2^-11 or 2^-8 of each, with a deviation of 0.58 of that. About 8 of them a
+/// layer, and less than a layer's at the end, add up like a random walk: `0.58 * sqrt(8 * (layers + 1))`, here
+/// `2 * sqrt(layers + 1)`. The largest error of a vocabulary is to its deviation as the largest logit is to a logit's, so
+/// that `scale` needs no further factor.
+fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
+    let walk = 2.0 * (layers as f32 + 1.0).sqrt();
+    match dtype {
+        Dtype::F32 => 1e-3,
+        Dtype::F16 => scale * walk / 2048.0,
+        Dtype::Bf16 => scale * walk / 256.0,
+    }
+}
+
+fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCase) -> Result<CaseReport> {
+    let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers);
+    let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
+    let mut logprobs = Largest::default();
+    let mut next = Vec::new();
+    let mut at = 0;
+    for chunk in case.prompt.chunks(PROMPT_CHUNK) {
+        let logits = sequence.extend(chunk, 0..chunk.len() as u32)?;
+        for row in logits.chunks_exact(vocab) {
+            at += 1;
+            if let (Some(token), Some(expected)) = (case.prompt.get(at), case.prompt_logprobs.get(at - 1)) {
+                logprobs.see(logprob(row, *token), *expected);
+            }
+        }
+        next = logits[logits.len() - vocab..].to_vec();
+    }
+    let mut logits = Largest::default();
+    for (token, expected) in &case.logits {
+        logits.see(next[token.ix()], *expected);
+    }
+    let mut misses = Vec::new();
+    for (at, &expected) in case.greedy.iter().enumerate() {
+        let found = likeliest(&next);
+        if found != expected {
+            misses.push(Miss { at, expected, found, gap: next[found.ix()] - next[expected.ix()] });
+        }
+        if let Some(golden) = case.greedy_logprobs.get(at) {
+            logprobs.see(logprob(&next, expected), *golden);
+        }
+        if at + 1 < case.greedy.len() {
+            next = sequence.extend(&[expected], 0..1)?;
+        }
+    }
+    let scale = case.logits.iter().fold(0.0f32, |scale, (_, logit)| scale.max(logit.abs()));
+    Ok(CaseReport {
+        name: case.name.clone(),
+        logits: logits.0,
+        tolerance: tolerance(dtype, layers, scale),
+        logprobs: logprobs.0,
+        greedy: case.greedy.len(),
+        misses,
+    })
+}
+
+/// The largest difference seen; infinite where one was not a number.
+#[derive(Default)]
+struct Largest(f32);
+
+impl Largest {
+    fn see(&mut self, found: f32, expected: f32) {
+        let difference = (found - expected).abs();
+        self.0 = if difference.is_nan() { f32::INFINITY } else { self.0.max(difference) };
+    }
+}
+
+/// Of equals, the smallest id.
+fn likeliest(logits: &[f32]) -> TokenId {
+    let better = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
+    TokenId::new((1..logits.len()).fold(0, better))
+}
+
+fn logprob(logits: &[f32], token: TokenId) -> f32 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
+    (f64::from(logits[token.ix()] - largest) - sum.ln()) as f32
+}
+
+impl CaseReport {
+    /// Log-probabilities are differences of two values that may each be off by the tolerance. Another greedy token is a
+    /// failure in f32; in the smaller dtypes only where the two logits differ by more than roundings explain.
+    pub fn passes(&self, dtype: Dtype) -> bool {
+        let explained = |miss: &Miss| dtype != Dtype::F32 && miss.gap <= 2.0 * self.tolerance;
+        self.logits <= self.tolerance && self.logprobs <= 2.0 * self.tolerance && self.misses.iter().all(explained)
+    }
+}
+
+impl GoldenReport {
+    pub fn passes(&self) -> bool {
+        self.cases.iter().all(|case| case.passes(self.dtype))
+    }
+}
+
+impl fmt::Display for GoldenReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for case in &self.cases {
+            let verdict = if case.passes(self.dtype) { "ok" } else { "FAILS" };
+            writeln!(f, "{verdict:<6}{}", case.name)?;
+            writeln!(f, "      largest difference of logits {:.2e} (at most {:.2e})", case.logits, case.tolerance)?;
+            writeln!(f, "      largest difference of log-probabilities {:.2e}", case.logprobs)?;
+            writeln!(f, "      greedy tokens: {} of {} the same", case.greedy - case.misses.len(), case.greedy)?;
+            if let Some(miss) = case.misses.first() {
+                let Miss { at, expected, found, gap } = miss;
+                writeln!(f, "      first other token: number {at}, {found} for {expected}, ahead by {gap:.2e}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! One sequence alone in its own KV memory, driven through the decoder without an engine: tokens in, logits out.
+
+use std::ops::Range;
+
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::ids::{PageId, SegmentId, TokenId};
+use crate::kv::{Forest, ForestSegment, KvSlot};
+use crate::plan::Planner;
+
+use super::super::decoder::{Decoder, StepBatch};
+
+pub struct Sequence<'a, B: Backend> {
+    backend: &'a mut B,
+    model: &'a mut Decoder<B>,
+    kv: B::Kv,
+    tokens: u32,
+}
+
+impl<'a, B: Backend> Sequence<'a, B> {
+    /// Room for `capacity` tokens.
+    pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
+        let pages = capacity.div_ceil(B::PAGE_TOKENS as usize);
+        let kv = backend.kv(&model.kv_shape(pages))?;
+        Ok(Self { backend, model, kv, tokens: 0 })
+    }
+
+    /// Runs `tokens` in one step behind what ran before. Logits of the rows `wanted`, one after another.
+    pub fn extend(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> Result<Vec<f32>> {
+        let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
+        let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
+        self.tokens += new;
+        let forest = self.forest(&positions);
+        let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
+        let slot =
+            |&position: &u32| KvSlot { page: PageId(position / B::PAGE_TOKENS), slot: position % B::PAGE_TOKENS };
+        let slots = positions.iter().map(slot).collect();
+        let batch = StepBatch { tokens: tokens.to_vec(), positions, slots, wanted: wanted.collect() };
+        let logits = self.model.forward(self.backend, &mut self.kv, &batch, &plans)?;
+        self.backend.read(logits)
+    }
+
+    /// One segment whose page `i` is page `i` of the memory.
+    fn forest(&self, positions: &[u32]) -> Forest {
+        let pages = self.tokens.div_ceil(B::PAGE_TOKENS);
+        let rows = positions.len() as u32;
+        Forest {
+            page_tokens: B::PAGE_TOKENS,
+            segments: vec![ForestSegment {
+                id: SegmentId(0),
+                parent: None,
+                first_position: 0,
+                tokens: self.tokens,
+                pages: 0..pages,
+                rows: 0..rows,
+            }],
+            pages: (0..pages).map(PageId).collect(),
+            row_positions: positions.to_vec(),
+            row_segments: vec![0; positions.len()],
+        }
+    }
+}

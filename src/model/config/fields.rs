@@ -1,0 +1,102 @@
+//! Reads single fields of a JSON object, so that every complaint names file, field, what was expected and what was found.
+//! A `null` counts as absent, as it does in transformers.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Upper bounds of sizes, far above any model that exists (contexts of ten million tokens do), so that a product of two sizes,
+/// a layer count and the bytes of an element cannot overflow.
+pub const LARGEST_WIDTH: usize = 1 << 22;
+pub const LARGEST_CONTEXT: usize = 1 << 24;
+pub const LARGEST_VOCAB: usize = 1 << 24;
+pub const LARGEST_LAYERS: usize = 1 << 12;
+
+/// One JSON object of `path`, at `prefix` ("" or "rope_scaling.").
+pub struct Fields<'a> {
+    path: &'a Path,
+    prefix: String,
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    /// The top object of a file that was parsed as `value`.
+    pub fn of_file(path: &'a Path, value: &'a Value) -> Result<Self> {
+        let object = value.as_object().ok_or_else(|| Error::format(path, "expected a JSON object"))?;
+        Ok(Self { path, prefix: String::new(), object })
+    }
+
+    pub fn value(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether the key is written at all, be it as `null`.
+    pub fn is_written(&self, name: &str) -> bool {
+        self.object.contains_key(name)
+    }
+
+    pub fn error(&self, name: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::field(self.path, format!("{}{name}", self.prefix), expected, found)
+    }
+
+    fn typed<T>(&self, name: &str, expected: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.error(name, expected, shown(value)))
+    }
+
+    /// A whole number from 1 to `largest` (some tools write 4096.0).
+    pub fn size(&self, name: &str, largest: usize) -> Result<Option<usize>> {
+        self.typed(name, &format!("a whole number from 1 to {largest}"), |value| {
+            whole(value).and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=largest).contains(n))
+        })
+    }
+
+    pub fn required_size(&self, name: &str, largest: usize) -> Result<usize> {
+        let expected = || format!("a whole number from 1 to {largest}");
+        self.size(name, largest)?.ok_or_else(|| self.error(name, expected(), "nothing"))
+    }
+
+    /// A whole number from 0.
+    pub fn count(&self, name: &str) -> Result<Option<u64>> {
+        self.typed(name, "a whole number from 0", whole)
+    }
+
+    /// A finite number above 0.
+    pub fn positive(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "a number above 0", |value| value.as_f64().filter(|x| x.is_finite() && *x > 0.0))
+    }
+
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
+        self.typed(name, "true or false", Value::as_bool)
+    }
+
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        self.typed(name, "a string", Value::as_str)
+    }
+
+    pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>> {
+        self.typed(name, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
+        let object = self.typed(name, "an object", Value::as_object)?;
+        Ok(object.map(|object| Fields { path: self.path, prefix: format!("{}{name}.", self.prefix), object }))
+    }
+}
+
+pub fn whole(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|x| x.fract() == 0.0 && (0.0..1e15).contains(x));
+    value.as_u64().or_else(|| float().map(|x| x as u64))
+}
+
+/// A value as an error quotes it: JSON, cut where it is long.
+pub fn shown(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

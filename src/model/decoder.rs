@@ -1,0 +1,264 @@
+//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
+//! A step's rows may belong to any number of sequences; the attention plans say who sees what.
+
+use crate::backend::{Backend, Dtype, HeadKind, KvShape};
+use crate::error::{Error, Result};
+use crate::ids::{LayerIx, TokenId};
+use crate::kv::KvSlot;
+use crate::plan::{AttentionPlan, PlanHints};
+
+use super::activations::{Activations, Stream};
+use super::config::{ModelConfig, ModelFolder};
+use super::layout::{LayerSpec, Layout};
+use super::parts::{Linear, Norm, load_matrix, load_vector};
+use super::rope::Rotary;
+use super::weights::{Checkpoint, RandomWeights, Source};
+
+/// The rows of one step, depth-first: token, absolute position and KV slot of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepBatch {
+    pub tokens: Vec<TokenId>,
+    pub positions: Vec<u32>,
+    pub slots: Vec<KvSlot>,
+    /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
+    pub wanted: Vec<u32>,
+}
+
+pub struct Decoder<B: Backend> {
+    config: ModelConfig,
+    dtype: Dtype,
+    embed: B::Matrix,
+    layers: Vec<Layer<B>>,
+    final_norm: Norm<B>,
+    /// Absent where the embedding table serves.
+    head: Option<B::Matrix>,
+    head_bias: Option<B::Vector>,
+    rotary: Rotary,
+    hints: Vec<PlanHints>,
+    activations: Activations<B>,
+}
+
+struct Layer<B: Backend> {
+    attention_norm: Norm<B>,
+    qkv: Linear<B>,
+    /// Of query heads and of key heads.
+    head_norms: Option<[B::Vector; 2]>,
+    out: Linear<B>,
+    /// Absent where attention and feed-forward share one norm and run in parallel.
+    mlp_norm: Option<Norm<B>>,
+    up: Linear<B>,
+    down: Linear<B>,
+    /// Which of the step's plans is its own.
+    plan: usize,
+}
+
+/// What all layers of a step share.
+struct Step<'a, B: Backend> {
+    config: &'a ModelConfig,
+    rotary: &'a Rotary,
+    batch: &'a StepBatch,
+    plans: &'a [AttentionPlan],
+    kv: &'a mut B::Kv,
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Reads the weights by memory map. All tensors are checked against config.json before the first is packed.
+    pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
+        let layout = Layout::of(&folder.config);
+        let checkpoint = Checkpoint::open(&folder.path)?;
+        checkpoint.verify(&layout)?;
+        let dtype = checkpoint.dtype(&layout)?;
+        Self::build(backend, folder.config.clone(), dtype, &layout, &Source::Checkpoint(checkpoint))
+    }
+
+    /// Weights drawn from `seed`, all of `dtype`.
+    pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
+        let layout = Layout::of(&config);
+        Self::build(backend, config, dtype, &layout, &Source::Random(RandomWeights { dtype, seed }))
+    }
+
+    fn build(backend: &mut B, config: ModelConfig, dtype: Dtype, layout: &Layout, source: &Source) -> Result<Self> {
+        let kinds = config.window_kinds();
+        let plan_of = |layer: usize| kinds.iter().position(|kind| *kind == config.windows[layer]);
+        let layers = layout.layers.iter().enumerate().map(|(ix, spec)| {
+            let plan = plan_of(ix).expect("window_kinds lists the window of every layer");
+            Layer::load(backend, source, spec, config.norm.eps(), plan)
+        });
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(Self {
+            embed: load_matrix(backend, source, std::slice::from_ref(&layout.embed))?,
+            layers,
+            final_norm: Norm::load(backend, source, &layout.final_norm, config.norm.eps())?,
+            head: layout
+                .head
+                .as_ref()
+                .map(|spec| load_matrix(backend, source, std::slice::from_ref(spec)))
+                .transpose()?,
+            head_bias: layout
+                .head_bias
+                .as_ref()
+                .map(|spec| load_vector(backend, source, std::slice::from_ref(spec)))
+                .transpose()?,
+            rotary: Rotary::new(&config.rope),
+            hints: kinds.iter().map(|&window| plan_hints::<B>(&config, dtype, window)).collect(),
+            activations: Activations::new(backend, &config)?,
+            config,
+            dtype,
+        })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Of the matrices, and of keys and values.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// One per window kind of the layers (full attention: one). `forward` wants a plan for each, in this order.
+    pub fn plan_hints(&self) -> &[PlanHints] {
+        &self.hints
+    }
+
+    pub fn kv_shape(&self, pages: usize) -> KvShape {
+        KvShape { layers: self.config.layers, heads: self.config.heads, dtype: self.dtype, pages }
+    }
+
+    pub fn parameters(&self) -> usize {
+        self.config.parameters()
+    }
+
+    pub fn weight_bytes(&self) -> usize {
+        self.config.weight_bytes(self.dtype)
+    }
+
+    pub fn kv_bytes_per_token(&self) -> usize {
+        self.config.kv_bytes_per_token(self.dtype)
+    }
+
+    /// Logits `[batch.wanted.len(), vocab]`; the keys and values of all rows are in `kv` afterwards.
+    pub fn forward(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        batch: &StepBatch,
+        plans: &[AttentionPlan],
+    ) -> Result<&B::Buffer> {
+        self.check(batch, plans)?;
+        let a = &mut self.activations;
+        a.resize(backend, batch.tokens.len(), batch.wanted.len())?;
+        let positions = batch.positions.iter().max().map_or(0, |&last| last as usize + 1);
+        self.rotary.cover(positions);
+        backend.embed(&mut a.all.residual, &self.embed, &batch.tokens);
+        let mut step = Step { config: &self.config, rotary: &self.rotary, batch, plans, kv };
+        let last = self.layers.len() - 1;
+        for (ix, layer) in self.layers.iter().enumerate() {
+            layer.attend(backend, a, LayerIx::new(ix), &mut step);
+            if ix < last {
+                layer.transform(backend, &mut a.all);
+            }
+        }
+        // Behind the last attention, no row reads another: only those whose logits are wanted go on.
+        if !batch.wanted.is_empty() {
+            a.select_wanted(backend, &batch.wanted);
+            self.layers[last].transform(backend, &mut a.wanted);
+            self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
+            let head = self.head.as_ref().unwrap_or(&self.embed);
+            backend.linear(&mut a.logits, &a.wanted.normed, head, self.head_bias.as_ref());
+        }
+        Ok(&self.activations.logits)
+    }
+
+    /// What a backend would panic on. Tokens and lengths come from callers' input, the rest from our own engine.
+    fn check(&self, batch: &StepBatch, plans: &[AttentionPlan]) -> Result<()> {
+        let rows = batch.tokens.len();
+        if let Some(token) = batch.tokens.iter().find(|token| token.ix() >= self.config.vocab) {
+            let expected = format!("below the model's vocabulary of {}", self.config.vocab);
+            return Err(Error::value("token id", expected, token.to_string()));
+        }
+        if let Some(&last) = batch.positions.iter().find(|&&position| position as usize >= self.config.context) {
+            let (what, context) = ("a sequence".to_owned(), self.config.context);
+            return Err(Error::ContextTooLong { what, tokens: last as usize + 1, context });
+        }
+        let fits = rows > 0
+            && batch.positions.len() == rows
+            && batch.slots.len() == rows
+            && batch.wanted.is_sorted()
+            && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
+            && plans.len() == self.hints.len()
+            && plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
+            && plans.iter().all(|plan| plan.row_positions == batch.positions);
+        if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
+    }
+}
+
+fn plan_hints<B: Backend>(config: &ModelConfig, dtype: Dtype, window: Option<u32>) -> PlanHints {
+    let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
+    PlanHints {
+        tile: B::TILE,
+        window,
+        q_heads: small(config.heads.q_heads),
+        kv_heads: small(config.heads.kv_heads),
+        head_dim: small(config.heads.head_dim),
+        kv_element_bytes: small(dtype.bytes()),
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    fn load(backend: &mut B, source: &Source, spec: &LayerSpec, eps: f32, plan: usize) -> Result<Self> {
+        let head_norms = match &spec.head_norms {
+            Some([query, key]) => Some([
+                load_vector(backend, source, std::slice::from_ref(query))?,
+                load_vector(backend, source, std::slice::from_ref(key))?,
+            ]),
+            None => None,
+        };
+        Ok(Self {
+            attention_norm: Norm::load(backend, source, &spec.attention_norm, eps)?,
+            qkv: Linear::load(backend, source, &spec.qkv)?,
+            head_norms,
+            out: Linear::load(backend, source, &spec.out)?,
+            mlp_norm: spec.mlp_norm.as_ref().map(|norm| Norm::load(backend, source, norm, eps)).transpose()?,
+            up: Linear::load(backend, source, &spec.up)?,
+            down: Linear::load(backend, source, &spec.down)?,
+            plan,
+        })
+    }
+
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way.
+    fn attend(&self, backend: &mut B, a: &mut Activations<B>, ix: LayerIx, step: &mut Step<'_, B>) {
+        let heads = step.config.heads;
+        self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
+        self.qkv.apply(backend, &mut a.qkv, &a.all.normed);
+        if let Some([query, key]) = &self.head_norms {
+            let eps = step.config.norm.eps();
+            backend.head_norm(&mut a.qkv, heads, HeadKind::Query, query, eps);
+            backend.head_norm(&mut a.qkv, heads, HeadKind::Key, key, eps);
+        }
+        backend.rope(&mut a.qkv, heads, step.rotary.table(), &step.batch.positions);
+        backend.kv_append(step.kv, ix, &a.qkv, &step.batch.slots);
+        let scale = 1.0 / (heads.head_dim as f32).sqrt();
+        backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, &step.plans[self.plan], scale);
+    }
+
+    /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part
+    /// reads what attention read.
+    fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
+        self.out.add_to(backend, &mut s.residual, &s.attended);
+        if let Some(norm) = &self.mlp_norm {
+            norm.apply(backend, &mut s.normed, &s.residual);
+        }
+        self.up.apply(backend, &mut s.up, &s.normed);
+        match &mut s.gated {
+            Some(gated) => {
+                backend.gated_silu(gated, &s.up);
+                self.down.add_to(backend, &mut s.residual, gated);
+            }
+            None => {
+                backend.gelu(&mut s.up);
+                self.down.add_to(backend, &mut s.residual, &s.up);
+            }
+        }
+    }
+}

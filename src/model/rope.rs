@@ -1,0 +1,177 @@
+//! Tables of cosines and sines for each kind of rope: wavelengths in f64 by the formulas of transformers'
+//! `modeling_rope_utils.py`, then f32. Reading config.json is `config::rope`, turning heads is the backend's.
+
+use std::f64::consts::TAU;
+
+use crate::backend::RopeTable;
+
+use super::config::{RopeConfig, RopeScaling};
+
+/// A table that grows with the positions in use (a whole table for a context of a million tokens would cost half a gigabyte).
+pub struct Rotary {
+    /// Radians per position, one for each pair of elements.
+    frequencies: Vec<f64>,
+    attention_factor: f64,
+    positions: usize,
+    table: RopeTable,
+}
+
+impl Rotary {
+    pub fn new(config: &RopeConfig) -> Self {
+        let attention_factor = match config.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            _ => 1.0,
+        };
+        let table = RopeTable { rotary: config.rotary, cos: Vec::new(), sin: Vec::new() };
+        Self { frequencies: frequencies(config), attention_factor, positions: 0, table }
+    }
+
+    pub fn table(&self) -> &RopeTable {
+        &self.table
+    }
+
+    /// Makes the table reach at least `positions` positions; grows by doubling.
+    pub fn cover(&mut self, positions: usize) {
+        const SMALLEST: usize = 1024;
+        if positions <= self.positions {
+            return;
+        }
+        let target = positions.next_power_of_two().max(SMALLEST);
+        for position in self.positions..target {
+            for frequency in &self.frequencies {
+                let (sin, cos) = (position as f64 * frequency).sin_cos();
+                self.table.cos.push((cos * self.attention_factor) as f32);
+                self.table.sin.push((sin * self.attention_factor) as f32);
+            }
+        }
+        self.positions = target;
+    }
+}
+
+fn frequencies(config: &RopeConfig) -> Vec<f64> {
+    let pairs = config.rotary / 2;
+    let plain = (0..pairs).map(|i| config.theta.powf(-(2.0 * i as f64) / config.rotary as f64));
+    match config.scaling {
+        RopeScaling::Plain => plain.collect(),
+        RopeScaling::Linear { factor } => plain.map(|frequency| frequency / factor).collect(),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => plain
+            .map(|frequency| {
+                // Turns within the original context: many stay, few are stretched, in between is interpolated.
+                let turns = original_context as f64 * frequency / TAU;
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                frequency * (kept + (1.0 - kept) / factor)
+            })
+            .collect(),
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, truncate, .. } => {
+            let (low, high) = yarn_ramp(config, original_context, beta_fast, beta_slow, truncate);
+            plain
+                .enumerate()
+                .map(|(i, frequency)| {
+                    let stretched = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    frequency * (1.0 - stretched + stretched / factor)
+                })
+                .collect()
+        }
+    }
+}
+
+/// Between which pairs yarn goes over from the plain to the stretched frequencies: those that turn `beta_fast` and `beta_slow`
+/// times within the original context.
+fn yarn_ramp(
+    config: &RopeConfig,
+    original_context: usize,
+    beta_fast: f64,
+    beta_slow: f64,
+    truncate: bool,
+) -> (f64, f64) {
+    let rotary = config.rotary as f64;
+    let pair_of = |turns: f64| rotary * (original_context as f64 / (turns * TAU)).ln() / (2.0 * config.theta.ln());
+    let (mut low, mut high) = (pair_of(beta_fast), pair_of(beta_slow));
+    if truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    (low, high) = (low.max(0.0), high.min(rotary - 1.0));
+    // As in transformers, against a division by zero.
+    if low == high { (low, high + 0.001) } else { (low, high) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(scaling: RopeScaling) -> RopeConfig {
+        RopeConfig { theta: 10_000.0, rotary: 16, scaling }
+    }
+
+    fn close(found: &[f64], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            // The expected values carry nine digits.
+            assert!((found - expected).abs() <= 1e-8 * expected.abs(), "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn plain_frequencies_fall_geometrically() {
+        let found = frequencies(&config(RopeScaling::Plain));
+        close(&found, &[1.0, 0.316227766, 0.1, 0.0316227766, 0.01, 0.00316227766, 0.001, 0.000316227766]);
+    }
+
+    #[test]
+    fn linear_scaling_divides_every_frequency() {
+        let plain = frequencies(&config(RopeScaling::Plain));
+        let expected: Vec<f64> = plain.iter().map(|f| f / 4.0).collect();
+        close(&frequencies(&config(RopeScaling::Linear { factor: 4.0 })), &expected);
+    }
+
+    // Expected values of the next two: the formulas of transformers' `_compute_llama3_parameters` and
+    // `_compute_yarn_parameters`, evaluated in f64 outside this crate.
+    #[test]
+    fn llama3_keeps_fast_pairs_and_stretches_slow_ones() {
+        let scaling =
+            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 64 };
+        let expected =
+            [1.0, 0.2443845994, 0.01304225604, 0.003952847075, 0.00125, 0.0003952847075, 0.000125, 3.952847075e-05];
+        close(&frequencies(&config(scaling)), &expected);
+    }
+
+    #[test]
+    fn yarn_goes_over_between_the_two_turn_counts() {
+        let yarn = |truncate| RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 2048,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate,
+            attention_factor: 1.0,
+        };
+        let ends = ([1.0, 0.316227766, 0.1], [0.00025, 7.90569415e-05]);
+        let whole_pairs = [0.02569350599, 0.00625, 0.001383496476];
+        let exact = [0.02387019232, 0.005056971521, 0.0008112903817];
+        for (truncate, middle) in [(true, whole_pairs), (false, exact)] {
+            let expected: Vec<f64> = ends.0.into_iter().chain(middle).chain(ends.1).collect();
+            close(&frequencies(&config(yarn(truncate))), &expected);
+        }
+    }
+
+    #[test]
+    fn table_holds_scaled_cosines_of_every_position_it_covers() {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 64,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            attention_factor: 1.5,
+        };
+        let mut rotary = Rotary::new(&config(scaling));
+        rotary.cover(10);
+        let before = rotary.table().cos.clone();
+        rotary.cover(3000);
+        assert_eq!(rotary.table().cos[..before.len()], before[..]);
+        assert!(rotary.table().cos.len() >= 3000 * 8);
+        assert_eq!(rotary.table().cos[0], 1.5);
+        let expected = (1.5 * (2999.0 * rotary.frequencies[3]).sin()) as f32;
+        assert_eq!(rotary.table().sin[2999 * 8 + 3], expected);
+    }
+}

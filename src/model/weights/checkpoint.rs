@@ -1,0 +1,229 @@
+//! The tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names. `verify` holds
+//! all of them against a layout before anything is packed, so that a misfit is told at once and not after ten gigabytes.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorInfo;
+use serde_json::Value;
+
+use crate::backend::Dtype;
+use crate::error::{Error, Result};
+
+use super::super::config::read_json;
+use super::super::layout::{Layout, TensorSpec};
+use super::Tensor;
+use super::safetensors_file::SafetensorsFile;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Checkpoints of a whole causal language model have it before every name but `lm_head`; those of the bare decoder do not.
+const PREFIX: &str = "model.";
+
+pub struct Checkpoint {
+    files: Vec<SafetensorsFile>,
+    /// Tensor -> index into `files`, by the name in the file.
+    places: HashMap<String, usize>,
+    /// What complaints about the checkpoint as a whole name.
+    path: PathBuf,
+    prefixed: bool,
+}
+
+impl Checkpoint {
+    pub fn open(folder: &Path) -> Result<Self> {
+        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
+        let (path, files, places) = if single.is_file() {
+            let file = SafetensorsFile::open(single.clone())?;
+            let places = file.names().into_iter().map(|name| (name, 0)).collect();
+            (single, vec![file], places)
+        } else if index.is_file() {
+            let (files, places) = open_indexed(folder, &index)?;
+            (index, files, places)
+        } else {
+            return Err(no_weights(folder));
+        };
+        let prefixed = places.keys().any(|name| name.starts_with(PREFIX));
+        Ok(Self { files, places, path, prefixed })
+    }
+
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    pub fn tensors(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Bytes of all tensors in all files.
+    pub fn bytes(&self) -> usize {
+        self.files.iter().map(SafetensorsFile::data_len).sum()
+    }
+
+    /// Tensors of each element type.
+    pub fn dtypes(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (name, &file) in &self.places {
+            if let Some(info) = self.files[file].info(name) {
+                *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Whether every tensor of `layout` is there with its shape, in a dtype we compute in, and nothing that the layout leaves
+    /// out would have changed the result.
+    pub fn verify(&self, layout: &Layout) -> Result<()> {
+        for spec in layout.tensors() {
+            self.find(spec)?;
+        }
+        for stacked in layout.layers.iter().flat_map(|layer| layer.linears()) {
+            let first = self.find(&stacked.weights[0])?;
+            for spec in &stacked.weights[1..] {
+                let found = self.find(spec)?;
+                if found.dtype != first.dtype {
+                    let expected =
+                        format!("{:?} as {}, with which it is stacked", first.dtype, stacked.weights[0].name);
+                    return Err(self.misfit(found.file, &spec.name, expected, format!("{:?}", found.dtype)));
+                }
+            }
+        }
+        self.refuse_unread(layout)
+    }
+
+    /// The dtype of the matrices, and with it that of keys and values.
+    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
+        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        Ok(self.find(spec)?.dtype)
+    }
+
+    pub fn tensor(&self, spec: &TensorSpec) -> Result<Tensor<'_>> {
+        let found = self.find(spec)?;
+        let bytes = Cow::Borrowed(found.file.bytes(found.info));
+        Ok(Tensor { dtype: found.dtype, rows: spec.rows(), cols: spec.cols(), bytes })
+    }
+
+    /// See `Source::release`.
+    pub fn release(&self, spec: &TensorSpec) {
+        if let Ok(found) = self.find(spec) {
+            found.file.release(found.info);
+        }
+    }
+
+    fn find(&self, spec: &TensorSpec) -> Result<Found<'_>> {
+        let name = self.name_in_file(&spec.name);
+        let place = self.places.get(name).and_then(|&file| Some((&self.files[file], self.files[file].info(name)?)));
+        let Some((file, info)) = place else {
+            let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
+            return Err(Error::Tensor {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                expected: format!("{}{tied}", spec.describe_shape()),
+                found: "nothing".to_owned(),
+            });
+        };
+        if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
+            return Err(self.misfit(file, name, spec.describe_shape(), format!("{:?}", info.shape)));
+        }
+        let dtype = match info.dtype {
+            safetensors::Dtype::F32 => Dtype::F32,
+            safetensors::Dtype::F16 => Dtype::F16,
+            safetensors::Dtype::BF16 => Dtype::Bf16,
+            other => return Err(self.misfit(file, name, "F32, F16 or BF16".to_owned(), format!("{other:?}"))),
+        };
+        Ok(Found { file, info, dtype })
+    }
+
+    fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
+        Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
+    }
+
+    fn name_in_file<'a>(&self, name: &'a str) -> &'a str {
+        if self.prefixed { name } else { name.strip_prefix(PREFIX).unwrap_or(name) }
+    }
+
+    /// A tensor inside a layer (or a bias of the output) that the config has no place for would silently be left out of the
+    /// arithmetic: that is an error. Tables that are computed anyway, a copy of the tied embedding and foreign heads are not.
+    fn refuse_unread(&self, layout: &Layout) -> Result<()> {
+        let read: HashSet<&str> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
+        let mut unread: Vec<&str> =
+            self.places.keys().map(String::as_str).filter(|name| !read.contains(name)).collect();
+        unread.sort_unstable();
+        let layers = self.name_in_file("model.layers.");
+        for name in unread {
+            let computed = ["rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "attn.bias"];
+            if computed.iter().any(|end| name.ends_with(end)) || name == "lm_head.weight" {
+                continue;
+            }
+            let (file, places) = (&self.files[self.places[name]], layout.layers.len());
+            if name.starts_with(layers) || name == "lm_head.bias" {
+                let expected =
+                    format!("nothing of this name by config.json (num_hidden_layers {places}, its biases and norms)");
+                let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
+                return Err(self.misfit(file, name, expected, format!("a tensor{shape}")));
+            }
+            log::warn!("{}: tensor `{name}` is not part of the model and is left out", file.path().display());
+        }
+        Ok(())
+    }
+}
+
+struct Found<'a> {
+    file: &'a SafetensorsFile,
+    info: &'a TensorInfo,
+    dtype: Dtype,
+}
+
+type Places = HashMap<String, usize>;
+
+fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Places)> {
+    let json = read_json(index)?;
+    let Some(map) = json.get("weight_map").and_then(Value::as_object) else {
+        return Err(Error::field(
+            index,
+            "weight_map",
+            "an object from tensor names to file names",
+            "nothing of the kind",
+        ));
+    };
+    let (mut files, mut places, mut numbers) = (Vec::new(), Places::new(), HashMap::new());
+    for (tensor, file) in map {
+        let Some(file) = file.as_str() else {
+            return Err(Error::field(index, format!("weight_map.{tensor}"), "a file name", file.to_string()));
+        };
+        let number = match numbers.get(file) {
+            Some(&number) => number,
+            None => {
+                let path = folder.join(file);
+                if !path.is_file() {
+                    let (field, expected) = (format!("weight_map.{tensor}"), "a file in the same folder");
+                    return Err(Error::field(index, field, expected, format!("{file}, which is not there")));
+                }
+                files.push(SafetensorsFile::open(path)?);
+                numbers.insert(file, files.len() - 1);
+                files.len() - 1
+            }
+        };
+        if files[number].info(tensor).is_none() {
+            return Err(Error::Tensor {
+                path: files[number].path().to_path_buf(),
+                tensor: tensor.clone(),
+                expected: format!("the tensor that {INDEX} says is here"),
+                found: "nothing".to_owned(),
+            });
+        }
+        places.insert(tensor.clone(), number);
+    }
+    Ok((files, places))
+}
+
+/// Says what is there instead, where it looks like weights in another format.
+fn no_weights(folder: &Path) -> Error {
+    let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let other = others
+        .filter_map(|name| name.into_string().ok())
+        .find(|name| [".bin", ".pth", ".pt", ".gguf", ".ckpt"].iter().any(|end| name.ends_with(end)));
+    let found = other.map_or_else(|| "neither".to_owned(), |name| format!("{name}, a format that is not read"));
+    Error::format(folder, format!("expected {SINGLE} or {INDEX}, found {found}"))
+}

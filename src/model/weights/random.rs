@@ -1,0 +1,61 @@
+//! Weights drawn from a seed, for benchmarks and tests: each element depends on seed, tensor name and index alone.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use crate::backend::Dtype;
+
+use super::super::layout::TensorSpec;
+use super::Tensor;
+
+pub struct RandomWeights {
+    pub dtype: Dtype,
+    pub seed: u64,
+}
+
+impl RandomWeights {
+    /// Uniform around zero with variance `1 / in` (so that activations neither grow nor fade from layer to layer); norm
+    /// weights lie around one, biases within 0.1 of zero.
+    pub fn tensor(&self, spec: &TensorSpec) -> Tensor<'static> {
+        let (centre, reach) = match spec.shape.len() {
+            2 => (0.0, (3.0 / spec.cols() as f32).sqrt()),
+            _ if spec.name.ends_with(".bias") => (0.0, 0.1),
+            _ => (1.0, 0.1),
+        };
+        let stream = mix(self.seed ^ hash(&spec.name));
+        let value = |i: usize| centre + reach * unit(stream.wrapping_add(i as u64));
+        let width = self.dtype.bytes();
+        let mut bytes = vec![0; spec.elements() * width];
+        const CHUNK: usize = 1 << 14;
+        bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
+            for (i, element) in bytes.chunks_exact_mut(width).enumerate() {
+                let x = value(chunk * CHUNK + i);
+                match self.dtype {
+                    Dtype::F32 => element.copy_from_slice(&x.to_le_bytes()),
+                    Dtype::F16 => element.copy_from_slice(&half::f16::from_f32(x).to_le_bytes()),
+                    Dtype::Bf16 => element.copy_from_slice(&half::bf16::from_f32(x).to_le_bytes()),
+                }
+            }
+        });
+        Tensor { dtype: self.dtype, rows: spec.rows(), cols: spec.cols(), bytes: Cow::Owned(bytes) }
+    }
+}
+
+/// Uniform in [-1, 1), of the upper 24 bits.
+fn unit(counter: u64) -> f32 {
+    (mix(counter) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014) after one step of its counter.
+fn mix(counter: u64) -> u64 {
+    let mut z = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// FNV-1a: the same in every version of the compiler, so that a seed means the same weights for ever.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

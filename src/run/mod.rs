@@ -1,0 +1,135 @@
+//! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one driver
+//! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
+
+pub mod demo;
+mod dry_run;
+mod prepare;
+mod progress;
+mod summary;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::engine::{Engine, EngineConfig, EngineHandle};
+use crate::error::{Error, Result};
+use crate::journal::{Journal, fresh_folder};
+use crate::model::{Decoder, ModelFolder};
+use crate::plan::Planner;
+use crate::report::Summary;
+use crate::tokenizer::Tokenizer;
+
+pub use prepare::{ItemPrompt, Prepared};
+use progress::Progress;
+
+/// What a run is asked to do.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// `None`: the bundled demo.
+    pub task: Option<PathBuf>,
+    pub model: Option<PathBuf>,
+    pub limit: Option<usize>,
+    pub samples: Option<u32>,
+    pub seed: Option<u64>,
+    /// `key=value` changes to the task file.
+    pub set: Vec<String>,
+    pub plan: Planner,
+    pub out: Option<PathBuf>,
+    /// Also write each item's sampling tree.
+    pub trees: bool,
+    pub dry_run: bool,
+    pub budget: Budget,
+}
+
+/// The engine's budgets.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Most rows of one step.
+    pub max_rows: usize,
+    /// Bytes for keys and values; `None`: half of the free memory.
+    pub kv_bytes: Option<usize>,
+}
+
+/// A model in memory, and the engine that runs it.
+pub struct Loaded {
+    pub engine: EngineHandle,
+    pub seconds_loading: f64,
+}
+
+/// Runs what `options` ask for; Ctrl-C sets `interrupted`.
+pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+    let Some(path) = &options.task else { return demo::run(options, interrupted) };
+    let prepared = Prepared::new(path, options)?;
+    if options.dry_run {
+        print!("{}", dry_run::report(&prepared, options)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let folder = options.out.clone().unwrap_or_else(|| fresh_folder(&PathBuf::from("runs").join(&prepared.task.name)));
+    let journal = Journal::create(&folder)?;
+    journal.file("task.json", &format!("{:#}\n", prepared.task.source))?;
+    let loaded = load(&prepared, options)?;
+    let progress = Progress::new(prepared.prompts.len());
+    let run = worker::work(&prepared, &loaded, options, Some(&journal), &progress, interrupted);
+    progress.finish();
+    let run = run?;
+    journal.file("summary.json", &pretty(&run.summary)?)?;
+    print!("{}", run.summary);
+    println!("{:<11} {}", "results", folder.display());
+    match run.ended {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// A model folder ready to sample from, with the default budgets: for programs of one's own.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let folder = ModelFolder::open(model)?;
+    let tokenizer = Arc::new(Tokenizer::load(model)?);
+    let mut backend = Cpu::new();
+    let decoder = Decoder::load(&mut backend, &folder)?;
+    let config = Budget::default().engine_config(Planner::default(), usize::MAX);
+    Ok((Engine::start(backend, decoder, Some(tokenizer.clone()), config)?, tokenizer))
+}
+
+/// Loads the model and starts its engine, with as much KV memory as the budget allows and the job can use.
+pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
+    let started = Instant::now();
+    let mut backend = Cpu::new();
+    let decoder = Decoder::load(&mut backend, &prepared.folder)?;
+    let in_flight = worker::in_flight(prepared, options.budget.max_rows);
+    let useful = prepared.most_kv_tokens(in_flight, Cpu::PAGE_TOKENS as usize) * decoder.kv_bytes_per_token();
+    let config = options.budget.engine_config(options.plan, useful);
+    let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
+    Ok(Loaded { engine, seconds_loading: started.elapsed().as_secs_f64() })
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { max_rows: 512, kv_bytes: None }
+    }
+}
+
+impl Budget {
+    /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
+    pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
+        let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
+        EngineConfig { max_rows: self.max_rows, planner, pool_bytes, ..EngineConfig::default() }
+    }
+}
+
+/// Bytes of memory that programs can still take.
+fn free_memory() -> usize {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    usize::try_from(system.available_memory()).unwrap_or(usize::MAX)
+}
+
+fn pretty(summary: &Summary) -> Result<String> {
+    let text = serde_json::to_string_pretty(summary);
+    text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the summary is not JSON: {error}")))
+}

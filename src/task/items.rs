@@ -1,0 +1,180 @@
+//! The items of a task: which records of which file, their ids, and the expansion of documents into one item a question.
+//! Fields are kept as JSON; what is made of them is left to prompt and grade.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use super::file::{Section, Source, describe, listed};
+use super::grade::Reference;
+use super::records::{self, FORMATS, Format, Place, Record};
+use crate::error::{Error, Result};
+
+/// One problem of a task.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Unique in the task; coins and results are keyed by it.
+    pub id: String,
+    /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
+    pub index: usize,
+    pub fields: Map<String, Value>,
+    /// What the task's grader compares with.
+    pub(super) reference: Option<Reference>,
+}
+
+/// The task file's key `items`.
+#[derive(Debug)]
+pub(super) struct ItemSource {
+    /// The items file; for inline items the task file itself.
+    pub path: PathBuf,
+    from: From,
+    id: Option<String>,
+    /// The field that lists a document's questions.
+    questions: Option<String>,
+    skip: usize,
+    limit: Option<usize>,
+}
+
+#[derive(Debug)]
+enum From {
+    Inline(Vec<Value>),
+    File { format: Format, columns: Option<Vec<String>> },
+}
+
+const KEYS: [&str; 7] = ["path", "id", "format", "columns", "questions", "skip", "limit"];
+
+impl ItemSource {
+    pub fn read(source: &Source, value: Option<&Value>) -> Result<ItemSource> {
+        match value {
+            Some(Value::String(path)) => {
+                let path = source.resolve(path);
+                let from = From::File { format: format_of(source, &path, None)?, columns: None };
+                Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
+            }
+            Some(Value::Array(list)) => {
+                let (path, from) = (source.path.clone(), From::Inline(list.clone()));
+                Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
+            }
+            Some(object @ Value::Object(_)) => Self::read_object(source, object),
+            other => Err(source.wrong("items", "a path, a list of items, or an object with `path`", other)),
+        }
+    }
+
+    fn read_object(source: &Source, object: &Value) -> Result<ItemSource> {
+        let section = Section::open(source, "items".to_string(), object, &KEYS)?;
+        section.need("path", "a path, relative to the task file")?;
+        let path = source.resolve(section.text("path")?.expect("`need` found it"));
+        let format = format_of(source, &path, section.text("format")?)?;
+        let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
+        if columns.is_some() && format != Format::Csv {
+            return Err(section.wrong("columns", "no column names, which only a CSV file without a header needs"));
+        }
+        Ok(ItemSource {
+            path,
+            from: From::File { format, columns },
+            id: section.text("id")?.map(str::to_string),
+            questions: section.text("questions")?.map(str::to_string),
+            skip: section.count("skip", 0)?.unwrap_or(0) as usize,
+            limit: section.count("limit", 1)?.map(|n| n as usize),
+        })
+    }
+
+    /// The items, `limit` of them at most (and of the task file's own limit), in the file's order.
+    pub fn load(&self, limit: Option<usize>) -> Result<Vec<Item>> {
+        let most = limit.into_iter().chain(self.limit).min().unwrap_or(usize::MAX);
+        let mut items = Vec::new();
+        let mut places: HashMap<String, Place> = HashMap::new();
+        let mut index = 0;
+        'file: for record in self.records()? {
+            let (place, fields) = record?;
+            let id = self.id_of(&fields, place, index)?;
+            if let Some(first) = places.insert(id.clone(), place) {
+                return Err(Error::format(
+                    &self.path,
+                    format!("{place}: the id `{id}` occurs twice, first at {first}"),
+                ));
+            }
+            for (id, fields) in self.expand(id, fields, place)? {
+                if items.len() == most {
+                    break 'file;
+                }
+                if index >= self.skip {
+                    items.push(Item { id, index, fields, reference: None });
+                }
+                index += 1;
+            }
+        }
+        if items.is_empty() {
+            let skipped = if index > 0 { format!(" after skipping {}", self.skip) } else { String::new() };
+            return Err(Error::format(&self.path, format!("no items{skipped}")));
+        }
+        Ok(items)
+    }
+
+    fn records(&self) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+        match &self.from {
+            From::Inline(list) => Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok))),
+            From::File { format, columns } => records::records(&self.path, *format, columns.as_deref()),
+        }
+    }
+
+    /// The id field's text; without an id field, the number of items before this one.
+    fn id_of(&self, fields: &Map<String, Value>, place: Place, index: usize) -> Result<String> {
+        let Some(name) = &self.id else { return Ok(index.to_string()) };
+        match fields.get(name) {
+            Some(Value::String(id)) => Ok(id.clone()),
+            Some(Value::Number(id)) => Ok(id.to_string()),
+            other => {
+                let found = other.map_or_else(|| format!("the fields {}", names(fields)), describe);
+                Err(Error::field(&self.path, name, format!("an id, a string or a number, at {place}"), found))
+            }
+        }
+    }
+
+    /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields and
+    /// the question's own (a question that is a string is the field `question`); anything else as itself.
+    fn expand(
+        &self,
+        id: String,
+        fields: Map<String, Value>,
+        place: Place,
+    ) -> Result<Vec<(String, Map<String, Value>)>> {
+        let Some(name) = &self.questions else { return Ok(vec![(id, fields)]) };
+        let mut document = fields;
+        let wrong = |found| Error::field(&self.path, name, format!("a list of questions at {place}"), found);
+        let questions = match document.shift_remove(name) {
+            Some(Value::Array(questions)) => questions,
+            Some(other) => return Err(wrong(describe(&other))),
+            None => return Err(wrong(format!("the fields {}", names(&document)))),
+        };
+        let expanded = questions.into_iter().enumerate().map(|(ix, question)| {
+            let mut fields = document.clone();
+            match question {
+                Value::Object(own) => fields.extend(own),
+                Value::String(text) => drop(fields.insert("question".to_string(), Value::String(text))),
+                other => return Err(wrong(format!("{} in it", describe(&other)))),
+            }
+            Ok((format!("{id}/{ix}"), fields))
+        });
+        expanded.collect()
+    }
+}
+
+fn format_of(source: &Source, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
+    let known = listed(&FORMATS.map(|(name, _)| name));
+    match named {
+        Some(name) => Format::named(name).ok_or_else(|| {
+            Error::field(&source.path, "items.format", format!("one of {known}"), format!("\"{name}\""))
+        }),
+        None => Format::of(path).ok_or_else(|| {
+            let expected = format!("a file that ends in one of {known} (or .gz behind them), or `format` beside it");
+            Error::field(&source.path, "items.path", expected, path.display().to_string())
+        }),
+    }
+}
+
+/// The names of an item's fields, for an error.
+pub(super) fn names(fields: &Map<String, Value>) -> String {
+    listed(&fields.keys().collect::<Vec<_>>())
+}

@@ -1,0 +1,204 @@
+//! What a task does with its samples, and how they are drawn: the keys `method` and `sampling`, read and range-checked.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::file::{Section, Source, listed};
+use crate::error::Result;
+
+/// How an item's answer is made from its samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// The most frequent answer wins; where `stop_when_decided`, samples that can no longer change it are not drawn.
+    SelfConsistency { samples: u32, stop_when_decided: bool },
+    /// One sample is chosen by a measure of the sample itself.
+    BestOfN { samples: u32, by: BestBy },
+    /// Samples are drawn and graded, none is chosen (pass@k).
+    Sample { samples: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BestBy {
+    /// Log-probability of the whole sample, in nats.
+    Logprob,
+    /// Log-probability a token, in nats.
+    MeanLogprob,
+    /// The task's grader: a right sample is better than a wrong one.
+    Grade,
+}
+
+const METHODS: [&str; 3] = ["self_consistency", "best_of_n", "sample"];
+const MEASURES: [(&str, BestBy); 3] =
+    [("logprob", BestBy::Logprob), ("mean_logprob", BestBy::MeanLogprob), ("grade", BestBy::Grade)];
+
+impl Method {
+    pub fn samples(&self) -> u32 {
+        match *self {
+            Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
+                samples
+            }
+        }
+    }
+
+    /// The method's key in the task file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Method::SelfConsistency { .. } => METHODS[0],
+            Method::BestOfN { .. } => METHODS[1],
+            Method::Sample { .. } => METHODS[2],
+        }
+    }
+
+    pub(super) fn read(source: &Source, value: Option<&Value>) -> Result<Method> {
+        let expected = format!("exactly one of {} with its settings", listed(&METHODS));
+        let Some(value) = value else { return Err(source.wrong("method", expected, None)) };
+        let section = Section::open(source, "method".to_string(), value, &METHODS)?;
+        let keys: Vec<&str> = section.keys().collect();
+        let [name] = keys[..] else {
+            return Err(crate::Error::field(&source.path, "method", expected, format!("{} of them", keys.len())));
+        };
+        let inside = section.get(name).expect("`keys` lists what is there");
+        let open = |keys| Section::open(source, section.field(name), inside, keys);
+        match name {
+            "self_consistency" => {
+                let s = open(&["samples", "stop_when_decided"])?;
+                Ok(Method::SelfConsistency { samples: samples(&s)?, stop_when_decided: s.flag("stop_when_decided")? })
+            }
+            "best_of_n" => {
+                let s = open(&["samples", "by"])?;
+                Ok(Method::BestOfN { samples: samples(&s)?, by: measure(&s)? })
+            }
+            _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
+        }
+    }
+}
+
+fn samples(section: &Section) -> Result<u32> {
+    section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
+}
+
+fn measure(section: &Section) -> Result<BestBy> {
+    let wrong = || section.wrong("by", format!("one of {}", listed(&MEASURES.map(|(name, _)| name))));
+    let Some(given) = section.text("by")? else { return Err(wrong()) };
+    MEASURES.iter().find(|(name, _)| *name == given).map(|(_, by)| *by).ok_or_else(wrong)
+}
+
+/// How tokens are drawn and when a sample ends. `None` switches a filter off.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sampling {
+    /// 0 takes the most probable token.
+    pub temperature: f32,
+    pub top_k: Option<u32>,
+    /// In (0, 1]; 1 keeps every token.
+    pub top_p: f32,
+    /// In [0, 1); 0 keeps every token.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that have occurred; 1 does nothing.
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    pub max_tokens: u32,
+    /// No end of text and no stop before that many tokens.
+    pub min_tokens: u32,
+    /// The sample ends before the first of these strings.
+    pub stop: Vec<String>,
+    /// The text keeps the stop string that ended it.
+    pub include_stop: bool,
+    pub stop_token_ids: Vec<u32>,
+    /// The model's end of text does not end a sample.
+    pub ignore_eos: bool,
+    /// Log-probabilities of that many best tokens are reported at each position, beside the sampled one's.
+    pub logprobs: Option<u32>,
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            max_tokens: 256,
+            min_tokens: 0,
+            stop: Vec::new(),
+            include_stop: false,
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            seed: 0,
+        }
+    }
+}
+
+const SAMPLING_KEYS: [&str; 15] = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "include_stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "logprobs",
+    "seed",
+];
+
+/// The most log-probabilities that may be asked for at a position (OpenAI's bound for chat).
+const MOST_LOGPROBS: u32 = 20;
+
+impl Sampling {
+    pub(super) fn read(source: &Source, value: Option<&Value>) -> Result<Sampling> {
+        let default = Sampling::default();
+        let Some(value) = value else { return Ok(default) };
+        let s = Section::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
+        let real = |key, expected, ok: &dyn Fn(f64) -> bool, default| {
+            s.real(key, expected, ok).map(|x| x.map_or(default, |x| x as f32))
+        };
+        let penalty = |x: f64| (-2.0..=2.0).contains(&x);
+        let sampling = Sampling {
+            temperature: real("temperature", "a number of at least 0", &|x| x >= 0.0, default.temperature)?,
+            top_k: s.count("top_k", 1)?,
+            top_p: real("top_p", "a number above 0, at most 1", &|x| x > 0.0 && x <= 1.0, default.top_p)?,
+            min_p: real("min_p", "a number of at least 0, below 1", &|x| (0.0..1.0).contains(&x), default.min_p)?,
+            repetition_penalty: real("repetition_penalty", "a number above 0", &|x| x > 0.0, 1.0)?,
+            frequency_penalty: real("frequency_penalty", "a number from -2 to 2", &penalty, 0.0)?,
+            presence_penalty: real("presence_penalty", "a number from -2 to 2", &penalty, 0.0)?,
+            max_tokens: s.count("max_tokens", 1)?.unwrap_or(default.max_tokens),
+            min_tokens: s.count("min_tokens", 0)?.unwrap_or(0),
+            stop: s.texts("stop")?,
+            include_stop: s.flag("include_stop")?,
+            stop_token_ids: token_ids(&s, "stop_token_ids")?,
+            ignore_eos: s.flag("ignore_eos")?,
+            logprobs: s.count("logprobs", 0)?,
+            seed: s.whole("seed", 0)?.unwrap_or(0),
+        };
+        if sampling.stop.iter().any(String::is_empty) {
+            return Err(crate::Error::field(&source.path, "sampling.stop", "strings that are not empty", "\"\""));
+        }
+        if sampling.min_tokens > sampling.max_tokens {
+            return Err(s.wrong("min_tokens", format!("at most `max_tokens`, {}", sampling.max_tokens)));
+        }
+        if sampling.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
+            return Err(s.wrong("logprobs", format!("at most {MOST_LOGPROBS}")));
+        }
+        Ok(sampling)
+    }
+}
+
+fn token_ids(section: &Section, key: &str) -> Result<Vec<u32>> {
+    let wrong = || section.wrong(key, "a list of token ids");
+    let Some(value) = section.get(key) else { return Ok(Vec::new()) };
+    let list = value.as_array().ok_or_else(wrong)?;
+    list.iter().map(|v| v.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong)).collect()
+}

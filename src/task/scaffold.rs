@@ -1,0 +1,30 @@
+//! Writes a first task of one's own: a commented task file and three items to replace. What the file's keys mean is said in it
+//! and in `task`.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+const TASK: &str = include_str!("new_task.json");
+const ITEMS: &str = include_str!("new_items.jsonl");
+
+/// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is made if need be; existing files are never touched. Returns what was
+/// written, the task file first.
+pub fn write(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(Error::value("the task's name", "letters, digits, `-`, `_` and `.`", format!("\"{name}\"")));
+    }
+    let files = [(folder.join(format!("{name}.json")), TASK), (folder.join(format!("{name}.jsonl")), ITEMS)];
+    if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
+        return Err(Error::format(path, "exists already; choose another name"));
+    }
+    std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    for (path, text) in &files {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(Error::io(path, "create"))?;
+        file.write_all(text.replace("@NAME@", name).as_bytes()).map_err(Error::io(path, "write"))?;
+    }
+    Ok(files.into_iter().map(|(path, _)| path).collect())
+}

@@ -1,0 +1,247 @@
+//! A model's chat template, rendered as transformers renders it: Jinja with Python's methods, `raise_exception`, `strftime_now`
+//! and Python's JSON. What the conversation is, is left to others.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::{Kwargs, Value as JinjaValue};
+use minijinja::{Environment, ErrorKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// `system`, `user` or `assistant`, as the template knows them.
+    pub role: String,
+    pub content: String,
+}
+
+/// How a conversation is rendered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatOptions {
+    /// Ends with the opening of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Which of a folder's several templates.
+    pub template: String,
+    /// Further variables of the template, such as `enable_thinking` or `date_string`.
+    pub variables: Map<String, Value>,
+    /// What `strftime_now` tells, in UTC. A template that writes the date gives other tokens tomorrow; most let a variable
+    /// (`date_string`) fix it.
+    pub now: SystemTime,
+}
+
+impl Default for ChatOptions {
+    fn default() -> Self {
+        ChatOptions {
+            add_generation_prompt: true,
+            template: "default".to_string(),
+            variables: Map::new(),
+            now: SystemTime::now(),
+        }
+    }
+}
+
+/// The templates of a model folder, by name, and the special tokens that they may name (`bos_token` and so on).
+pub(super) struct ChatTemplates {
+    templates: Vec<(String, String)>,
+    tokens: Map<String, Value>,
+}
+
+impl ChatTemplates {
+    /// `value` is tokenizer_config.json's `chat_template`: a string, or a list of `{name, template}`.
+    pub fn new(value: Option<&Value>, tokens: Map<String, Value>) -> ChatTemplates {
+        let named = |v: &Value| Some((v["name"].as_str()?.to_string(), v["template"].as_str()?.to_string()));
+        let templates = match value {
+            Some(Value::String(one)) => vec![("default".to_string(), one.clone())],
+            Some(Value::Array(many)) => many.iter().filter_map(named).collect(),
+            _ => Vec::new(),
+        };
+        ChatTemplates { templates, tokens }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.templates.is_empty()
+    }
+
+    pub fn render(&self, folder: &Path, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        let fault = |what: String| Error::format(folder, what);
+        let Some((_, source)) = self.templates.iter().find(|(name, _)| *name == options.template) else {
+            let names: Vec<&str> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(fault(match names.is_empty() {
+                true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
+                         tokenizer_config.json); give the task a plain `prompt.item` instead"
+                    .to_string(),
+                false => format!("no chat template is called `{}`; there are {}", options.template, names.join(", ")),
+            }));
+        };
+        let env = environment(options.now);
+        let source = without_generation_marks(source);
+        let template = env.template_from_str(&source);
+        let template = template.map_err(|e| fault(format!("the chat template is broken: {}", describe(&e))))?;
+        let mut context = self.tokens.clone();
+        context.insert("messages".to_string(), serde_json::json!(messages));
+        context.insert("add_generation_prompt".to_string(), options.add_generation_prompt.into());
+        context.insert("tools".to_string(), Value::Null);
+        context.insert("documents".to_string(), Value::Null);
+        context.extend(options.variables.clone());
+        template.render(context).map_err(|e| fault(format!("the chat template refuses: {}", describe(&e))))
+    }
+}
+
+/// One line: what the template raised, or what is wrong and where.
+fn describe(e: &minijinja::Error) -> String {
+    let detail = e.detail().map_or_else(|| e.kind().to_string(), str::to_string);
+    e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))
+}
+
+/// Jinja's options in transformers' `apply_chat_template`.
+fn environment(now: SystemTime) -> Environment<'static> {
+    let mut env = Environment::new();
+    env.set_trim_blocks(true);
+    env.set_lstrip_blocks(true);
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    env.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+    });
+    env.add_function("strftime_now", move |format: String| strftime(&format, now));
+    env.add_filter("tojson", to_json);
+    env
+}
+
+/// `{% generation %}` marks the assistant's words for training; it prints nothing.
+fn without_generation_marks(source: &str) -> String {
+    let mark = |pattern: &str| regex::Regex::new(pattern).expect("a pattern of ours");
+    let open = mark(r"\{%(-?)\s*generation\s*(-?)%\}");
+    let close = mark(r"\{%(-?)\s*endgeneration\s*(-?)%\}");
+    let source = open.replace_all(source, "{%$1 if true $2%}");
+    close.replace_all(&source, "{%$1 endif $2%}").into_owned()
+}
+
+/// Python's `json.dumps(value, ensure_ascii=False, indent=…)`: a space behind `,` and `:`, nothing escaped for HTML.
+fn to_json(value: JinjaValue, options: Kwargs) -> Result<String, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let fault = |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
+    let mut out = Vec::new();
+    match indent {
+        Some(width) => {
+            let spaces = " ".repeat(width);
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, formatter)).map_err(fault)?;
+        }
+        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Spaced)).map_err(fault)?,
+    }
+    Ok(String::from_utf8(out).expect("JSON is UTF-8"))
+}
+
+/// JSON on one line, with spaces as Python writes them.
+struct Spaced;
+
+impl serde_json::ser::Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
+        w.write_all(b": ")
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+/// 1970-01-01 was a Thursday.
+const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// The directives of `strftime` that chat templates use, in English and UTC; an unknown one is left as it stands.
+fn strftime(format: &str, now: SystemTime) -> String {
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (name, weekday) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('d') => out += &format!("{day:02}"),
+            Some('b') => out += &name[..3],
+            Some('B') => out += name,
+            Some('m') => out += &format!("{month:02}"),
+            Some('Y') => out += &format!("{year}"),
+            Some('y') => out += &format!("{:02}", year % 100),
+            Some('A') => out += weekday,
+            Some('a') => out += &weekday[..3],
+            Some('H') => out += &format!("{hour:02}"),
+            Some('I') => out += &format!("{:02}", (hour + 11) % 12 + 1),
+            Some('p') => out += if hour < 12 { "AM" } else { "PM" },
+            Some('M') => out += &format!("{minute:02}"),
+            Some('S') => out += &format!("{:02}", second % 60),
+            Some('%') => out.push('%'),
+            Some(other) => out.extend(['%', other]),
+            None => out.push('%'),
+        }
+    }
+    out
+}
+
+/// Year, month (1 to 12) and day (1 to 31) of a number of days since 1970-01-01, Gregorian.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(leap(year)) {
+        left -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= lengths[month] {
+        left -= lengths[month];
+        month += 1;
+    }
+    (year, month as u64 + 1, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates_as_strftime_writes_them() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(strftime("%d %b %Y, %A %H:%M:%S%%", at(0)), "01 Jan 1970, Thursday 00:00:00%");
+        assert_eq!(strftime("%Y-%m-%d %a %I %p %Q", at(1_709_208_000)), "2024-02-29 Thu 12 PM %Q");
+        assert_eq!(strftime("%d %B %y", at(4_107_542_399)), "28 February 00");
+    }
+
+    #[test]
+    fn json_as_python_writes_it() {
+        let value = JinjaValue::from_serialize(serde_json::json!({"a": ["<é>", 1, {}], "b": null}));
+        let json = to_json(value, Kwargs::from_iter(Vec::<(String, JinjaValue)>::new())).unwrap();
+        assert_eq!(json, r#"{"a": ["<é>", 1, {}], "b": null}"#);
+    }
+}

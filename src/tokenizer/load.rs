@@ -1,0 +1,233 @@
+//! Reads a tokenizer out of a model folder in Hugging Face's layout. What the files say is settled here; everything after works
+//! on a finished [`Tokenizer`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokenizers::models::bpe::BPE;
+use tokenizers::normalizers::unicode::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use super::chat::ChatTemplates;
+use super::pieces::Pieces;
+use super::{Around, Tokenizer};
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+
+const CONFIG: &str = "tokenizer_config.json";
+
+pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
+    let config = Config::read(folder)?;
+    let whole = folder.join("tokenizer.json");
+    let mut inner = if whole.is_file() { read_tokenizer_json(&whole)? } else { read_plain_bpe(folder, &config)? };
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| Error::format(&whole, e.to_string()))?;
+    add_tokens(&mut inner, &config);
+    let bos = config.special(&inner, "bos_token")?;
+    let eos = config.special(&inner, "eos_token")?;
+    let around = match config.adds() {
+        Some((add_bos, add_eos)) => Around::Config { bos: bos.filter(|_| add_bos), eos: eos.filter(|_| add_eos) },
+        None => Around::PostProcessor,
+    };
+    let pieces = pieces(&inner, &whole)?;
+    let templates = ChatTemplates::new(config.chat_template.as_ref(), config.token_texts());
+    Ok(Tokenizer { folder: folder.to_path_buf(), inner, around, bos, eos, pieces: Arc::new(pieces), templates })
+}
+
+fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
+}
+
+/// Byte-level BPE out of vocab.json and merges.txt, cut into words as GPT-2 does, or as Qwen2 where the config names it.
+fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
+    let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
+    if !(vocab.is_file() && merges.is_file()) {
+        return Err(no_tokenizer(folder));
+    }
+    let text =
+        |path: &Path| path.to_str().map(str::to_string).ok_or_else(|| Error::format(path, "its path is not UTF-8"));
+    let model = BPE::from_file(&text(&vocab)?, &text(&merges)?)
+        .build()
+        .map_err(|e| Error::format(&vocab, format!("not a BPE vocabulary with {}: {e}", merges.display())))?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    let prefix_space = config.flag("add_prefix_space").unwrap_or(false);
+    if config.class().starts_with("Qwen2") {
+        let split = Split::new(SplitPattern::Regex(QWEN2_WORDS.to_string()), SplitDelimiterBehavior::Isolated, false)
+            .map_err(|e| Error::Internal(format!("Qwen2's word pattern: {e}")))?;
+        let bytes = ByteLevel::new(prefix_space, false, false);
+        tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![split.into(), bytes.into()])));
+        tokenizer.with_normalizer(Some(NFC));
+    } else {
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(prefix_space, false, true)));
+    }
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    Ok(tokenizer)
+}
+
+/// How Qwen2's tokenizer cuts text into words (Qwen/Qwen2-7B, tokenizer.json).
+const QWEN2_WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+fn no_tokenizer(folder: &Path) -> Error {
+    let sentencepiece = folder.join("tokenizer.model");
+    match sentencepiece.is_file() {
+        true => Error::format(
+            &sentencepiece,
+            "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from transformers \
+             import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
+        ),
+        false => Error::format(folder, "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt"),
+    }
+}
+
+/// The tokens that only the config knows; transformers adds them too, in the order of their ids.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
+    for (id, (content, token)) in config.added_tokens() {
+        if inner.token_to_id(&content).is_some() {
+            continue;
+        }
+        let special = token["special"] == true;
+        let flag = |key: &str| token[key] == true;
+        let added = AddedToken::from(content.clone(), special)
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"))
+            .single_word(flag("single_word"))
+            .normalized(token["normalized"].as_bool().unwrap_or(!special));
+        if special {
+            inner.add_special_tokens(&[added]);
+        } else {
+            inner.add_tokens(&[added]);
+        }
+        let got = inner.token_to_id(&content);
+        if got != Some(id) {
+            log::warn!("{CONFIG} gives the token {content:?} the id {id}; the vocabulary makes it {got:?}");
+        }
+    }
+}
+
+fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Pieces> {
+    let vocabulary = inner.get_vocab(true);
+    let added = inner.get_added_tokens_decoder();
+    let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+    let mut entries = vec![None; size];
+    for (text, id) in vocabulary {
+        let special = added.get(&id).is_some_and(|token| token.special);
+        entries[id as usize] = Some((text, special));
+    }
+    let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;
+    Pieces::new(&entries, &decoder).map_err(|found| {
+        let expected = "ByteLevel, Metaspace or sentencepiece's Replace, ByteFallback, Fuse and Strip";
+        Error::field(path, "decoder", expected, found)
+    })
+}
+
+/// What stands beside the vocabulary in a model folder.
+struct Config {
+    path: std::path::PathBuf,
+    /// tokenizer_config.json; empty where there is none.
+    main: Map<String, Value>,
+    /// special_tokens_map.json.
+    special: Map<String, Value>,
+    /// added_tokens.json: text to id.
+    added: Map<String, Value>,
+    chat_template: Option<Value>,
+}
+
+impl Config {
+    fn read(folder: &Path) -> Result<Config> {
+        if !folder.is_dir() {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(Error::Io { path: folder.to_path_buf(), doing: "open the model folder", source });
+        }
+        let main = read_map(&folder.join(CONFIG))?;
+        let file = folder.join("chat_template.jinja");
+        let chat_template = match file.is_file() {
+            true => Some(Value::String(std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?)),
+            false => main.get("chat_template").cloned(),
+        };
+        Ok(Config {
+            path: folder.join(CONFIG),
+            special: read_map(&folder.join("special_tokens_map.json"))?,
+            added: read_map(&folder.join("added_tokens.json"))?,
+            chat_template,
+            main,
+        })
+    }
+
+    fn class(&self) -> &str {
+        self.main.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.main.get(key).and_then(Value::as_bool)
+    }
+
+    /// Whether a beginning and an end of text are added, where the config and not the post-processor decides that: for the classes
+    /// whose fast tokenizers rewrite the post-processor in transformers (their defaults: a beginning, no end).
+    fn adds(&self) -> Option<(bool, bool)> {
+        const REWRITING: [&str; 4] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"];
+        let class = self.class().trim_end_matches("Fast");
+        let decides = REWRITING.contains(&class);
+        decides.then(|| (self.flag("add_bos_token").unwrap_or(true), self.flag("add_eos_token").unwrap_or(false)))
+    }
+
+    /// The text of `bos_token` and its like: a string, or an object with `content`.
+    fn token_text(&self, key: &str) -> Option<&str> {
+        [&self.main, &self.special].into_iter().find_map(|map| {
+            let value = map.get(key)?;
+            value.as_str().or_else(|| value.get("content")?.as_str())
+        })
+    }
+
+    /// The id of `bos_token` or `eos_token`; an error where it is named and the vocabulary lacks it.
+    fn special(&self, inner: &tokenizers::Tokenizer, key: &str) -> Result<Option<TokenId>> {
+        let Some(text) = self.token_text(key) else { return Ok(None) };
+        match inner.token_to_id(text) {
+            Some(id) => Ok(Some(TokenId(id))),
+            None => {
+                Err(Error::field(&self.path, key, "a token of the vocabulary", format!("\"{text}\", which it lacks")))
+            }
+        }
+    }
+
+    /// The special tokens that a chat template may name.
+    fn token_texts(&self) -> Map<String, Value> {
+        const NAMES: [&str; 7] =
+            ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        let named = NAMES.iter().filter_map(|&name| Some((name.to_string(), self.token_text(name)?.into())));
+        named.collect()
+    }
+
+    /// Tokens beside the vocabulary, by id: text and properties.
+    fn added_tokens(&self) -> BTreeMap<u32, (String, Value)> {
+        let mut tokens = BTreeMap::new();
+        for (text, id) in &self.added {
+            if let Some(id) = id.as_u64().and_then(|id| u32::try_from(id).ok()) {
+                tokens.insert(id, (text.clone(), serde_json::json!({"special": true})));
+            }
+        }
+        if let Some(Value::Object(decoder)) = self.main.get("added_tokens_decoder") {
+            for (id, token) in decoder {
+                if let (Ok(id), Some(text)) = (id.parse(), token["content"].as_str()) {
+                    tokens.insert(id, (text.to_string(), token.clone()));
+                }
+            }
+        }
+        tokens
+    }
+}
+
+/// A JSON object file; empty where there is no such file.
+fn read_map(path: &Path) -> Result<Map<String, Value>> {
+    if !path.is_file() {
+        return Ok(Map::new());
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::format(path, format!("not a JSON object: {e}")))
+}

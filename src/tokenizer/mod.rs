@@ -1,0 +1,201 @@
+//! Text to tokens and back, as Hugging Face transformers does it for the same model folder; streamed decoding, stop strings and
+//! chat templates are beside it. Which text is encoded, and what is done with it, is left to others.
+//!
+//! A prompt is always encoded *whole*: its levels are only marks in its tokens, and what prompts share is found token by token
+//! by the prefix tree. So a user gets exactly the tokens of `transformers`, also where a merge crosses the seam of two levels.
+
+mod chat;
+mod load;
+mod pieces;
+mod stops;
+mod stream;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+
+use chat::ChatTemplates;
+pub use chat::{ChatOptions, Message};
+use pieces::Pieces;
+pub use stops::{StopMatcher, Stopped};
+pub use stream::TextStream;
+
+/// Whether the tokenizer's own special tokens (a beginning of text, mostly) are put around a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddSpecial {
+    Yes,
+    No,
+}
+
+/// What is put around a text.
+enum Around {
+    /// What tokenizer.json's post-processor says.
+    PostProcessor,
+    /// What tokenizer_config.json says, for the tokenizer classes in which that has the last word.
+    Config { bos: Option<TokenId>, eos: Option<TokenId> },
+}
+
+/// A model's tokenizer.
+pub struct Tokenizer {
+    folder: PathBuf,
+    inner: tokenizers::Tokenizer,
+    around: Around,
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    pieces: Arc<Pieces>,
+    templates: ChatTemplates,
+}
+
+/// The tokens of a prompt and where its levels end in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelTokens {
+    pub tokens: Vec<TokenId>,
+    /// For each level the number of tokens up to its end; a token across a seam belongs to the later level. Rising, the last
+    /// is `tokens.len()`.
+    pub level_ends: Vec<usize>,
+}
+
+impl LevelTokens {
+    /// The tokens of each level, as ranges.
+    pub fn levels(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let starts = std::iter::once(0).chain(self.level_ends.iter().copied());
+        starts.zip(&self.level_ends).map(|(start, &end)| start..end)
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Reads tokenizer.json, or else vocab.json and merges.txt, and beside them tokenizer_config.json,
+    /// special_tokens_map.json, added_tokens.json and chat_template.jinja where they are there.
+    pub fn load(folder: &Path) -> Result<Tokenizer> {
+        load::load(folder)
+    }
+
+    /// The folder that it was read from.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// One more than the largest token id.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The beginning of text, as tokenizer_config.json names it.
+    pub fn bos(&self) -> Option<TokenId> {
+        self.bos
+    }
+
+    /// The end of text, as tokenizer_config.json names it; the model's generation_config.json may name more.
+    pub fn eos(&self) -> Option<TokenId> {
+        self.eos
+    }
+
+    /// The token of exactly this text, if there is one.
+    pub fn token(&self, text: &str) -> Option<TokenId> {
+        self.inner.token_to_id(text).map(TokenId)
+    }
+
+    /// The tokens of a text. Special tokens that are written out in it become those tokens.
+    pub fn encode(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
+        let encoding = self.inner.encode_fast(text, self.post_process(special)).map_err(|e| self.fault(e))?;
+        let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        self.put_around(special, &mut tokens);
+        Ok(tokens)
+    }
+
+    /// The tokens of the levels' concatenation, and where in them each level ends.
+    pub fn encode_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        let encoding = self.inner.encode(levels.concat(), self.post_process(special)).map_err(|e| self.fault(e))?;
+        let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        let ahead = self.put_around(special, &mut tokens);
+        let mut text_end = 0;
+        let mut level_ends: Vec<usize> = levels
+            .iter()
+            .map(|level| {
+                text_end += level.len();
+                ahead + encoding.get_offsets().partition_point(|&(_, end)| end <= text_end)
+            })
+            .collect();
+        if let Some(last) = level_ends.last_mut() {
+            *last = tokens.len();
+        }
+        Ok(LevelTokens { tokens, level_ends })
+    }
+
+    fn post_process(&self, special: AddSpecial) -> bool {
+        special == AddSpecial::Yes && matches!(self.around, Around::PostProcessor)
+    }
+
+    /// Adds what tokenizer_config.json wants around a text; returns the number of tokens put before it.
+    fn put_around(&self, special: AddSpecial, tokens: &mut Vec<TokenId>) -> usize {
+        match (special, &self.around) {
+            (AddSpecial::Yes, Around::Config { bos, eos }) => {
+                tokens.splice(0..0, *bos);
+                tokens.extend(*eos);
+                bos.iter().len()
+            }
+            _ => 0,
+        }
+    }
+
+    fn fault(&self, e: tokenizers::Error) -> Error {
+        Error::format(&self.folder, format!("the tokenizer cannot encode this text: {e}"))
+    }
+
+    /// The text of tokens, special tokens left out. Bytes that are not UTF-8 become U+FFFD. Unlike in transformers there is no
+    /// `clean_up_tokenization_spaces`, which takes spaces from before punctuation and so would spoil code.
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        let mut stream = self.stream(&[]);
+        let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+        text.push_str(stream.finish());
+        text
+    }
+
+    /// The text of tokens with the special ones written out, for a reader.
+    pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
+        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| self.pieces.shown(token)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: what comes is the text that decoding
+    /// everything has more than decoding the context (transformers' `decode` of the new tokens alone would lose the first space of
+    /// a sentencepiece model, and so an indent).
+    pub fn stream(&self, context: &[TokenId]) -> TextStream {
+        TextStream::new(self.pieces.clone(), context)
+    }
+
+    /// Whether the token is special: not part of any text.
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.pieces.is_special(token)
+    }
+
+    /// The bytes that a token stands for in mid-text, special ones written out; empty for ids that the vocabulary lacks.
+    pub fn token_bytes(&self, token: TokenId) -> &[u8] {
+        self.pieces.shown(token)
+    }
+
+    /// Whether the model folder has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        !self.templates.is_empty()
+    }
+
+    /// The conversation as the model's chat template writes it, up to the opening of the assistant's turn. It brings its own
+    /// beginning of text: encode it with [`AddSpecial::No`].
+    pub fn chat(&self, messages: &[Message]) -> Result<String> {
+        self.chat_with(messages, &ChatOptions::default())
+    }
+
+    /// As [`Tokenizer::chat`], with the template's options.
+    pub fn chat_with(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        self.templates.render(&self.folder, messages, options)
+    }
+}

@@ -1,0 +1,167 @@
+//! What each token stands for, as bytes: the tokenizer's decoder worked out once a token, so that decoding a stream costs a table
+//! look-up. How pieces become text is left to stream.
+
+use serde_json::Value;
+
+use crate::ids::TokenId;
+
+/// The bytes of every token, back to back.
+pub(super) struct Pieces {
+    bytes: Vec<u8>,
+    /// Token t's bytes are `ends[t-1]..ends[t]`.
+    ends: Vec<usize>,
+    special: Vec<bool>,
+    /// Spaces taken from the start of a text (sentencepiece puts one there before it encodes).
+    pub leading_spaces: usize,
+}
+
+/// One step of a tokenizer's decoder, on one token.
+enum Step {
+    /// Characters stand for bytes, as in GPT-2.
+    ByteLevel,
+    Replace {
+        from: String,
+        to: String,
+    },
+    /// `<0x0A>` is the byte 10.
+    ByteFallback,
+    /// Tokens are words with a space between them.
+    Words,
+}
+
+impl Pieces {
+    /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing. `decoder` is
+    /// tokenizer.json's. On failure, the decoder that is not known.
+    pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<Pieces, String> {
+        let mut steps = Vec::new();
+        let mut leading_spaces = 0;
+        read_decoder(decoder, &mut steps, &mut leading_spaces)?;
+        let mut pieces = Pieces { bytes: Vec::new(), ends: Vec::new(), special: Vec::new(), leading_spaces };
+        for entry in vocabulary {
+            let (text, special) = entry.as_ref().map_or(("", false), |(text, special)| (text, *special));
+            match special || text.is_empty() {
+                true => pieces.bytes.extend(text.as_bytes()),
+                false => pieces.bytes.extend(decode(text, &steps)),
+            }
+            pieces.ends.push(pieces.bytes.len());
+            pieces.special.push(special);
+        }
+        Ok(pieces)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.special.get(token.ix()).copied().unwrap_or(false)
+    }
+
+    /// The bytes of a token, special ones written out. A model may have more ids than its vocabulary (padding): no bytes.
+    pub fn shown(&self, token: TokenId) -> &[u8] {
+        let Some(&end) = self.ends.get(token.ix()) else { return &[] };
+        let start = token.ix().checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..end]
+    }
+
+    /// The bytes that a token adds to a text: special tokens add none.
+    pub fn text(&self, token: TokenId) -> &[u8] {
+        if self.is_special(token) { &[] } else { self.shown(token) }
+    }
+}
+
+fn read_decoder(decoder: &Value, steps: &mut Vec<Step>, leading_spaces: &mut usize) -> Result<(), String> {
+    let Some(kind) = decoder["type"].as_str() else {
+        steps.push(Step::Words);
+        *leading_spaces = 1;
+        return Ok(());
+    };
+    match kind {
+        "Sequence" => {
+            let inner = decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice);
+            return inner.iter().try_for_each(|d| read_decoder(d, steps, leading_spaces));
+        }
+        "ByteLevel" => steps.push(Step::ByteLevel),
+        "ByteFallback" => steps.push(Step::ByteFallback),
+        "Fuse" => {}
+        "Replace" => {
+            let from = decoder["pattern"]["String"].as_str().ok_or("Replace by a regular expression")?;
+            let to = decoder["content"].as_str().unwrap_or_default();
+            steps.push(Step::Replace { from: from.to_string(), to: to.to_string() });
+        }
+        "Strip" if decoder["content"] == " " && decoder["stop"] == 0 => {
+            *leading_spaces = decoder["start"].as_u64().unwrap_or(0) as usize;
+        }
+        "Metaspace" => {
+            let from = decoder["replacement"].as_str().unwrap_or("▁");
+            steps.push(Step::Replace { from: from.to_string(), to: " ".to_string() });
+            let prepends = decoder["prepend_scheme"] != "never" && decoder["add_prefix_space"] != false;
+            *leading_spaces = usize::from(prepends);
+        }
+        other => return Err(other.to_string()),
+    }
+    Ok(())
+}
+
+fn decode(token: &str, steps: &[Step]) -> Vec<u8> {
+    let mut text = token.to_string();
+    for step in steps {
+        match step {
+            Step::ByteLevel => return byte_level(&text),
+            Step::ByteFallback => {
+                if let Some(byte) = fallback_byte(&text) {
+                    return vec![byte];
+                }
+            }
+            Step::Replace { from, to } => text = text.replace(from, to),
+            Step::Words => text.insert(0, ' '),
+        }
+    }
+    text.into_bytes()
+}
+
+fn fallback_byte(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok()).flatten()
+}
+
+/// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A token with
+/// any other character stands for its own UTF-8.
+fn byte_level(token: &str) -> Vec<u8> {
+    let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
+    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+}
+
+fn byte_of(c: char) -> Option<u8> {
+    let own = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match u32::from(c) {
+        code @ 0..=0xff => Some(code as u8).filter(|&b| own(b)),
+        code => (0..=u8::MAX).filter(|&b| !own(b)).nth((code - 0x100) as usize),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpt2_alphabet() {
+        assert_eq!(byte_level("Ġa"), b" a");
+        assert_eq!(byte_level("Ċ"), b"\n");
+        assert_eq!(byte_level("âĤ¬"), "€".as_bytes());
+        assert_eq!(byte_of('Ń'), Some(0xad));
+        assert_eq!(byte_of('ń'), None);
+        assert_eq!(byte_level("<| x |>"), b"<| x |>");
+        let mut all: Vec<u8> = (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..=255).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn sentencepiece_tokens() {
+        let steps = [Step::Replace { from: "▁".into(), to: " ".into() }, Step::ByteFallback];
+        assert_eq!(decode("▁▁a", &steps), b"  a");
+        assert_eq!(decode("<0xE2>", &steps), [0xe2]);
+        assert_eq!(decode("<0xzz>", &steps), b"<0xzz>");
+    }
+}

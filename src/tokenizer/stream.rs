@@ -1,0 +1,83 @@
+//! Decodes tokens one by one into text that never ends within a character. Where text ends is left to stops.
+
+use std::sync::Arc;
+
+use super::pieces::Pieces;
+use crate::ids::TokenId;
+
+/// The text of a growing row of tokens. A branch that forks clones it.
+#[derive(Clone)]
+pub struct TextStream {
+    pieces: Arc<Pieces>,
+    /// The beginning of a character, at most 3 bytes.
+    pending: Vec<u8>,
+    /// Spaces yet to be taken from the start of the text; 0 once anything has come.
+    leading_spaces: usize,
+    fresh: String,
+}
+
+impl TextStream {
+    /// Continues the text of `context`: where that has any text a leading space is kept, and where it ends within a character,
+    /// that is carried on.
+    pub(super) fn new(pieces: Arc<Pieces>, context: &[TokenId]) -> TextStream {
+        // A character has at most four bytes, so four tokens with text hold the beginning of an incomplete one.
+        let with_text = context.iter().rev().filter(|&&token| !pieces.text(token).is_empty());
+        let tail: Vec<TokenId> = with_text.take(4).copied().collect();
+        let leading_spaces = if tail.is_empty() { pieces.leading_spaces } else { 0 };
+        let mut stream = TextStream { pieces, pending: Vec::new(), leading_spaces, fresh: String::new() };
+        for &token in tail.iter().rev() {
+            stream.push(token);
+        }
+        stream
+    }
+
+    /// The text that became certain with this token; empty while a character is incomplete and for special tokens.
+    pub fn push(&mut self, token: TokenId) -> &str {
+        self.fresh.clear();
+        let mut piece = self.pieces.text(token);
+        if !piece.is_empty() {
+            while self.leading_spaces > 0 && piece.first() == Some(&b' ') {
+                piece = &piece[1..];
+                self.leading_spaces -= 1;
+            }
+            self.leading_spaces = 0;
+        }
+        self.pending.extend_from_slice(piece);
+        self.take_complete();
+        &self.fresh
+    }
+
+    /// The rest of the text: an incomplete character becomes U+FFFD.
+    pub fn finish(&mut self) -> &str {
+        self.fresh.clear();
+        self.fresh.push_str(&String::from_utf8_lossy(&self.pending));
+        self.pending.clear();
+        &self.fresh
+    }
+
+    /// Moves whole characters from `pending` to `fresh`, and U+FFFD for bytes that can begin none.
+    fn take_complete(&mut self) {
+        let mut rest = &self.pending[..];
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    self.fresh.push_str(text);
+                    rest = &[];
+                }
+                Err(e) => {
+                    let (whole, after) = rest.split_at(e.valid_up_to());
+                    self.fresh.push_str(std::str::from_utf8(whole).expect("valid up to there"));
+                    rest = after;
+                    if let Some(broken) = e.error_len() {
+                        self.fresh.push(char::REPLACEMENT_CHARACTER);
+                        rest = &rest[broken..];
+                        continue;
+                    }
+                }
+            }
+            break;
+        }
+        let kept = self.pending.len() - rest.len();
+        self.pending.drain(..kept);
+    }
+}

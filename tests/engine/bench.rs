@@ -1,0 +1,172 @@
+//! What the suites stand on: the tiny model, its tokenizer, and short ways to run branches to their end.
+
+use std::sync::{Arc, OnceLock};
+
+use offshoot::backend::cpu::Cpu;
+use offshoot::backend::{Backend, Dtype};
+use offshoot::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, SamplingParams, Stop,
+};
+use offshoot::ids::{BranchId, TokenId};
+use offshoot::model::{Decoder, ModelConfig};
+use offshoot::tokenizer::Tokenizer;
+
+pub const VOCAB: u32 = 256;
+pub const CONTEXT: usize = 160;
+pub const EOS: TokenId = TokenId(0);
+
+/// Two layers: full attention, or with a window in every layer.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    Full,
+    Windowed,
+}
+
+pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
+    let (family, window) = match shape {
+        Shape::Full => ("llama", ""),
+        Shape::Windowed => ("mistral", "\"sliding_window\": 21,"),
+    };
+    let config = format!(
+        r#"{{ "model_type": "{family}", {window} "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": {VOCAB}, "eos_token_id": {EOS},
+             "max_position_embeddings": {CONTEXT}, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }}"#
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config).unwrap();
+    let config = ModelConfig::from_file(&path).unwrap();
+    let mut backend = Cpu::new();
+    let decoder = Decoder::random(&mut backend, config, Dtype::F32, 7).unwrap();
+    (backend, decoder)
+}
+
+/// Every byte is a token; tokens 128 and up are parts of characters.
+pub fn tokenizer() -> Arc<Tokenizer> {
+    static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
+    let load = || {
+        let folder = tempfile::tempdir().unwrap();
+        let vocab: serde_json::Map<String, serde_json::Value> =
+            (0u8..=255).map(|byte| (spelling(byte).to_string(), byte.into())).collect();
+        let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false });
+        let file = serde_json::json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+            "normalizer": null, "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+            "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": [] } });
+        std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+        Arc::new(Tokenizer::load(folder.path()).unwrap())
+    };
+    TOKENIZER.get_or_init(load).clone()
+}
+
+/// The character by which byte-level vocabularies spell a byte (GPT-2's table).
+fn spelling(byte: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    match printable(byte) {
+        true => char::from(byte),
+        false => {
+            let before = (0..byte).filter(|&b| !printable(b)).count() as u32;
+            char::from_u32(256 + before).unwrap()
+        }
+    }
+}
+
+pub fn engine(config: EngineConfig) -> EngineHandle {
+    engine_of(Shape::Full, config)
+}
+
+pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
+    let (backend, decoder) = decoder(shape);
+    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, ..config }).unwrap()
+}
+
+/// Room for everything.
+pub fn roomy() -> EngineConfig {
+    pages(2000)
+}
+
+/// Room for so many pages of 16 tokens.
+pub fn pages(pages: usize) -> EngineConfig {
+    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
+    let page_bytes = PAGE_BYTES.get_or_init(|| Cpu::page_bytes(&decoder(Shape::Full).1.kv_shape(1)));
+    EngineConfig { pool_bytes: pages * page_bytes, ..EngineConfig::default() }
+}
+
+/// `len` letters that differ with `salt`.
+pub fn prompt(salt: u64, len: usize) -> Vec<TokenId> {
+    let mut dice = crate::dice::Dice::new(salt);
+    (0..len).map(|_| TokenId(dice.within(32, 126))).collect()
+}
+
+/// Sampling that uses every filter, over readable tokens mostly.
+pub fn params() -> SamplingParams {
+    SamplingParams { temperature: 0.9, top_k: Some(200), top_p: 0.98, min_p: 0.001, ..SamplingParams::default() }
+}
+
+pub fn key(item: &str, ordinal: u64) -> CoinKey {
+    CoinKey::root(1, item).child(ForkKind::Sample, ordinal)
+}
+
+pub fn draw(branch: BranchId, coins: CoinKey, params: SamplingParams, stop: Stop) -> Extend {
+    Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+}
+
+pub fn length(max_tokens: usize) -> Stop {
+    Stop { max_tokens, ignore_eos: true, ..Stop::default() }
+}
+
+pub fn score(branch: BranchId, tokens: Vec<TokenId>) -> Extend {
+    Extend { branch, continuation: Continuation::Given { tokens, logprobs: true } }
+}
+
+pub fn give(branch: BranchId, tokens: Vec<TokenId>) -> Extend {
+    Extend { branch, continuation: Continuation::Given { tokens, logprobs: false } }
+}
+
+/// Runs `extends` to their end: each one's finish or error, in their order. Checks that the events tell the same story.
+pub fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Result<Finish, offshoot::Error>> {
+    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+    let mut extension = engine.start(extends).unwrap();
+    let mut told: Vec<(Vec<TokenId>, String)> = vec![Default::default(); branches.len()];
+    let mut outcomes: Vec<Option<Result<Finish, offshoot::Error>>> = branches.iter().map(|_| None).collect();
+    while let Some(event) = extension.next() {
+        let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
+        match event {
+            Event::Token { token, text, .. } => {
+                told[ix].0.push(token);
+                told[ix].1.push_str(&text);
+            }
+            Event::Finished { finish, .. } => outcomes[ix] = Some(Ok(finish)),
+            Event::Failed { error, .. } => outcomes[ix] = Some(Err(error)),
+        }
+    }
+    for (outcome, (tokens, text)) in outcomes.iter().zip(told) {
+        if let Some(Ok(finish)) = outcome
+            && !tokens.is_empty()
+        {
+            assert_eq!(finish.tokens, tokens, "one event for each token");
+            assert!(finish.text.starts_with(&text), "{:?} was shown of {:?}", text, finish.text);
+        }
+    }
+    outcomes.into_iter().map(|outcome| outcome.expect("every branch ends")).collect()
+}
+
+pub fn finishes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {
+    outcomes(engine, extends).into_iter().map(|outcome| outcome.expect("no branch fails")).collect()
+}
+
+pub fn finish(engine: &EngineHandle, extend: Extend) -> Finish {
+    finishes(engine, vec![extend]).remove(0)
+}
+
+/// `n` samples of one prompt.
+pub fn sample(engine: &EngineHandle, item: &str, prompt: Vec<TokenId>, n: usize, stop: Stop) -> Vec<Finish> {
+    let root = engine.root(prompt).unwrap();
+    let children = engine.fork(root, n).unwrap();
+    let extends = (0u64..).zip(&children).map(|(i, &child)| draw(child, key(item, i), params(), stop.clone()));
+    let finishes = finishes(engine, extends.collect());
+    engine.discard(&children);
+    engine.discard(&[root]);
+    finishes
+}

@@ -1,0 +1,156 @@
+//! Sharing, shortage and giving back: what is computed how often, and that scarce pages change nothing but time.
+
+use offshoot::Error;
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
+
+use crate::bench::{
+    draw, engine, finish, finishes, key, length, outcomes, pages, params, prompt, roomy, sample, score,
+};
+
+#[test]
+fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {
+    let engine = engine(roomy());
+    sample(&engine, "item", prompt(1, 50), 8, length(10));
+    let metrics = engine.metrics().unwrap();
+    assert_eq!(metrics.prompt_tokens_computed, 50);
+    assert_eq!(metrics.prompt_tokens_logical, 8 * 50);
+    assert_eq!(metrics.tokens_sampled, 80);
+    // The first draw comes from the prompt's last row, the last token drawn is not computed.
+    assert_eq!((metrics.rows, metrics.steps), (50 + 8 * 9, 10));
+    assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0));
+    assert!(metrics.kv_bytes_peak < metrics.kv_bytes_peak_unshared);
+    assert_eq!((metrics.kv_bytes_held, metrics.kv_bytes_cached), (0, 0), "all was discarded");
+}
+
+#[test]
+fn later_forks_ask_for_the_last_row_once_more() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 50)).unwrap();
+    let sample = |n: usize| {
+        let children = engine.fork(root, n).unwrap();
+        finishes(
+            &engine,
+            (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params(), length(1))).collect(),
+        )
+    };
+    let first = sample(4);
+    let rows = engine.metrics().unwrap().rows;
+    assert_eq!(sample(4), first);
+    let metrics = engine.metrics().unwrap();
+    assert_eq!((metrics.rows - rows, metrics.prompt_tokens_computed), (1, 50));
+}
+
+#[test]
+fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
+    let engine = engine(EngineConfig { chunk: 16, ..roomy() });
+    let lengths = [50, 50, 30, 60];
+    let roots = lengths.map(|len| engine.root(prompt(1, 60)[..len].to_vec()).unwrap());
+    let extends = (0..).zip(roots).map(|(i, root)| draw(root, key("item", i), params(), length(4)));
+    let together = finishes(&engine, extends.collect());
+    assert_eq!(engine.metrics().unwrap().prompt_tokens_computed, 60);
+    for ((i, len), together) in (0..).zip(lengths).zip(together) {
+        let alone = crate::bench::engine(roomy());
+        let root = alone.root(prompt(1, 60)[..len].to_vec()).unwrap();
+        assert_eq!(finish(&alone, draw(root, key("item", i), params(), length(4))), together);
+    }
+}
+
+#[test]
+fn scores_of_siblings_share_their_parents_last_row() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 50)).unwrap();
+    let children = engine.fork(root, 5).unwrap();
+    finishes(&engine, (0..).zip(children).map(|(i, child)| score(child, prompt(100 + i, 7))).collect());
+    // The last given token of each is not computed: nothing was asked of it.
+    assert_eq!(engine.metrics().unwrap().rows, 50 + 5 * 6);
+}
+
+/// Six samples of 60 tokens of each of two prompts, all started at once.
+fn crowd(engine: &EngineHandle) -> Vec<Finish> {
+    let mut extends = Vec::new();
+    for (item, salt) in [("a", 1), ("b", 2)] {
+        let root = engine.root(prompt(salt, 40)).unwrap();
+        let children = engine.fork(root, 6).unwrap();
+        extends.extend((0..).zip(children).map(|(i, child)| draw(child, key(item, i), params(), length(60))));
+    }
+    finishes(engine, extends)
+}
+
+#[test]
+fn scarce_pages_change_no_draw() {
+    let expected = crowd(&engine(roomy()));
+    let mut preemptions = 0;
+    // One branch takes 8: 3 for its prompt, whose last one it cannot write, and 5 for its own 60 tokens.
+    for capacity in [8, 9, 11, 16, 23, 40] {
+        let engine = engine(pages(capacity));
+        assert_eq!(crowd(&engine), expected, "{capacity} pages");
+        preemptions += engine.metrics().unwrap().preemptions;
+    }
+    assert!(preemptions > 0, "some branch was dropped");
+}
+
+#[test]
+fn scarce_pages_change_no_score() {
+    let run = |capacity: usize| {
+        let engine = engine(EngineConfig { chunk: 8, ..pages(capacity) });
+        let root = engine.root(prompt(1, 20)).unwrap();
+        let children = engine.fork(root, 6).unwrap();
+        let extends = (0..).zip(children).map(|(i, child)| match i % 2 {
+            0 => score(child, prompt(50 + i, 70)),
+            _ => draw(child, key("item", i), params(), length(70)),
+        });
+        finishes(&engine, extends.collect())
+    };
+    let expected = run(2000);
+    for capacity in [7, 10, 15] {
+        assert_eq!(run(capacity), expected, "{capacity} pages");
+    }
+}
+
+#[test]
+fn what_rests_gives_its_pages_to_what_grows() {
+    let engine = engine(pages(12));
+    let expected = crate::bench::engine(roomy());
+    let roots: Vec<_> = (0..6).map(|i| engine.root(prompt(i, 70)).unwrap()).collect();
+    for round in 0..2 {
+        for (i, &root) in (0..).zip(&roots) {
+            let drawn = finish(&engine, draw(root, key("item", i), params(), length(5)));
+            let alone = expected.root(prompt(i, 70)).unwrap();
+            let alone = finish(&expected, draw(alone, key("item", i), params(), length(5 * (round + 1))));
+            assert_eq!(drawn.tokens, alone.tokens[5 * round..]);
+        }
+    }
+}
+
+#[test]
+fn released_branches_are_cached_and_found_again() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 50)).unwrap();
+    let drawn = finish(&engine, draw(root, key("item", 0), params(), length(10)));
+    engine.release(&[root]);
+    let metrics = engine.metrics().unwrap();
+    assert_eq!(metrics.kv_bytes_held, 0);
+    assert!(metrics.kv_bytes_cached > 0);
+    let again = engine.root([prompt(1, 50), drawn.tokens].concat()).unwrap();
+    finish(&engine, draw(again, key("item", 0), params(), length(1)));
+    // The one token that had not been computed.
+    assert_eq!(engine.metrics().unwrap().rows - metrics.rows, 1);
+}
+
+#[test]
+fn a_branch_that_cannot_fit_alone_says_what_it_needs() {
+    let engine = engine(pages(3));
+    let root = engine.root(prompt(1, 60)).unwrap();
+    let outcome = outcomes(&engine, vec![draw(root, key("item", 0), params(), length(5))]).remove(0);
+    assert!(matches!(outcome, Err(Error::OutOfPages { needed: 4, capacity: 3, .. })), "{outcome:?}");
+    // One that fits at first and grows out of the pool, while another waits its turn.
+    let roots = [engine.root(prompt(2, 20)).unwrap(), engine.root(prompt(3, 20)).unwrap()];
+    let extends = roots.map(|root| draw(root, key("item", 0), params(), length(60)));
+    for outcome in outcomes(&engine, extends.to_vec()) {
+        assert!(matches!(outcome, Err(Error::OutOfPages { needed: 4, capacity: 3, .. })), "{outcome:?}");
+    }
+    engine.discard(&roots);
+    let small = engine.root(prompt(4, 20)).unwrap();
+    let drawn = finish(&engine, draw(small, key("item", 0), params(), length(5)));
+    assert_eq!(drawn.reason, FinishReason::Length);
+}

@@ -1,0 +1,106 @@
+//! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
+
+use offshoot::backend::{Backend, Pick, SampleRequest, Sampled};
+use offshoot::ids::{PageId, SegmentId, TokenId};
+use offshoot::kv::{Forest, ForestSegment, KvSlot};
+use offshoot::model::StepBatch;
+use offshoot::plan::Planner;
+
+use crate::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
+use offshoot::engine::{EngineConfig, SamplingParams};
+
+/// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
+fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
+    let (mut backend, mut decoder) = decoder(shape);
+    let page_tokens = <offshoot::backend::cpu::Cpu as Backend>::PAGE_TOKENS;
+    let n = u32::try_from(tokens.len()).unwrap();
+    let pages: Vec<PageId> = (0..n.div_ceil(page_tokens)).map(PageId).collect();
+    let mut kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();
+    let segment = ForestSegment {
+        id: SegmentId(0),
+        parent: None,
+        first_position: 0,
+        tokens: n,
+        pages: 0..n.div_ceil(page_tokens),
+        rows: 0..n,
+    };
+    let forest = Forest {
+        page_tokens,
+        segments: vec![segment],
+        pages: pages.clone(),
+        row_positions: (0..n).collect(),
+        row_segments: vec![0; tokens.len()],
+    };
+    let plans: Vec<_> = decoder.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
+    let slot = |p: u32| KvSlot { page: pages[(p / page_tokens) as usize], slot: p % page_tokens };
+    let batch = StepBatch {
+        tokens: tokens.to_vec(),
+        positions: (0..n).collect(),
+        slots: (0..n).map(slot).collect(),
+        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
+    };
+    let logits = decoder.forward(&mut backend, &mut kv, &batch, &plans).unwrap();
+    let request = |&pick| SampleRequest {
+        pick,
+        seen: Vec::new(),
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        logit_bias: Vec::new(),
+        banned: Vec::new(),
+        top_logprobs: 0,
+    };
+    backend.sample(logits, &picks.iter().map(request).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn greedy_equals_a_plain_loop() {
+    for (shape, len) in [(Shape::Full, 1), (Shape::Full, 16), (Shape::Full, 75), (Shape::Windowed, 50)] {
+        let mut tokens = prompt(3, len);
+        let mut logprobs = Vec::new();
+        for _ in 0..20 {
+            let drawn = forward(shape, &tokens, &[Pick::Greedy]).remove(0);
+            tokens.push(drawn.token);
+            logprobs.push(drawn.logprob);
+        }
+        for chunk in [1, 13, 256] {
+            let engine = engine_of(shape, EngineConfig { chunk, ..roomy() });
+            let root = engine.root(prompt(3, len)).unwrap();
+            let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
+            assert_eq!(drawn.tokens, tokens[len..], "{shape:?}, a prompt of {len} in chunks of {chunk}");
+            assert_eq!(drawn.logprobs, logprobs);
+        }
+    }
+}
+
+#[test]
+fn coins_are_those_of_the_tokens_own_position() {
+    let engine = engine_of(Shape::Full, roomy());
+    let mut tokens = prompt(4, 30);
+    let root = engine.root(tokens.clone()).unwrap();
+    let sampling = SamplingParams::default();
+    let drawn = finish(&engine, draw(root, key("plain", 5), sampling, length(12)));
+    for (&token, &logprob) in drawn.tokens.iter().zip(&drawn.logprobs) {
+        let coin = key("plain", 5).coin(u32::try_from(tokens.len()).unwrap());
+        let pick = Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, coin };
+        let expected = forward(Shape::Full, &tokens, &[pick]).remove(0);
+        assert_eq!((token, logprob), (expected.token, expected.logprob));
+        tokens.push(token);
+    }
+}
+
+#[test]
+fn scores_equal_a_plain_forward() {
+    let engine = engine_of(Shape::Full, roomy());
+    let root = engine.root(prompt(5, 40)).unwrap();
+    let given = prompt(6, 30);
+    let scored = finish(&engine, crate::bench::score(root, given.clone()));
+    let whole = [prompt(5, 40), given.clone()].concat();
+    let picks: Vec<Pick> = given.iter().map(|&token| Pick::Given(token)).collect();
+    let expected: Vec<f32> =
+        forward(Shape::Full, &whole[..whole.len() - 1], &picks).iter().map(|s| s.logprob).collect();
+    assert_eq!(scored.logprobs, expected);
+    assert_eq!(scored.tokens, given);
+    let sum: f64 = expected.iter().copied().map(f64::from).sum();
+    assert_eq!(scored.logprob, sum);
+}

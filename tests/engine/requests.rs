@@ -1,0 +1,104 @@
+//! What is refused, in which words, and what survives a mistake.
+
+use offshoot::Error;
+use offshoot::engine::{Event, SamplingParams, Stop};
+use offshoot::ids::{BranchId, TokenId};
+
+use crate::bench::{CONTEXT, VOCAB, draw, engine, finish, give, key, length, outcomes, params, prompt, roomy, score};
+
+#[test]
+fn prompts_that_cannot_be_are_refused_at_once() {
+    let engine = engine(roomy());
+    let error = engine.root(prompt(1, CONTEXT + 1)).unwrap_err();
+    assert_eq!(error.to_string(), "the prompt has 161 tokens; the model's context is 160");
+    assert!(engine.root(Vec::new()).is_err());
+    assert!(engine.root(vec![TokenId(VOCAB)]).is_err());
+    let root = engine.root(prompt(1, CONTEXT)).unwrap();
+    assert!(engine.fork(root, 0).is_err());
+}
+
+#[test]
+fn parameters_out_of_range_are_named() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 5)).unwrap();
+    let base = SamplingParams::default;
+    let bad = [
+        ("temperature", SamplingParams { temperature: -0.1, ..base() }),
+        ("temperature", SamplingParams { temperature: f32::NAN, ..base() }),
+        ("top_p", SamplingParams { top_p: 0.0, ..base() }),
+        ("top_k", SamplingParams { top_k: Some(0), ..base() }),
+        ("min_p", SamplingParams { min_p: 1.5, ..base() }),
+        ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..base() }),
+        ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }),
+        ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(VOCAB), 1.0)], ..base() }),
+    ];
+    for (name, params) in bad {
+        let error = engine.start(vec![draw(root, key("item", 0), params, length(3))]).err().expect(name);
+        assert!(error.to_string().starts_with(name), "{error}");
+    }
+    let bad = [
+        ("max_tokens", Stop::max_tokens(0)),
+        ("min_tokens", Stop { min_tokens: 9, ..length(3) }),
+        ("stop tokens", Stop { tokens: vec![TokenId(VOCAB)], ..length(3) }),
+        ("stop strings", Stop { strings: vec![String::new()], ..length(3) }),
+    ];
+    for (name, stop) in bad {
+        let error = engine.start(vec![draw(root, key("item", 0), params(), stop)]).err().expect(name);
+        assert!(error.to_string().starts_with(name), "{error}");
+    }
+}
+
+#[test]
+fn branches_that_cannot_be_extended_fail_alone() {
+    let engine = engine(roomy());
+    let roots: Vec<BranchId> = (0..3).map(|i| engine.root(prompt(i, 20)).unwrap()).collect();
+    engine.release(&roots[..1]);
+    let extends = roots.iter().map(|&root| draw(root, key("item", 0), params(), length(5)));
+    let outcomes = outcomes(&engine, extends.collect());
+    assert!(matches!(&outcomes[0], Err(Error::Value { .. })));
+    assert!(outcomes[1..].iter().all(Result::is_ok));
+
+    let mut extension = engine.start(vec![draw(roots[1], key("item", 0), params(), length(100))]).unwrap();
+    assert!(matches!(extension.next(), Some(Event::Token { .. })));
+    let twice = crate::bench::outcomes(&engine, vec![draw(roots[1], key("item", 0), params(), length(5))]).remove(0);
+    assert!(twice.unwrap_err().to_string().contains("which is being extended"));
+    let early = engine.fork(roots[1], 1).unwrap()[0];
+    assert!(crate::bench::outcomes(&engine, vec![give(early, prompt(1, 3))]).remove(0).is_err());
+}
+
+#[test]
+fn given_tokens_must_fit() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, CONTEXT - 10)).unwrap();
+    for extend in [give(root, prompt(2, 11)), score(root, prompt(2, 11))] {
+        let error = outcomes(&engine, vec![extend]).remove(0).unwrap_err();
+        assert!(matches!(error, Error::ContextTooLong { tokens: 161, context: 160, .. }), "{error}");
+    }
+    assert!(outcomes(&engine, vec![give(root, vec![TokenId(VOCAB)])]).remove(0).is_err());
+    assert_eq!(finish(&engine, score(root, prompt(2, 10))).logprobs.len(), 10);
+}
+
+#[test]
+fn a_dropped_extension_cancels_and_the_engine_goes_on() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 20)).unwrap();
+    drop(engine.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap());
+    let on = finish(&engine, draw(root, key("item", 0), params(), length(3)));
+    assert_eq!(on.tokens.len(), 3);
+}
+
+#[test]
+fn a_cancelled_score_keeps_what_was_scored() {
+    let engine = engine(offshoot::engine::EngineConfig { chunk: 1, ..roomy() });
+    let root = engine.root(prompt(1, 20)).unwrap();
+    let extension = engine.start(vec![score(root, prompt(2, 100))]).unwrap();
+    let mut extension = extension;
+    extension.cancel_all();
+    let Some(Event::Finished { finish: cancelled, .. }) = extension.next() else { panic!("it ends") };
+    assert_eq!(cancelled.tokens.len(), cancelled.logprobs.len());
+    assert_eq!(cancelled.tokens, prompt(2, 100)[..cancelled.tokens.len()]);
+    let rest = prompt(2, 100)[cancelled.tokens.len()..].to_vec();
+    let rest = finish(&engine, score(root, rest));
+    let whole = finish(&engine, score(engine.root(prompt(1, 20)).unwrap(), prompt(2, 100)));
+    assert_eq!([cancelled.logprobs, rest.logprobs].concat(), whole.logprobs);
+}

@@ -1,0 +1,177 @@
+//! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
+
+use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SamplingParams};
+use offshoot::ids::TokenId;
+use offshoot::plan::Planner;
+
+use crate::bench::{
+    Shape, draw, engine, engine_of, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
+};
+
+/// Three items with a common header: prompts of 45, 53 and 70 tokens.
+fn items() -> Vec<(String, Vec<TokenId>)> {
+    let header = prompt(1, 40);
+    let item = |(i, len): (u64, usize)| (format!("item-{i}"), [header.clone(), prompt(10 + i, len)].concat());
+    [(0, 5), (1, 13), (2, 30)].map(item).to_vec()
+}
+
+/// Samples of all items in one batch.
+fn run(shape: Shape, config: EngineConfig, n: u64) -> Vec<Finish> {
+    let engine = engine_of(shape, config);
+    let mut extends = Vec::new();
+    for (item, prompt) in items() {
+        let root = engine.root(prompt).unwrap();
+        let children = engine.fork(root, n as usize).unwrap();
+        extends.extend((0..n).zip(children).map(|(i, child)| draw(child, key(&item, i), params(), length(24))));
+    }
+    finishes(&engine, extends)
+}
+
+#[test]
+fn the_same_draws_whatever_the_rows_chunk_and_planner() {
+    for shape in [Shape::Full, Shape::Windowed] {
+        let expected = run(shape, roomy(), 4);
+        assert!(expected.iter().any(|finish| finish.tokens != expected[0].tokens), "samples differ from each other");
+        for planner in Planner::ALL {
+            assert_eq!(run(shape, EngineConfig { planner, ..roomy() }, 4), expected, "{planner:?}");
+        }
+        for (max_rows, chunk) in [(1, 1), (1, 64), (3, 7), (5, 256), (256, 1), (256, 19)] {
+            let config = EngineConfig { max_rows, chunk, ..roomy() };
+            assert_eq!(run(shape, config, 4), expected, "{max_rows} rows, chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn the_first_of_many_are_those_of_few() {
+    let engine = engine(roomy());
+    let few = sample(&engine, "item", prompt(1, 30), 8, length(16));
+    let many = sample(&engine, "item", prompt(1, 30), 32, length(16));
+    assert_eq!(few, many[..8]);
+}
+
+#[test]
+fn neither_order_nor_cancelled_siblings_matter() {
+    let expected = sample(&engine(roomy()), "item", prompt(1, 30), 6, length(24));
+    let engine = engine(roomy());
+    let root = engine.root(prompt(1, 30)).unwrap();
+    let children = engine.fork(root, 6).unwrap();
+    let order = [3u64, 0, 5, 1, 4, 2];
+    let extends = order.map(|i| draw(children[i as usize], key("item", i), params(), length(24)));
+    let mut extension = engine.start(extends.to_vec()).unwrap();
+    let (stay, go) = ([children[0], children[3], children[4]], [children[1], children[2], children[5]]);
+    let mut cancelled = 0;
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Token { .. } => extension.cancel(&go),
+            Event::Finished { branch, finish } => {
+                let i = children.iter().position(|&child| child == branch).unwrap();
+                match finish.reason {
+                    FinishReason::Cancelled => {
+                        assert!(go.contains(&branch));
+                        assert_eq!(finish.tokens, expected[i].tokens[..finish.tokens.len()]);
+                        cancelled += 1;
+                    }
+                    _ => assert_eq!(finish, expected[i]),
+                }
+                assert!(stay.contains(&branch) || finish.reason == FinishReason::Cancelled || cancelled < 3);
+            }
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn thoughts_joined_are_one_sample() {
+    let engine = engine(roomy());
+    let whole = &sample(&engine, "item", prompt(2, 21), 1, length(24))[0];
+    let root = engine.root(prompt(2, 21)).unwrap();
+    let mut tokens = Vec::new();
+    for length_of_thought in [1, 7, 15, 1] {
+        tokens.extend(finish(&engine, draw(root, key("item", 0), params(), length(length_of_thought))).tokens);
+    }
+    assert_eq!(tokens, whole.tokens);
+}
+
+#[test]
+fn a_fork_goes_on_as_its_tokens_would() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(2, 21)).unwrap();
+    let thought = finish(&engine, draw(root, key("item", 0), params(), length(9)));
+    let children = engine.fork(root, 3).unwrap();
+    let go_on = |branch, i| draw(branch, key("child", i), params(), length(9));
+    let forked = finishes(&engine, (0..).zip(&children).map(|(i, &child)| go_on(child, i)).collect());
+    // The parent itself may go on beside its children.
+    let parent = finish(&engine, go_on(root, 1));
+    let same = engine.root([prompt(2, 21), thought.tokens].concat()).unwrap();
+    let twins = engine.fork(same, 3).unwrap();
+    let from_tokens = finishes(&engine, (0..).zip(&twins).map(|(i, &twin)| go_on(twin, i)).collect());
+    assert_eq!(forked, from_tokens);
+    assert_eq!(parent, forked[1]);
+}
+
+#[test]
+fn scores_equal_the_log_probabilities_of_the_draw() {
+    let engine = engine(EngineConfig { chunk: 5, ..roomy() });
+    let root = engine.root(prompt(3, 33)).unwrap();
+    let children = engine.fork(root, 4).unwrap();
+    let extends =
+        (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(1 + 6 * i as usize)));
+    let drawn = finishes(&engine, extends.collect());
+    let judges = engine.fork(root, 4).unwrap();
+    let extends = judges.iter().zip(&drawn).map(|(&judge, drawn)| score(judge, drawn.tokens.clone()));
+    for (drawn, scored) in drawn.iter().zip(finishes(&engine, extends.collect())) {
+        assert_eq!(scored.reason, FinishReason::Given);
+        assert_eq!((&scored.tokens, &scored.logprobs, scored.logprob), (&drawn.tokens, &drawn.logprobs, drawn.logprob));
+    }
+    // A scored branch goes on like the one that was drawn.
+    let on = |branch| draw(branch, key("on", 0), params(), length(5));
+    assert_eq!(finish(&engine, on(judges[2])), finish(&engine, on(children[2])));
+}
+
+#[test]
+fn given_tokens_are_part_of_the_branch() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let children = engine.fork(root, 3).unwrap();
+    let given = finishes(&engine, children.iter().map(|&child| give(child, prompt(4, 25))).collect());
+    assert!(given.iter().all(|finish| finish.reason == FinishReason::Given && finish.logprobs.is_empty()));
+    let on = |(i, &child)| draw(child, key("item", i), params(), length(8));
+    let drawn = finishes(&engine, (0..).zip(&children).map(on).collect());
+    assert_eq!(drawn, sample(&engine, "item", [prompt(3, 18), prompt(4, 25)].concat(), 3, length(8)));
+}
+
+#[test]
+fn penalties_count_every_token_of_the_path() {
+    let engine = engine(roomy());
+    let never_twice = SamplingParams { presence_penalty: 1e6, ..params() };
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let mut tokens = finish(&engine, draw(root, key("item", 0), never_twice.clone(), length(30))).tokens;
+    let child = engine.fork(root, 1).unwrap()[0];
+    tokens.extend(finish(&engine, draw(child, key("item", 0), never_twice, length(30))).tokens);
+    let mut distinct = tokens.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 60, "no token was drawn twice");
+    let not_of_the_prompt = SamplingParams { repetition_penalty: 1e6, ..SamplingParams::greedy() };
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let drawn = finish(&engine, draw(root, key("item", 0), not_of_the_prompt, length(30))).tokens;
+    assert!(drawn.iter().all(|token| !prompt(3, 18).contains(token)), "a repetition penalty counts the prompt");
+}
+
+#[test]
+fn the_likeliest_are_reported() {
+    let engine = engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let greedy = SamplingParams { top_logprobs: 4, ..SamplingParams::greedy() };
+    let mut extension = engine.start(vec![draw(root, key("item", 0), greedy, length(5))]).unwrap();
+    let mut seen = 0;
+    while let Some(event) = extension.next() {
+        if let Event::Token { token, logprob, top, .. } = event {
+            assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+            assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 5);
+}

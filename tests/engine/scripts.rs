@@ -1,0 +1,93 @@
+//! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything and
+//! once in a corner. The same searches must tell the same story.
+
+use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
+use offshoot::ids::BranchId;
+use offshoot::plan::Planner;
+
+use crate::bench::{draw, engine, finishes, give, key, length, pages, params, prompt, roomy, score};
+use crate::dice::Dice;
+
+/// Ten rounds on at most 16 branches, none longer than 150 tokens.
+fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
+    let mut dice = Dice::new(seed);
+    let mut branches: Vec<(BranchId, usize)> = Vec::new();
+    let mut story = Vec::new();
+    for round in 0..10 {
+        for _ in 0..dice.within(0, 2) {
+            let len = dice.within(1, 50) as usize;
+            // Few salts, so that prompts begin alike.
+            let tokens = prompt(u64::from(dice.within(1, 2)), 50)[..len].to_vec();
+            branches.push((engine.root(tokens).unwrap(), len));
+        }
+        if branches.is_empty() {
+            continue;
+        }
+        let (parent, len) = dice.pick(&branches);
+        let children = engine.fork(parent, dice.within(1, 4) as usize).unwrap();
+        branches.extend(children.into_iter().map(|child| (child, len)));
+        let mut extends: Vec<Extend> = Vec::new();
+        for (ordinal, (branch, len)) in (0u64..).zip(&mut branches) {
+            let more = dice.within(1, 30).min(150 - *len as u32) as usize;
+            if more == 0 || dice.one_in(3) {
+                continue;
+            }
+            let salt = u64::from(dice.within(3, 4));
+            extends.push(match dice.within(1, 4) {
+                1 => give(*branch, prompt(salt, more)),
+                2 => score(*branch, prompt(salt, more)),
+                _ => draw(*branch, key(&format!("{round}"), ordinal), params(), length(more)),
+            });
+            *len += more;
+        }
+        story.extend(finishes(engine, extends));
+        while branches.len() > 16 || (!branches.is_empty() && dice.one_in(3)) {
+            let (gone, _) = branches.swap_remove(dice.within(1, branches.len() as u32) as usize - 1);
+            if dice.one_in(2) { engine.release(&[gone]) } else { engine.discard(&[gone]) }
+        }
+    }
+    let all: Vec<BranchId> = branches.iter().map(|(branch, _)| *branch).collect();
+    engine.discard(&all);
+    story
+}
+
+/// Asked when all stories are told: the engine lives, so integrity held whenever it rested.
+fn assert_nothing_is_held(engine: &EngineHandle) {
+    assert_eq!(engine.metrics().expect("the engine lives").kv_bytes_held, 0);
+}
+
+#[test]
+fn a_search_tells_the_same_story_in_a_corner() {
+    for seed in 0..12 {
+        let expected = story(&engine(EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
+        let corners = [
+            EngineConfig { chunk: 5, max_rows: 3, ..pages(14) },
+            EngineConfig { chunk: 64, max_rows: 9, planner: Planner::Tree, ..pages(30) },
+            EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
+        ];
+        for corner in corners {
+            let engine = engine(corner.clone());
+            assert_eq!(story(&engine, seed), expected, "seed {seed}, {corner:?}");
+            assert_nothing_is_held(&engine);
+        }
+    }
+}
+
+#[test]
+fn searches_on_many_threads_do_not_see_each_other() {
+    let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed)).collect();
+    let shared = engine(EngineConfig { chunk: 16, max_rows: 12, ..pages(40) });
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (20..26)
+            .map(|seed| {
+                scope.spawn({
+                    let shared = shared.clone();
+                    move || story(&shared, seed)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a story does not panic")).collect()
+    });
+    assert_eq!(told, expected);
+    assert_nothing_is_held(&shared);
+}
