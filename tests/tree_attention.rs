@@ -86,7 +86,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     slots.dedup();
     let pages = slots.iter().map(|&(page, _)| page).max().map_or(0, |last| last as usize + 1);
     let shape = KvShape { layers: 2, heads: case.heads, dtype: case.dtype, pages };
-    let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
+    let mut kv = KvStore::new(&shape).unwrap();
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
     let all = held.iter().flat_map(|&page| (0..PAGE_TOKENS).rev().map(move |slot| KvSlot { page: PageId(page), slot }));

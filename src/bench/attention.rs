@@ -1,23 +1,22 @@
-//! Times the CPU's tree attention on one shared prompt with many samples, and sets it against what the machine could do:
-//! its rates of multiplying and of reading memory. What is printed is the caller's affair.
+//! Times the CPU's tree attention on one shared prompt with many samples, and sets it against the rates of multiplying and of
+//! reading that `machine` measured. What is printed is the caller's affair.
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::machine::MachineRates;
 use crate::backend::cpu::attention::{self, Scratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{Buffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, TokenId};
+use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
-use super::machine::MachineRates;
-
 /// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionShape {
     pub prompt: usize,
     pub samples: usize,
@@ -32,7 +31,7 @@ pub struct AttentionShape {
 }
 
 /// One layer of one step, medians over the repetitions.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionTiming {
     pub shape: AttentionShape,
     pub isa: String,
@@ -71,7 +70,11 @@ pub fn time(isa: Isa, shape: &AttentionShape, rates: &MachineRates, budget: Dura
     let context: u64 = step.plan.row_positions.iter().map(|&p| u64::from(p) + 1).sum();
     let flops = (4 * context * (shape.q_heads * shape.head_dim) as u64) as f64;
     let kv_bytes = step.plan.stats(&shape.hints()).kv_bytes_read as f64;
-    let flops_floor_us = flops / rates.gflops(shape.dtype) / 1e3;
+    let peak_gflops = match shape.dtype {
+        Dtype::Bf16 => rates.bf16_gflops(),
+        Dtype::F32 | Dtype::F16 => rates.f32_gflops,
+    };
+    let flops_floor_us = flops / peak_gflops / 1e3;
     let bytes_floor_us = kv_bytes / rates.read_gb_per_s / 1e3;
     Ok(AttentionTiming {
         shape: *shape,
@@ -146,7 +149,7 @@ impl Step {
             + shape.samples * (shape.own_tokens / PAGE_TOKENS as usize + 2);
         let (forest, slots) = grow(shape, pages)?;
         let heads = shape.heads();
-        let mut kv = KvStore::new(isa, &KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
+        let mut kv = KvStore::new(&KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
         fill(&mut kv, shape);
         let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
@@ -213,7 +216,7 @@ fn fill(kv: &mut KvStore, shape: &AttentionShape) {
     noise(&mut qkv);
     for layer in (0..shape.layers).map(LayerIx::new) {
         for page in 0..kv.shape().pages {
-            let page = crate::ids::PageId::new(page);
+            let page = PageId::new(page);
             let slots: Vec<KvSlot> = (0..PAGE_TOKENS).map(|slot| KvSlot { page, slot }).collect();
             kv.append(layer, &qkv, &slots);
         }

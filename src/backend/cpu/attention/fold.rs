@@ -1,6 +1,8 @@
 //! The kernels: one tile folded into the running states of a few rows. Scores, numerators and sums of a row come from chains of
 //! operations that are the same however many rows a call folds and however much more of the tile the others see: hidden
 //! lanes add exact zeros.
+// Loops run over rows and panels by index: several arrays of registers and pointers are indexed at once.
+#![allow(clippy::needless_range_loop)]
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -48,8 +50,8 @@ pub struct TileView<P: Path> {
 pub struct Coming {
     pub keys: *const u8,
     pub values: *const u8,
-    /// Bytes of each for every word of a key.
-    pub stride: usize,
+    /// Bytes of keys and of values for every word of a key.
+    pub strides: (usize, usize),
 }
 
 impl Coming {
@@ -58,8 +60,8 @@ impl Coming {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch reads nothing, whatever the address.
         unsafe {
-            _mm_prefetch::<_MM_HINT_T1>(self.keys.wrapping_add(i * self.stride).cast());
-            _mm_prefetch::<_MM_HINT_T1>(self.values.wrapping_add(i * self.stride).cast());
+            _mm_prefetch::<_MM_HINT_T1>(self.keys.wrapping_add(i * self.strides.0).cast());
+            _mm_prefetch::<_MM_HINT_T1>(self.values.wrapping_add(i * self.strides.1).cast());
         }
     }
 }
@@ -97,14 +99,12 @@ impl Sight {
 
     /// Rows that see these lanes, at most `MAX_ROWS`.
     pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
-        let mut sight = Sight { lanes: LANES..0, rows: [0; MAX_ROWS] };
-        for (bits, lanes) in sight.rows.iter_mut().zip(rows) {
-            if !lanes.is_empty() {
-                *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
-                sight.lanes = sight.lanes.start.min(lanes.start)..sight.lanes.end.max(lanes.end);
-            }
+        let (mut start, mut end, mut bits) = (LANES, 0, [0; MAX_ROWS]);
+        for (bits, lanes) in bits.iter_mut().zip(rows).filter(|(_, lanes)| !lanes.is_empty()) {
+            *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
+            (start, end) = (start.min(lanes.start), end.max(lanes.end));
         }
-        sight
+        Sight { lanes: start.min(end)..end, rows: bits }
     }
 }
 
@@ -159,7 +159,7 @@ pub unsafe fn fold<P: Path, const R: usize>(
                 3 => score::<P, R, 3>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
                 _ => score::<P, R, 4>(geometry, &mut queries, &tile.keys[page..], page, &coming, &mut scores),
             };
-            coming.stride = 0;
+            coming.strides = (0, 0);
         }
         for r in 0..R {
             soften::<P>(geometry, rows, r, pages.clone(), sight.rows[r], scores.at(r, 0), numerators.at(r, 0));
@@ -269,7 +269,8 @@ unsafe fn soften<P: Path>(
 unsafe fn power<P: Path>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     /// Adding 1.5 * 2^23 rounds to a whole number, which the low bits then hold.
     const ROUND: f32 = 12_582_912.0;
-    /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.1e-7.
+    /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.2e-7.
+    #[allow(clippy::approx_constant)] // the last is near ln 2 but not it
     const C: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
     // SAFETY: the caller promises the instruction set.
     unsafe {
@@ -384,34 +385,4 @@ pub fn finish(o: &[f32], l: &[f32; SLOTS], out: &mut [f32]) {
     for (y, o) in out.iter_mut().zip(o) {
         *y = o * share + 0.0;
     }
-}
-
-/// `rounds` times as many independent multiply-adds as fill registers and hide latencies: nothing but the instructions that
-/// the kernels are made of, to measure what they could reach. Returns how many multiplications that was.
-///
-/// # Safety
-/// The processor has the path's instruction set.
-#[inline(always)]
-pub unsafe fn spin<P: Path>(rounds: usize) -> usize {
-    const MOST: usize = 12;
-    // A path of one panel a row has half as many registers, each half as long.
-    let chains = if P::PANELS == 1 { 5 } else { MOST };
-    let words = [<P::Word as bytemuck::Zeroable>::zeroed(); SLOTS];
-    let factor = std::hint::black_box(<P::Factor as bytemuck::Zeroable>::zeroed());
-    // SAFETY: the arrays hold sixteen words and lanes; the instruction set is promised by the caller.
-    unsafe {
-        let words = P::operand(std::hint::black_box(&words).as_ptr());
-        let mut acc = [P::Lanes::splat(0.0); MOST];
-        for _ in 0..rounds {
-            for chain in &mut acc[..chains] {
-                *chain = P::madd(*chain, &factor, words);
-            }
-        }
-        let mut sum = acc[0];
-        for chain in &acc[1..] {
-            sum = sum.add(*chain);
-        }
-        std::hint::black_box(sum.largest());
-    }
-    rounds * chains * SLOTS * P::PAIR
 }

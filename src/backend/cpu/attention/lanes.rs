@@ -72,8 +72,6 @@ pub trait Path {
     unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
     /// [`super::fold::pack`].
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
-    /// [`super::fold::spin`].
-    unsafe fn spin(rounds: usize) -> usize;
     /// [`super::fold::finish`].
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
@@ -125,16 +123,6 @@ macro_rules! kernels {
             }
             // SAFETY: the caller promises the instruction set and room for the factors.
             unsafe { kernel::<Self>(x, to) }
-        }
-
-        unsafe fn spin(rounds: usize) -> usize {
-            #[target_feature(enable = $features)]
-            unsafe fn kernel<P: Path>(rounds: usize) -> usize {
-                // SAFETY: the caller's promises are passed on.
-                unsafe { fold::spin::<P>(rounds) }
-            }
-            // SAFETY: the caller promises the instruction set.
-            unsafe { kernel::<Self>(rounds) }
         }
 
         unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]) {

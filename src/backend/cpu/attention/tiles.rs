@@ -52,10 +52,11 @@ pub struct Tiles {
     pub reads: Vec<Read>,
 }
 
-/// A page read by the tiles of `rows`.
+/// A page read by a tile of `rows`: its keys, and its values up to slot `slots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     pub page: PageId,
+    pub slots: usize,
     pub rows: Range<usize>,
 }
 
@@ -96,7 +97,7 @@ impl Tiles {
         let tile = self.tiles.last_mut().expect("a tile was pushed before");
         let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
         let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
-        self.reads.push(Read { page, rows: tile.rows.clone() });
+        self.reads.push(Read { page, slots: slots.end, rows: tile.rows.clone() });
         tile.reads = self.reads.len();
         let place = &mut tile.pages[lanes.start / SLOTS];
         match place {

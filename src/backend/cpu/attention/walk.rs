@@ -24,6 +24,9 @@ const WIDEN_FROM: usize = 3;
 /// Rapids), which also holds the states of the rows.
 const AHEAD_BYTES: usize = 512 << 10;
 
+/// Steps of fewer products (rows x positions x width) run on the calling thread: waking the others takes as long.
+const PARALLEL_PRODUCTS: usize = 50_000;
+
 /// A cache line of memory, so that no vector load crosses one.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
@@ -69,10 +72,14 @@ pub unsafe fn run<P: Path>(step: &Step<'_>, memory: &mut Vec<TaskMemory>, out: &
     let heads = step.kv.shape().heads;
     let tasks = divide(heads, out);
     memory.resize_with(memory.len().max(tasks.len()), Default::default);
-    tasks.into_par_iter().zip(memory.par_iter_mut()).with_max_len(1).for_each(|(task, memory)| {
-        // SAFETY: promised by the caller.
-        unsafe { run_task::<P>(step, task, memory) }
-    });
+    // SAFETY: promised by the caller.
+    let run = |(task, memory): (Task<'_>, &mut TaskMemory)| unsafe { run_task::<P>(step, task, memory) };
+    let pairs: usize = step.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
+    if pairs * heads.q_width() < PARALLEL_PRODUCTS {
+        tasks.into_iter().zip(memory).for_each(run);
+    } else {
+        tasks.into_par_iter().zip(memory.par_iter_mut()).with_max_len(1).for_each(run);
+    }
 }
 
 /// A few tasks a thread, so that they end together; more chunks than that would read shared tiles more often.
@@ -202,19 +209,23 @@ impl<'a> Ahead<'a> {
 
     /// What to fetch in a kernel call of `key_words` rounds for a tile that needs the pages before `reads`.
     fn next(&mut self, reads: usize, key_words: usize) -> Coming {
+        let PageLayout { dtype, width, .. } = self.layout;
         let limit = (reads + AHEAD_BYTES / self.layout.bytes()).min(self.reads.len());
-        self.at = self.at.max(reads);
         let ours = |read: &Read| read.rows.start < self.rows.end && self.rows.start < read.rows.end;
+        self.at = self.at.max(reads);
         while self.at < limit && !ours(&self.reads[self.at]) {
             self.at += 1;
         }
         if self.at >= limit {
-            return Coming { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), stride: 0 };
+            return Coming { keys: self.stored.as_ptr(), values: self.stored.as_ptr(), strides: (0, 0) };
         }
-        let page = &self.stored[self.reads[self.at].page.ix() * self.layout.bytes()..][..self.layout.bytes()];
+        let Read { page, slots, .. } = &self.reads[self.at];
         self.at += 1;
-        let key_bytes = self.layout.key_elements() * self.layout.dtype.bytes();
-        Coming { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), stride: key_bytes / key_words }
+        let page = &self.stored[page.ix() * self.layout.bytes()..][..self.layout.bytes()];
+        let key_bytes = self.layout.key_elements() * dtype.bytes();
+        let value_bytes = slots * width * dtype.bytes();
+        let strides = (key_bytes / key_words, value_bytes.div_ceil(key_words));
+        Coming { keys: page.as_ptr(), values: page[key_bytes..].as_ptr(), strides }
     }
 }
 
