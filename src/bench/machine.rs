@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memmap2::MmapMut;
 use serde::Serialize;
 
+use crate::backend::Dtype;
 use crate::backend::cpu::Isa;
 
 /// Peak rates of all threads together. A multiply-add counts as two operations.
@@ -35,6 +36,14 @@ impl MachineRates {
             }),
             bf16_dot_gflops: bf16_dot_peak(isa),
             read_gb_per_s: read_bandwidth(),
+        }
+    }
+
+    /// The rate that products of weights of `dtype` can reach.
+    pub fn gflops(&self, dtype: Dtype) -> f64 {
+        match dtype {
+            Dtype::Bf16 => self.bf16_gflops(),
+            Dtype::F32 | Dtype::F16 => self.f32_gflops,
         }
     }
 
