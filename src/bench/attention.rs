@@ -1,11 +1,10 @@
-//! Times the CPU's tree attention on one shared prompt with many samples, and sets it against the rates of multiplying and of
-//! reading that `machine` measured. What is printed is the caller's affair.
+//! Times the CPU's tree attention on one shared prompt with many samples, and sets it against what the machine could do:
+//! its rates of multiplying and of reading memory. What is printed is the caller's affair.
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::machine::MachineRates;
 use crate::backend::cpu::attention::{self, Scratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{Buffer, Isa, KvStore};
@@ -15,8 +14,10 @@ use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
+use super::machine::MachineRates;
+
 /// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionShape {
     pub prompt: usize,
     pub samples: usize,
@@ -31,7 +32,7 @@ pub struct AttentionShape {
 }
 
 /// One layer of one step, medians over the repetitions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttentionTiming {
     pub shape: AttentionShape,
     pub isa: String,
@@ -70,11 +71,7 @@ pub fn time(isa: Isa, shape: &AttentionShape, rates: &MachineRates, budget: Dura
     let context: u64 = step.plan.row_positions.iter().map(|&p| u64::from(p) + 1).sum();
     let flops = (4 * context * (shape.q_heads * shape.head_dim) as u64) as f64;
     let kv_bytes = step.plan.stats(&shape.hints()).kv_bytes_read as f64;
-    let peak_gflops = match shape.dtype {
-        Dtype::Bf16 => rates.bf16_gflops(),
-        Dtype::F32 | Dtype::F16 => rates.f32_gflops,
-    };
-    let flops_floor_us = flops / peak_gflops / 1e3;
+    let flops_floor_us = flops / rates.gflops(shape.dtype) / 1e3;
     let bytes_floor_us = kv_bytes / rates.read_gb_per_s / 1e3;
     Ok(AttentionTiming {
         shape: *shape,
