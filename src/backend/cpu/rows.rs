@@ -5,9 +5,10 @@ use rayon::prelude::*;
 
 use super::Buffer;
 
-/// Below this many elements an op runs on the calling thread: waking another one costs some microseconds, as long as this
-/// many elements take.
-const PARALLEL_FROM: usize = 32 * 1024;
+/// Below this many elements an op runs on the calling thread. Handing work to a thread that is awake costs about a microsecond,
+/// as long as some thousand elements take; a thread left idle for 20 falls asleep, and waking it costs 30 (measured in a virtual
+/// machine), so that the stretches on one thread must also be short.
+const PARALLEL_FROM: usize = 8 * 1024;
 
 /// Calls `work(row, out_row)` for every row of `out`, on all threads when there is enough to do.
 pub fn for_rows(out: &mut Buffer, work: impl Fn(usize, &mut [f32]) + Sync) {

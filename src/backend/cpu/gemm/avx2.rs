@@ -16,7 +16,6 @@ pub static KERNELS: Kernels = Kernels {
         Dtype::F16 => kernel::<F16>(rows, panels),
         Dtype::Bf16 => kernel::<Bf16>(rows, panels),
     },
-    widen: |_| None,
 };
 
 /// 16 registers: two sums a row and panel, and the weights of one panel.
@@ -121,10 +120,10 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
         }
     }
     let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
-    let mut ahead = tile.ahead.from;
+    let mut ahead = tile.ahead;
     let mut left = tile.words / W::WORDS;
     while left > 0 {
-        let steps = left.min(tile.ahead.every / W::WORDS);
+        let steps = left.min(tile.ahead_every / W::WORDS);
         for _ in 0..steps {
             for i in 0..W::WORDS {
                 for p in 0..PANELS {
@@ -142,7 +141,7 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
             (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
         }
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.ahead.panel_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.panel_bytes).cast());
         }
         ahead = ahead.wrapping_add(64);
         left -= steps;

@@ -1,8 +1,9 @@
-//! Kernels of AVX-512 F: f32 multiply-adds; f16 and bf16 weights widen in registers, or beforehand when many rows use them.
+//! Kernels of AVX-512 F: f32 multiply-adds; f16 and bf16 weights widen in registers (doing so beforehand, once
+//! for all rows, was measured to gain nothing).
 
 use std::arch::x86_64::*;
 
-use super::drive::{Kernel, Kernels, Tile, Widen};
+use super::drive::{Kernel, Kernels, Tile};
 use super::operand::{Operand, ROW_STRIDE};
 use super::pack::PANEL;
 use crate::backend::Dtype;
@@ -15,11 +16,6 @@ pub static KERNELS: Kernels = Kernels {
         Dtype::F32 => kernel::<F32>(rows, panels),
         Dtype::F16 => kernel::<F16>(rows, panels),
         Dtype::Bf16 => kernel::<Bf16>(rows, panels),
-    },
-    widen: |dtype| match dtype {
-        Dtype::F32 => None,
-        Dtype::F16 => Some(widen::<F16> as Widen),
-        Dtype::Bf16 => Some(widen::<Bf16> as Widen),
     },
 };
 
@@ -131,10 +127,10 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
         }
     }
     let (mut a, mut w) = (tile.a.cast::<f32>(), tile.w);
-    let mut ahead = tile.ahead.from;
+    let mut ahead = tile.ahead;
     let mut left = tile.words / W::WORDS;
     while left > 0 {
-        let steps = left.min(tile.ahead.every / W::WORDS);
+        let steps = left.min(tile.ahead_every / W::WORDS);
         for _ in 0..steps {
             for i in 0..W::WORDS {
                 let mut weights = [_mm512_setzero_ps(); PANELS];
@@ -154,7 +150,7 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
             (a, w) = unsafe { (a.add(W::WORDS), w.add(W::BYTES)) };
         }
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.ahead.panel_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.panel_bytes).cast());
         }
         ahead = ahead.wrapping_add(64);
         left -= steps;
@@ -162,15 +158,5 @@ unsafe fn tile<W: Weights, const ROWS: usize, const PANELS: usize>(tile: &Tile) 
     for (i, acc) in acc.as_flattened().iter().enumerate() {
         // SAFETY: the tile has `ROWS * PANELS` registers of sums.
         unsafe { _mm512_storeu_ps(tile.sums.add(i * PANEL), *acc) };
-    }
-}
-
-#[target_feature(enable = "avx512f")]
-unsafe fn widen<W: Weights>(strip: &[u8], out: &mut [f32]) {
-    for (from, to) in strip.chunks_exact(W::BYTES).zip(out.chunks_exact_mut(W::WORDS * PANEL)) {
-        for (i, to) in to.chunks_exact_mut(PANEL).enumerate() {
-            // SAFETY: `from` is one step, `to` has room for 16 floats.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), W::load(from.as_ptr(), i)) };
-        }
     }
 }

@@ -14,7 +14,6 @@ pub static KERNELS: Kernels = Kernels {
         Dtype::Bf16 => kernel(rows, panels),
         _ => (avx512::KERNELS.kernel)(dtype, rows, panels),
     },
-    widen: |dtype| if dtype == Dtype::Bf16 { None } else { (avx512::KERNELS.widen)(dtype) },
     ..avx512::KERNELS
 };
 
@@ -55,10 +54,10 @@ unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
         }
     }
     let (mut a, mut w) = (tile.a.cast::<i32>(), tile.w);
-    let mut ahead = tile.ahead.from;
+    let mut ahead = tile.ahead;
     let mut left = tile.words;
     while left > 0 {
-        let steps = left.min(tile.ahead.every);
+        let steps = left.min(tile.ahead_every);
         for _ in 0..steps {
             let mut weights = [_mm512_setzero_si512(); PANELS];
             for (p, weights) in weights.iter_mut().enumerate() {
@@ -76,7 +75,7 @@ unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
             (a, w) = unsafe { (a.add(1), w.add(64)) };
         }
         for p in 0..PANELS {
-            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.ahead.panel_bytes).cast());
+            _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(p * tile.panel_bytes).cast());
         }
         ahead = ahead.wrapping_add(64);
         left -= steps;

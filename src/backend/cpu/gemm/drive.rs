@@ -14,8 +14,9 @@ use crate::backend::cpu::{Buffer, Isa};
 
 /// Activations multiplied in one walk over the weights: half of a second cache of 2 MB, as words.
 const RESIDENT_WORDS: usize = 256 * 1024;
-/// From this many row groups on, half-precision strips are widened once to memory instead of once a group in registers.
-const WIDEN_FROM_GROUPS: usize = 3;
+
+/// Shares of the panels that each thread gets, on average, when rows are many.
+const SHARES: usize = 4;
 
 /// The kernels of an instruction set.
 pub struct Kernels {
@@ -26,8 +27,6 @@ pub struct Kernels {
     pub operand: fn(Dtype) -> Operand,
     /// The kernel for exactly so many rows and panels.
     pub kernel: fn(Dtype, rows: usize, panels: usize) -> Kernel,
-    /// Widens a strip of a panel to f32, where kernels would otherwise do so in registers.
-    pub widen: fn(Dtype) -> Option<Widen>,
 }
 
 /// Adds the products of a tile to its sums.
@@ -35,12 +34,6 @@ pub struct Kernels {
 /// # Safety
 /// The processor has the kernel's instruction set, and the tile's pointers are good for its shape.
 pub type Kernel = unsafe fn(&Tile);
-
-/// Widens as many bytes of a panel as fill `out`.
-///
-/// # Safety
-/// The processor has the instruction set.
-pub type Widen = unsafe fn(strip: &[u8], out: &mut [f32]);
 
 /// A strip of one group of rows times some panels.
 pub struct Tile {
@@ -54,16 +47,10 @@ pub struct Tile {
     pub sums: *mut f32,
     /// Whether the sums hold those of the strips before.
     pub resume: bool,
-    pub ahead: Ahead,
-}
-
-/// What to fetch into the second cache while a kernel runs: after every `every` words, one cache line of each panel of the
-/// next strip, whose first panel begins at `from`.
-#[derive(Clone, Copy)]
-pub struct Ahead {
-    pub from: *const u8,
-    pub panel_bytes: usize,
-    pub every: usize,
+    /// The next strip in its first panel. After every `ahead_every` words a kernel fetches one more cache line of each panel of
+    /// it into the second cache. Perhaps past the end of the weights: a fetch is only a hint.
+    pub ahead: *const u8,
+    pub ahead_every: usize,
 }
 
 /// Rows `first .. first + rows` of the walk, which a kernel takes at once.
@@ -82,14 +69,8 @@ fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = Group> {
 #[derive(Default)]
 pub struct Scratch {
     operands: Vec<u32>,
-    shares: Vec<Share>,
-}
-
-/// A thread's own memory.
-#[derive(Default)]
-struct Share {
-    sums: Vec<f32>,
-    widened: Vec<f32>,
+    /// The sums of each share.
+    sums: Vec<Vec<f32>>,
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -109,7 +90,7 @@ pub fn linear(
     let operand = (kernels.operand)(w.dtype);
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
-        arrange(&mut scratch.operands, x, rows.first, rows.rows, operand);
+        arrange(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
         let walk = Walk {
             isa,
             kernels,
@@ -122,7 +103,7 @@ pub fn linear(
             bias,
             into,
         };
-        walk.run(&mut scratch.shares, out);
+        walk.run(&mut scratch.sums, out);
     }
 }
 
@@ -141,43 +122,67 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn run(&self, shares: &mut Vec<Share>, out: &mut Buffer) {
-        let threads = rayon::current_num_threads();
+    fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut Buffer) {
+        // Few rows: one share a thread, so that each fetches ahead without a break. Many: more, so that a thread that was held
+        // up leaves its last ones to others.
+        let shares_wanted = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
         let most_rows = self.rows.div_ceil(self.groups.len());
         let at_once = (self.kernels.panels)(most_rows);
         // Shares of whole kernel calls, so that only the last one has a rest.
         let panels = self.w.panels();
-        let share = panels.div_ceil(at_once).div_ceil(threads) * at_once;
-        shares.resize_with(threads, Share::default);
+        let share = panels.div_ceil(at_once).div_ceil(shares_wanted) * at_once;
+        sums.resize_with(panels.div_ceil(share), Vec::new);
         let out = Columns::of(out);
-        shares.par_iter_mut().enumerate().for_each(|(thread, memory)| {
-            let end = ((thread + 1) * share).min(panels);
-            let mut panel = thread * share;
+        sums.par_iter_mut().enumerate().for_each(|(i, sums)| {
+            let end = ((i + 1) * share).min(panels);
+            let mut panel = i * share;
             while panel < end {
                 let count = if panel + at_once <= end { at_once } else { 1 };
-                self.panels(panel, count, memory, &out);
+                self.panels(panel, count, sums, &out);
                 panel += count;
             }
         });
     }
 
     /// Multiplies `count` panels from `first` on by all rows.
-    fn panels(&self, first: usize, count: usize, memory: &mut Share, out: &Columns) {
-        let panel_bytes = self.w.panel_lines() * size_of::<Line>();
-        let weights: &[u8] = bytemuck::cast_slice(self.w.lines());
-        let weights = &weights[first * panel_bytes..];
-        memory.sums.resize(self.rows * count * PANEL, 0.0);
-        let words = self.operand.words(self.w.cols);
-        let word_bytes = self.word_bytes();
-        for strip in strips(words) {
-            let after = strip.first + strip.words;
-            let next = if after < words { after * word_bytes } else { count * panel_bytes };
-            let from = weights.as_ptr().wrapping_add(next);
-            let ahead = Ahead { from, panel_bytes, every: self.groups.len() * size_of::<Line>() / word_bytes };
-            self.strip(strip, count, &weights[strip.first * word_bytes..], panel_bytes, ahead, memory);
+    fn panels(&self, first: usize, count: usize, sums: &mut Vec<f32>, out: &Columns) {
+        sums.resize(self.rows * count * PANEL, 0.0);
+        for strip in strips(self.operand.words(self.w.cols)) {
+            self.strip(strip, first, count, sums);
         }
-        for (r, sums) in memory.sums.chunks_exact(count * PANEL).enumerate() {
+        for (r, sums) in sums.chunks_exact(count * PANEL).enumerate() {
             self.store(sums, self.first_row + r, first, out);
+        }
+    }
+
+    /// Adds the products of one strip of `count` panels from `first` on to the sums of all rows.
+    fn strip(&self, strip: Strip, first: usize, count: usize, sums: &mut [f32]) {
+        let panel_bytes = self.w.panel_lines() * size_of::<Line>();
+        let weights: &[u8] = bytemuck::cast_slice(&self.w.lines()[first * self.w.panel_lines()..]);
+        assert!(
+            weights.len() >= count * panel_bytes && sums.len() == self.rows * count * PANEL,
+            "panels, and their sums"
+        );
+        let word_bytes = self.word_bytes();
+        let end = strip.first + strip.words;
+        let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
+        let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
+        for group in &self.groups {
+            let kernel = (self.kernels.kernel)(self.w.dtype, group.rows, count);
+            // Each group fetches its part of the next strip.
+            let fetched = group.first * strip.words / self.rows * word_bytes / size_of::<Line>() * size_of::<Line>();
+            let tile = Tile {
+                a: operands[group.first * ROW_STRIDE..][..group.rows * ROW_STRIDE].as_ptr(),
+                w: weights[strip.first * word_bytes..].as_ptr(),
+                panel_bytes,
+                words: strip.words,
+                sums: sums[group.first * count * PANEL..][..group.rows * count * PANEL].as_mut_ptr(),
+                resume: strip.index > 0,
+                ahead: weights.as_ptr().wrapping_add(next + fetched),
+                ahead_every: self.groups.len() * size_of::<Line>() / word_bytes,
+            };
+            // SAFETY: `a` holds the group's rows of the strip, `w` the strip of `count` panels, and the sums its tile.
+            unsafe { kernel(&tile) };
         }
     }
 
@@ -186,39 +191,6 @@ impl Walk<'_> {
         match (self.w.dtype, self.operand) {
             (Dtype::F16, _) | (_, Operand::RoundedF32) => 2 * PANEL,
             (Dtype::F32 | Dtype::Bf16, _) => 4 * PANEL,
-        }
-    }
-
-    /// Adds the products of one strip of `count` panels, which begins at `weights`, to the sums of all rows.
-    fn strip(&self, strip: Strip, count: usize, weights: &[u8], panel_bytes: usize, ahead: Ahead, memory: &mut Share) {
-        let (mut dtype, mut panel_bytes, mut w) = (self.w.dtype, panel_bytes, weights.as_ptr());
-        if self.groups.len() >= WIDEN_FROM_GROUPS
-            && let Some(widen) = (self.kernels.widen)(dtype)
-        {
-            memory.widened.resize(count * strip.words * PANEL, 0.0);
-            for (p, out) in memory.widened.chunks_exact_mut(strip.words * PANEL).enumerate() {
-                // SAFETY: the owner of these kernels chose `widen` for an instruction set that the processor has.
-                unsafe { widen(&weights[p * panel_bytes..][..strip.words * self.word_bytes()], out) };
-            }
-            (dtype, panel_bytes, w) =
-                (Dtype::F32, strip.words * PANEL * size_of::<f32>(), memory.widened.as_ptr().cast());
-        }
-        assert!(memory.sums.len() >= self.rows * count * PANEL, "sums for all rows");
-        let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
-        for group in &self.groups {
-            let kernel = (self.kernels.kernel)(dtype, group.rows, count);
-            let fetched = group.first * strip.words / self.rows * self.word_bytes() / size_of::<Line>();
-            let tile = Tile {
-                a: operands[group.first * ROW_STRIDE..][..group.rows * ROW_STRIDE].as_ptr(),
-                w,
-                panel_bytes,
-                words: strip.words,
-                sums: memory.sums[group.first * count * PANEL..].as_mut_ptr(),
-                resume: strip.first > 0,
-                ahead: Ahead { from: ahead.from.wrapping_add(fetched * size_of::<Line>()), ..ahead },
-            };
-            // SAFETY: `a` holds the group's rows, `w` the strips of `count` panels, and the sums its tile.
-            unsafe { kernel(&tile) };
         }
     }
 

@@ -3,11 +3,13 @@
 
 use rayon::prelude::*;
 
-use crate::backend::cpu::Buffer;
+use crate::backend::cpu::rows::for_each_isa;
+use crate::backend::cpu::{Buffer, Isa};
 
-/// Most words of a strip's row. With two f32 panels a strip of weights takes 24 KB, half of a first cache of 48 KB.
-pub const STRIP: usize = 192;
-/// Words from one row of a strip to the next: an odd number of cache lines, so that rows fall into different sets.
+/// Most words of a strip's row. With two f32 panels a strip of weights takes 32 KB, two thirds of a first cache of 48 KB.
+pub const STRIP: usize = 256;
+/// Words from one row of a strip to the next: an odd number of cache lines and one word, so that rows neither fall into the
+/// same set nor pass to their next line all at the same step.
 pub const ROW_STRIDE: usize = STRIP + 17;
 
 /// How a kernel wants its activations: in words of 32 bits.
@@ -49,10 +51,10 @@ pub fn strips(words: usize) -> impl Iterator<Item = Strip> + Clone {
 }
 
 /// Below this many activations the calling thread arranges them alone.
-const PARALLEL_FROM: usize = 64 * 1024;
+const PARALLEL_FROM: usize = 16 * 1024;
 
 /// Writes rows `first ..` of `x` to `out`, strip after strip; as many rows as `out` has room for.
-pub fn arrange(out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usize, operand: Operand) {
+pub fn arrange(isa: Isa, out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usize, operand: Operand) {
     let words = operand.words(x.width);
     out.resize(strips(words).count() * rows * ROW_STRIDE, 0);
     let chunks = out
@@ -60,17 +62,22 @@ pub fn arrange(out: &mut Vec<u32>, x: &Buffer, first: usize, rows: usize, operan
         .zip(strips(words))
         .flat_map(|(out, strip)| out.chunks_exact_mut(ROW_STRIDE).enumerate().map(move |(r, out)| (r, strip, out)));
     let row_of_strip = |(r, strip, out): (usize, Strip, &mut [u32])| {
-        arrange_row(&mut out[..strip.words], x.row(first + r), strip, operand);
+        arrange_row(isa, &mut out[..strip.words], x.row(first + r), strip, operand);
     };
     if rows * words < PARALLEL_FROM {
         chunks.for_each(row_of_strip);
     } else {
         let chunks: Vec<_> = chunks.collect();
-        chunks.into_par_iter().with_min_len(64).for_each(row_of_strip);
+        chunks.into_par_iter().with_min_len(16).for_each(row_of_strip);
     }
 }
 
-fn arrange_row(out: &mut [u32], row: &[f32], strip: Strip, operand: Operand) {
+for_each_isa! {
+    fn arrange_row(out: &mut [u32], row: &[f32], strip: Strip, operand: Operand) = arrange_row_loop;
+}
+
+#[inline(always)]
+fn arrange_row_loop(out: &mut [u32], row: &[f32], strip: Strip, operand: Operand) {
     let inputs = match operand {
         Operand::F32 | Operand::RoundedF32 => strip.first..row.len().min(strip.first + strip.words),
         Operand::Bf16Pairs => 2 * strip.first..row.len().min(2 * (strip.first + strip.words)),
