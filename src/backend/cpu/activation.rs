@@ -1,27 +1,61 @@
-//! Activations. The clear loops use the library's exponential and hyperbolic tangent; the others the polynomial of `exp`.
+//! Activations. The clear loops are the definitions, with the library's exponential and hyperbolic tangent; the others use the
+//! polynomial of `exp`, with which they vectorise.
 
-use super::rows::for_rows;
+use super::exp::exp;
+use super::rows::{for_each_isa, for_rows};
 use super::{Buffer, Isa};
 
 /// `out[r][i] = silu(x[r][i]) * x[r][F + i]`, where `silu(x) = x / (1 + e^-x)` and `F = out.width`.
 pub fn gated_silu(isa: Isa, out: &mut Buffer, x: &Buffer) {
     assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated_silu: shapes");
-    let _ = isa;
     for_rows(out, |r, out| {
         let (gate, up) = x.row(r).split_at(out.len());
-        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate / (1.0 + (-gate).exp()) * up;
-        }
+        gated_silu_row(isa, out, gate, up);
     });
 }
 
 /// In place, `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
 pub fn gelu(isa: Isa, x: &mut Buffer) {
-    let _ = isa;
-    for_rows(x, |_, row| {
-        for x in row {
-            let inner = (2.0 / std::f32::consts::PI).sqrt() * (*x + 0.044715 * *x * *x * *x);
-            *x = 0.5 * *x * (1.0 + inner.tanh());
-        }
-    });
+    for_rows(x, |_, row| gelu_row(isa, row));
+}
+
+for_each_isa! {
+    fn gated_silu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_silu_clear or gated_silu_loop;
+}
+
+for_each_isa! {
+    fn gelu_row(x: &mut [f32]) = gelu_clear or gelu_loop;
+}
+
+fn gated_silu_clear(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + (-gate).exp()) * up;
+    }
+}
+
+#[inline(always)]
+fn gated_silu_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + exp(-gate)) * up;
+    }
+}
+
+fn gelu_clear(x: &mut [f32]) {
+    for x in x {
+        *x = 0.5 * *x * (1.0 + gelu_inner(*x).tanh());
+    }
+}
+
+/// By `0.5 (1 + tanh(u)) = 1 / (1 + e^-2u)`.
+#[inline(always)]
+fn gelu_loop(x: &mut [f32]) {
+    for x in x {
+        *x /= 1.0 + exp(-2.0 * gelu_inner(*x));
+    }
+}
+
+#[inline(always)]
+fn gelu_inner(x: f32) -> f32 {
+    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+    SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)
 }

@@ -170,6 +170,6 @@ impl Backend for Cpu {
     }
 
     fn sample(&mut self, logits: &Buffer, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
-        Ok(sampling::sample(logits, requests))
+        Ok(sampling::sample(self.isa, logits, requests))
     }
 }

@@ -44,23 +44,27 @@ pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`.
+/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`. With `clear or body`, the clear
+/// loops are another function.
 macro_rules! for_each_isa {
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:expr;) => {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
+        for_each_isa! { $(#[$doc])* fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
+    };
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $clear:ident or $body:ident;) => {
         $(#[$doc])*
-        fn $name(isa: Isa, $($arg: $ty),*) {
+        fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $ty),*) {
+                fn avx2($($arg: $ty),*) $(-> $out)? {
                     $body($($arg),*)
                 }
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-                fn avx512($($arg: $ty),*) {
+                fn avx512($($arg: $ty),*) $(-> $out)? {
                     $body($($arg),*)
                 }
                 match isa {
-                    Isa::Clear => $body($($arg),*),
+                    Isa::Clear => $clear($($arg),*),
                     // SAFETY: an `Isa` is only ever one that the processor has.
                     Isa::Avx2 => unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
@@ -69,8 +73,10 @@ macro_rules! for_each_isa {
             }
             #[cfg(not(target_arch = "x86_64"))]
             {
-                let _ = isa;
-                $body($($arg),*)
+                match isa {
+                    Isa::Clear => $clear($($arg),*),
+                    _ => $body($($arg),*),
+                }
             }
         }
     };

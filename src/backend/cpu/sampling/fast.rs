@@ -1,0 +1,275 @@
+//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain sampling at
+//! a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the sums.
+
+use super::scores::{adjusted, safe};
+use crate::backend::cpu::Isa;
+use crate::backend::cpu::exp::{LOWEST, exp};
+use crate::backend::cpu::rows::for_each_isa;
+use crate::backend::{Pick, SampleRequest, Sampled};
+use crate::ids::TokenId;
+
+/// Tokens whose maximum, or sum of weights, is taken together.
+const CHUNK: usize = 128;
+
+/// What one thread reuses from row to row.
+#[derive(Default)]
+pub struct Memory {
+    model_maxima: Vec<f32>,
+    maxima: Vec<f32>,
+    weights: Vec<f32>,
+    sums: Vec<f64>,
+}
+
+/// Draws one token.
+pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &SampleRequest) -> Sampled {
+    let safe = safe(isa, logits);
+    let scores = adjusted(&safe, request);
+    let changed = matches!(scores, std::borrow::Cow::Owned(_));
+    let Memory { model_maxima, maxima, weights, sums } = memory;
+    let model = Scores::new(isa, &safe, model_maxima);
+    let drawn = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
+
+    let model_sum = model.weigh(isa, 1.0, weights, sums);
+    let token = match request.pick {
+        Pick::Greedy => drawn.first_best(),
+        Pick::Given(token) => token.ix(),
+        Pick::Random { temperature, top_k, top_p, min_p, coin } => {
+            let filters = Filters { temperature, top_k, top_p, min_p };
+            if filters.none() && temperature == 1.0 && !changed {
+                draw(weights, sums, coin)
+            } else if filters.none() {
+                drawn.weigh(isa, temperature, weights, sums);
+                draw(weights, sums, coin)
+            } else {
+                let kept = filters.kept(isa, drawn, weights, sums);
+                draw_kept(&kept, coin)
+            }
+        }
+    };
+    let logprob = |t: usize| match model.best.is_finite() {
+        true => (f64::from(model.scores[t]) - f64::from(model.best) - model_sum.ln()) as f32,
+        false => model.scores[t],
+    };
+    let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
+    Sampled { token: TokenId::new(token), logprob: logprob(token), top }
+}
+
+/// Scores with the maximum of each chunk.
+struct Scores<'a> {
+    scores: &'a [f32],
+    maxima: &'a [f32],
+    best: f32,
+}
+
+impl<'a> Scores<'a> {
+    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Self {
+        maxima.resize(scores.len().div_ceil(CHUNK), 0.0);
+        chunk_maxima(isa, scores, maxima);
+        let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        Self { scores, maxima, best }
+    }
+
+    fn first_best(&self) -> usize {
+        self.at_least(self.best).next().expect("the best score is one of them")
+    }
+
+    /// Tokens with scores of at least `lowest`, by rising id.
+    fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
+        let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
+        chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
+            chunk.iter().enumerate().filter(move |(_, x)| **x >= lowest).map(move |(i, _)| c * CHUNK + i)
+        })
+    }
+
+    /// The `count` best tokens, by falling score, equals by rising id.
+    fn largest(&self, count: usize) -> Vec<usize> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let mut lowest = f32::NEG_INFINITY;
+        if count < self.maxima.len() {
+            // Each of the `count` best chunks has a token at or above the last one's maximum.
+            let mut maxima = self.maxima.to_vec();
+            lowest = *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1;
+        }
+        let mut tokens: Vec<usize> = self.at_least(lowest).collect();
+        if count < tokens.len() {
+            tokens.select_nth_unstable_by(count, |&a, &b| self.rank(a, b));
+            tokens.truncate(count);
+        }
+        tokens.sort_unstable_by(|&a, &b| self.rank(a, b));
+        tokens
+    }
+
+    fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
+        // Adding zero makes -0 and 0 equal.
+        (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
+    }
+
+    /// Writes `e^((score - best) / temperature)` of every token, and the sums of chunks; returns the sum of all.
+    fn weigh(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
+        weights.resize(self.scores.len(), 0.0);
+        sums.resize(self.maxima.len(), 0.0);
+        if self.best.is_finite() {
+            weigh_chunks(isa, self.scores, self.best, temperature, weights, sums);
+        } else {
+            weights.fill(0.0);
+            sums.fill(0.0);
+        }
+        sums.iter().sum()
+    }
+
+    /// The same of one token in f64.
+    fn weight(&self, token: usize, temperature: f32) -> f64 {
+        let exponent = (f64::from(self.scores[token]) - f64::from(self.best)) / f64::from(temperature);
+        if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
+    }
+}
+
+/// The temperature and which tokens may be drawn at it.
+struct Filters {
+    temperature: f32,
+    top_k: Option<u32>,
+    top_p: f32,
+    min_p: f32,
+}
+
+impl Filters {
+    fn none(&self) -> bool {
+        self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+
+    /// The tokens left, by rising id, with their weights.
+    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> Vec<(usize, f64)> {
+        let weight = |t: usize| scores.weight(t, self.temperature);
+        let mut kept: Vec<(usize, f64)>;
+        if let Some(k) = self.top_k {
+            kept = scores.largest(k.max(1) as usize).into_iter().map(|t| (t, weight(t))).collect();
+            let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
+            kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
+        } else if self.top_p < 1.0 {
+            let total = scores.weigh(isa, self.temperature, weights, sums);
+            kept = self.nucleus(scores, total);
+        } else {
+            // Half of min-p, lest rounding loses a token on the border.
+            let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
+            kept = scores.at_least(lowest.min(scores.best)).map(|t| (t, weight(t))).collect();
+        }
+        kept.retain(|(_, weight)| *weight >= f64::from(self.min_p.min(1.0)));
+        kept.sort_unstable_by_key(|(token, _)| *token);
+        kept
+    }
+
+    /// The fewest best tokens that have `top_p` of `total`, sorted piece by piece from the best on.
+    fn nucleus(&self, scores: &Scores, total: f64) -> Vec<(usize, f64)> {
+        // All tokens lighter than this together weigh less than 1 - top_p of the total: top-p is reached before them.
+        // A quarter of it, lest rounding loses a token on the border.
+        let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
+        let lowest = scores.best + self.temperature * lightest.ln() as f32;
+        let mut tokens: Vec<usize> = scores.at_least(lowest.min(scores.best)).collect();
+        let mut kept = Vec::new();
+        let (mut rest, mut piece, mut before) = (tokens.as_mut_slice(), 64, 0.0);
+        while !rest.is_empty() {
+            if piece < rest.len() {
+                rest.select_nth_unstable_by(piece, |&a, &b| scores.rank(a, b));
+            }
+            let (head, tail) = rest.split_at_mut(piece.min(rest.len()));
+            head.sort_unstable_by(|&a, &b| scores.rank(a, b));
+            let from = kept.len();
+            kept.extend(head.iter().map(|&t| (t, scores.weight(t, self.temperature))));
+            if let Some(count) = self.reached(&kept[from..], before, total) {
+                kept.truncate(from + count);
+                break;
+            }
+            before += kept[from..].iter().map(|(_, weight)| weight).sum::<f64>();
+            (rest, piece) = (tail, 4 * piece);
+        }
+        kept
+    }
+
+    /// How many of `sorted`, behind tokens that weigh `before`, are needed for `top_p` of `total`, if they reach it.
+    fn reached(&self, sorted: &[(usize, f64)], before: f64, total: f64) -> Option<usize> {
+        let mut before = before;
+        (self.top_p < 1.0).then_some(())?;
+        sorted.iter().position(|(_, weight)| {
+            let reached = before > 0.0 && before >= f64::from(self.top_p) * total;
+            before += weight;
+            reached
+        })
+    }
+}
+
+/// The token at `coin` of the sum of `weights`, whose chunks have `sums`.
+fn draw(weights: &[f32], sums: &[f64], coin: f64) -> usize {
+    let target = coin * sums.iter().sum::<f64>();
+    let mut before = 0.0;
+    let mut last = 0;
+    for (c, (weights, sum)) in weights.chunks(CHUNK).zip(sums).enumerate() {
+        if *sum == 0.0 {
+            continue;
+        }
+        let mut running = before;
+        if before + sum > target || c + 1 == sums.len() {
+            for (i, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+                running += f64::from(weight);
+                last = c * CHUNK + i;
+                if running > target {
+                    return last;
+                }
+            }
+        } else {
+            last = c * CHUNK + weights.iter().rposition(|weight| *weight > 0.0).expect("a sum above zero has a part");
+        }
+        before += sum;
+    }
+    last
+}
+
+/// The same among few tokens.
+fn draw_kept(kept: &[(usize, f64)], coin: f64) -> usize {
+    let target = coin * kept.iter().map(|(_, weight)| weight).sum::<f64>();
+    let mut running = 0.0;
+    let positive = kept.iter().filter(|(_, weight)| *weight > 0.0);
+    let drawn = positive.clone().find(|(_, weight)| {
+        running += weight;
+        running > target
+    });
+    drawn.or_else(|| positive.clone().last()).map_or(0, |(token, _)| *token)
+}
+
+for_each_isa! {
+    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) = chunk_maxima_loop;
+}
+
+#[inline(always)]
+fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) {
+    for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        for part in chunk.chunks(16) {
+            for (lane, &x) in lanes.iter_mut().zip(part) {
+                *lane = if x > *lane { x } else { *lane };
+            }
+        }
+        *max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    }
+}
+
+for_each_isa! {
+    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) = weigh_chunks_loop;
+}
+
+#[inline(always)]
+fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
+    for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
+        for (weight, score) in weights.iter_mut().zip(scores) {
+            *weight = exp((score - best) / temperature);
+        }
+        let mut lanes = [0.0f64; 16];
+        for part in weights.chunks(16) {
+            for (lane, &weight) in lanes.iter_mut().zip(part) {
+                *lane += f64::from(weight);
+            }
+        }
+        *sum = lanes.iter().sum();
+    }
+}

@@ -1,0 +1,68 @@
+//! Logits made safe to compare, and changed by what a request asks: bias, penalties, bans. Both samplers use it.
+
+use std::borrow::Cow;
+
+use crate::backend::cpu::Isa;
+use crate::backend::cpu::rows::for_each_isa;
+use crate::backend::{SampleRequest, SeenToken};
+
+/// `logits` without NaN (now -inf) and +inf (now the largest f32).
+pub fn safe(isa: Isa, logits: &[f32]) -> Cow<'_, [f32]> {
+    if all_safe(isa, logits) {
+        Cow::Borrowed(logits)
+    } else {
+        Cow::Owned(logits.iter().map(|&x| made_safe(x)).collect())
+    }
+}
+
+fn made_safe(x: f32) -> f32 {
+    if x.is_nan() { f32::NEG_INFINITY } else { x.min(f32::MAX) }
+}
+
+for_each_isa! {
+    fn all_safe(logits: &[f32]) -> bool = all_safe_loop;
+}
+
+#[inline(always)]
+fn all_safe_loop(logits: &[f32]) -> bool {
+    // False for NaN too. Without a way out of the loop, so that it vectorises.
+    logits.iter().fold(true, |all, &x| all & (x <= f32::MAX))
+}
+
+/// The scores that a request's token is drawn by, before temperature and filters: bias is added, then penalties apply
+/// (repetition as Hugging Face: positive scores of seen tokens are divided, others multiplied; frequency and presence as
+/// OpenAI: subtracted, for tokens in the sampled text), then banned tokens go to -inf.
+pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]> {
+    let no_penalty = request.seen.is_empty()
+        || (request.repetition_penalty == 1.0 && request.frequency_penalty == 0.0 && request.presence_penalty == 0.0);
+    if request.logit_bias.is_empty() && request.banned.is_empty() && no_penalty {
+        return Cow::Borrowed(model);
+    }
+    let mut scores = model.to_vec();
+    for &(token, bias) in &request.logit_bias {
+        scores[token.ix()] += bias;
+    }
+    for seen in &request.seen {
+        let score = &mut scores[seen.token.ix()];
+        *score = penalised(*score, seen, request);
+    }
+    for &(token, _) in &request.logit_bias {
+        // +inf - inf, or a bias that is no number.
+        scores[token.ix()] = made_safe(scores[token.ix()]);
+    }
+    for &token in &request.banned {
+        scores[token.ix()] = f32::NEG_INFINITY;
+    }
+    Cow::Owned(scores)
+}
+
+fn penalised(score: f32, seen: &SeenToken, request: &SampleRequest) -> f32 {
+    let mut score = score;
+    if seen.sampled > 0 || seen.in_prompt {
+        score = if score > 0.0 { score / request.repetition_penalty } else { score * request.repetition_penalty };
+    }
+    if seen.sampled > 0 {
+        score -= request.frequency_penalty * seen.sampled as f32 + request.presence_penalty;
+    }
+    score
+}
