@@ -32,7 +32,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
-            _ => todo!(),
+            Bench::Gemm(args) => bench::tables::gemm(args.json)?,
+            Bench::Attention(args) => bench::tables::attention(args.json)?,
+            Bench::Machine(args) => bench::tables::machine(args.json)?,
         },
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {

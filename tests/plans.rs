@@ -288,32 +288,3 @@ fn no_rows_no_items() {
         plan.check(&empty).unwrap();
     }
 }
-
-/// `cargo test --release --test plans -- --ignored --nocapture`: prints what a step of a large tree costs in integers.
-#[test]
-#[ignore = "a timing, to be read by people"]
-fn timing_of_a_large_step() {
-    let grown = grow(Shape::Many(2560), 16, 1);
-    let time = |what: &str, run: &mut dyn FnMut()| {
-        let mut times: Vec<_> = (0..200)
-            .map(|_| {
-                let start = std::time::Instant::now();
-                run();
-                start.elapsed()
-            })
-            .collect();
-        times.sort();
-        println!("{what:>12}: median {:?} ({} rows)", times[100], grown.rows.len());
-    };
-    let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();
-    time("sort", &mut || grown.tree.depth_first(std::hint::black_box(&mut rows)));
-    time("forest", &mut || _ = std::hint::black_box(grown.tree.forest(&grown.rows)));
-    for planner in Planner::ALL {
-        for tile in [1, 64] {
-            let run = &mut || _ = std::hint::black_box(planner.plan(&grown.forest, &hints(tile, None)));
-            time(&format!("{planner:?} {tile}"), run);
-        }
-    }
-    let plan = Planner::Tree.plan(&grown.forest, &hints(64, None));
-    time("check", &mut || plan.check(&grown.forest).unwrap());
-}

@@ -77,7 +77,7 @@ fn with(key: &str, value: Value) -> Value {
 /// Asserts that the task is refused with a message that has all of these in it.
 #[track_caller]
 fn refused(task: &Value, parts: &[&str]) {
-    let error = Desk::new().load(task).err().expect("refused");
+    let error = Desk::new().load(task).expect_err("refused");
     assert!(error.contains("t.json"), "{error}");
     for part in parts {
         assert!(error.contains(part), "{part:?} is not in: {error}");
@@ -296,7 +296,7 @@ fn bad_items_are_named_with_file_and_line() {
         desk.put(name, content);
         let mut items = json!({"path": name});
         items.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let error = desk.items(items).err().expect("refused");
+        let error = desk.items(items).expect_err("refused");
         assert!(error.contains(name), "{error}");
         error
     };

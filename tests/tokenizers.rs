@@ -87,6 +87,24 @@ fn qwen2_json() -> Option<Value> {
     Some(serde_json::from_str(&text).unwrap())
 }
 
+/// Real tiny models' prompts, and text of their own that was sampled from them.
+#[test]
+fn prompts_of_the_tiny_models() {
+    for model in ["stories260K", "babyllama-tok105"] {
+        let Some(folder) = shared(&format!("data/models/{model}")) else { return };
+        let tokenizer = Tokenizer::load(&folder).unwrap();
+        let golden: Value = serde_json::from_str(&text(&folder.join("golden_greedy.json"))).unwrap();
+        for case in golden["cases"].as_array().unwrap() {
+            let list = |key: &str| -> Vec<TokenId> { serde_json::from_value(case[key].clone()).unwrap() };
+            let prompt = case["prompt"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(prompt, AddSpecial::Yes).unwrap(), list("prompt_ids"), "{model}: {prompt:?}");
+            let whole = [list("prompt_ids"), list("greedy_ids")].concat();
+            let continued = stream_all(&tokenizer, &list("prompt_ids"), &list("greedy_ids"));
+            assert_eq!(tokenizer.decode(&whole), format!("{prompt}{continued}"), "{model}");
+        }
+    }
+}
+
 /// vocab.json and merges.txt of a tokenizer.json.
 fn write_plain_bpe(folder: &Path, tokenizer: &Value) {
     write(folder, "vocab.json", &tokenizer["model"]["vocab"]);

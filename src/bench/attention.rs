@@ -1,22 +1,23 @@
 //! Times the CPU's tree attention on one shared prompt with many samples, and sets it against what the machine could do:
-//! the rate of its multiply-add instructions and of reading memory, both measured here. What is printed is the caller's affair.
+//! its rates of multiplying and of reading memory. What is printed is the caller's affair.
 
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::backend::cpu::attention::{self, Scratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{Buffer, Isa, KvStore};
 use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, TokenId};
+use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
+use super::machine::MachineRates;
+
 /// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionShape {
     pub prompt: usize,
     pub samples: usize,
@@ -30,17 +31,8 @@ pub struct AttentionShape {
     pub layers: usize,
 }
 
-/// What the machine does at best, on all threads of rayon's current pool.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MachineRates {
-    /// Multiplications and additions a second in the instructions that the kernels use.
-    pub flops: f64,
-    /// Bytes a second read from memory.
-    pub bytes: f64,
-}
-
 /// One layer of one step, medians over the repetitions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttentionTiming {
     pub shape: AttentionShape,
     pub isa: String,
@@ -61,29 +53,6 @@ pub struct AttentionTiming {
     pub share_of_floor: f64,
 }
 
-impl MachineRates {
-    /// Measures both; takes about a second. Errors: the clear loops have no such rate.
-    pub fn measure(isa: Isa, dtype: Dtype) -> Result<Self> {
-        let flops = attention::multiply_rate(isa, dtype)
-            .ok_or_else(|| Error::value("instruction set", "one with vector paths", isa.to_string()))?;
-        Ok(Self { flops, bytes: read_rate() })
-    }
-}
-
-/// Reads 512 MiB a few times and takes the best.
-fn read_rate() -> f64 {
-    let memory = vec![1_u64; 1 << 26];
-    let part = memory.len() / rayon::current_num_threads();
-    let read = || {
-        let start = Instant::now();
-        let sum: u64 = memory.par_chunks(part).map(|part| part.iter().fold(0, |sum: u64, x| sum ^ x)).sum();
-        std::hint::black_box(sum);
-        start.elapsed().as_secs_f64()
-    };
-    let best = (0..6).map(|_| read()).fold(f64::INFINITY, f64::min);
-    size_of_val(&memory[..]) as f64 / best
-}
-
 /// Times `shape` on rayon's current pool for about `budget`. Errors: the shape is impossible or its memory is not to be had.
 pub fn time(isa: Isa, shape: &AttentionShape, rates: &MachineRates, budget: Duration) -> Result<AttentionTiming> {
     let mut step = Step::new(isa, shape)?;
@@ -102,8 +71,8 @@ pub fn time(isa: Isa, shape: &AttentionShape, rates: &MachineRates, budget: Dura
     let context: u64 = step.plan.row_positions.iter().map(|&p| u64::from(p) + 1).sum();
     let flops = (4 * context * (shape.q_heads * shape.head_dim) as u64) as f64;
     let kv_bytes = step.plan.stats(&shape.hints()).kv_bytes_read as f64;
-    let flops_floor_us = flops / rates.flops * 1e6;
-    let bytes_floor_us = kv_bytes / rates.bytes * 1e6;
+    let flops_floor_us = flops / rates.gflops(shape.dtype) / 1e3;
+    let bytes_floor_us = kv_bytes / rates.read_gb_per_s / 1e3;
     Ok(AttentionTiming {
         shape: *shape,
         isa: isa.to_string(),
@@ -177,7 +146,7 @@ impl Step {
             + shape.samples * (shape.own_tokens / PAGE_TOKENS as usize + 2);
         let (forest, slots) = grow(shape, pages)?;
         let heads = shape.heads();
-        let mut kv = KvStore::new(isa, &KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
+        let mut kv = KvStore::new(&KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
         fill(&mut kv, shape);
         let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
@@ -244,7 +213,7 @@ fn fill(kv: &mut KvStore, shape: &AttentionShape) {
     noise(&mut qkv);
     for layer in (0..shape.layers).map(LayerIx::new) {
         for page in 0..kv.shape().pages {
-            let page = crate::ids::PageId::new(page);
+            let page = PageId::new(page);
             let slots: Vec<KvSlot> = (0..PAGE_TOKENS).map(|slot| KvSlot { page, slot }).collect();
             kv.append(layer, &qkv, &slots);
         }
@@ -277,7 +246,7 @@ mod tests {
             planner: Planner::Tree,
             layers: 2,
         };
-        let rates = MachineRates { flops: 1e9, bytes: 1e9 };
+        let rates = MachineRates { threads: 1, f32_gflops: 1.0, bf16_dot_gflops: None, read_gb_per_s: 1.0 };
         let timing = time(Isa::detect(), &shape, &rates, Duration::ZERO).unwrap();
         // 4 rows x 131 positions x 2 heads x 16 x (two products of a multiplication and an addition)
         assert_eq!(timing.flops, (4 * 131 * 2 * 16 * 4) as f64);
@@ -299,7 +268,7 @@ mod tests {
             planner: Planner::Flat,
             layers: 1,
         };
-        let rates = MachineRates { flops: 1e9, bytes: 1e9 };
+        let rates = MachineRates { threads: 1, f32_gflops: 1.0, bf16_dot_gflops: None, read_gb_per_s: 1.0 };
         assert!(time(Isa::Clear, &shape, &rates, Duration::ZERO).is_err());
     }
 }

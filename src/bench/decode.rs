@@ -19,6 +19,7 @@ use crate::plan::Planner;
 use crate::run::Budget;
 
 use super::machine::MachineRates;
+use super::tables::print_json;
 
 /// What `bench decode` is asked to measure.
 #[derive(Clone, Debug)]
@@ -64,13 +65,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     }
     let machine = MachineRates::measure(Cpu::new().isa());
     if !options.json {
-        println!(
-            "{}: {:.0} GFLOP/s f32, {:.0} bf16, {:.1} GB/s of reads",
-            Cpu::new().describe(),
-            machine.f32_gflops,
-            machine.bf16_gflops(),
-            machine.read_gb_per_s
-        );
+        println!("{}: {machine}", Cpu::new().describe());
         println!(
             "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
             "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
@@ -81,7 +76,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
             let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
             let measured = measure(options, plan, case, machine)?;
             match options.json {
-                true => println!("{}", serde_json::to_string(&measured).map_err(|e| Error::Internal(e.to_string()))?),
+                true => print_json(&measured)?,
                 false => println!("{measured}"),
             }
         }
@@ -130,10 +125,7 @@ fn load(options: &DecodeOptions, backend: &mut Cpu) -> Result<Decoder<Cpu>> {
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
 /// longer of its reads and its products; the context is that of the middle of the generation.
 pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine: &MachineRates) -> f64 {
-    let flops = match dtype {
-        Dtype::Bf16 => machine.bf16_gflops(),
-        Dtype::F32 | Dtype::F16 => machine.f32_gflops,
-    } * 1e9;
+    let flops = machine.gflops(dtype) * 1e9;
     let bandwidth = machine.read_gb_per_s * 1e9;
     let rows = case.samples as f64;
     let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };

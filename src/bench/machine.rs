@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memmap2::MmapMut;
 use serde::Serialize;
 
+use crate::backend::Dtype;
 use crate::backend::cpu::Isa;
 
 /// Peak rates of all threads together. A multiply-add counts as two operations.
@@ -35,6 +36,14 @@ impl MachineRates {
             }),
             bf16_dot_gflops: bf16_dot_peak(isa),
             read_gb_per_s: read_bandwidth(),
+        }
+    }
+
+    /// The rate that products of weights of `dtype` can reach.
+    pub fn gflops(&self, dtype: Dtype) -> f64 {
+        match dtype {
+            Dtype::Bf16 => self.bf16_gflops(),
+            Dtype::F32 | Dtype::F16 => self.f32_gflops,
         }
     }
 
@@ -68,12 +77,14 @@ fn peak(work: PeakLoop) -> f64 {
     let until = Instant::now() + PEAK_TIME;
     let rates = rayon::broadcast(|_| {
         let mut best = 0.0f64;
-        while Instant::now() < until {
+        loop {
             let start = Instant::now();
             let operations = work(black_box(ROUNDS)) * ROUNDS;
             best = best.max(operations as f64 / start.elapsed().as_secs_f64() * 1e-9);
+            if Instant::now() >= until {
+                return best;
+            }
         }
-        best
     });
     rates.iter().sum()
 }

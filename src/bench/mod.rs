@@ -4,3 +4,4 @@ pub mod attention;
 pub mod decode;
 pub mod gemm;
 pub mod machine;
+pub mod tables;

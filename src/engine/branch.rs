@@ -39,7 +39,7 @@ pub(super) struct Lease {
 pub(super) enum Work {
     Rest,
     Draw(Box<Drawing>),
-    Score(Scoring),
+    Score(Box<Scoring>),
 }
 
 pub(super) struct Drawing {
@@ -149,7 +149,8 @@ impl Branch {
                 self.counted = self.tokens.len();
                 (drawing.events, drawing.begin, drawing.logprobs, drawing.stop_logprob, drawing.text)
             }
-            Work::Score(Scoring { events, begin, logprobs, mut text }) => {
+            Work::Score(scoring) => {
+                let Scoring { events, begin, logprobs, mut text } = *scoring;
                 for &token in &self.tokens[begin..] {
                     text.push(token, false);
                 }

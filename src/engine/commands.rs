@@ -133,7 +133,7 @@ impl<B: Backend> Engine<B> {
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.extend(&tokens);
         let scoring = Scoring { events: events.clone(), begin, logprobs: Vec::new(), text };
-        branch.work = Work::Score(scoring);
+        branch.work = Work::Score(Box::new(scoring));
         match logprobs && !tokens.is_empty() {
             true => self.enqueue(id),
             false => branch.finish(FinishReason::Given),

@@ -99,8 +99,8 @@ impl EngineHandle {
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         for extend in &extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
-                params.check()?;
-                stop.check()?;
+                params.check(self.facts.vocab)?;
+                stop.check(self.facts.vocab)?;
             }
         }
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
@@ -139,9 +139,9 @@ impl EngineHandle {
         drop(self.commands.send(command));
     }
 
+    /// For a channel found closed. The engine's thread closes its channels before it says why, and always says why.
     fn stopped(&self) -> Error {
-        let why = self.epitaph.get().cloned().unwrap_or_else(|| "its thread is gone".to_owned());
-        Error::EngineStopped { why }
+        Error::EngineStopped { why: self.epitaph.wait().clone() }
     }
 }
 

@@ -103,7 +103,7 @@ impl<B: Backend> Engine<B> {
             context: model.config().context,
             vocab: model.config().vocab,
             bos: model.config().bos,
-            eos: model.config().eos.clone(),
+            eos: model.config().eos.iter().copied().filter(|token| token.ix() < model.config().vocab).collect(),
             device: backend.describe(),
             page_tokens: B::PAGE_TOKENS as usize,
             page_bytes,
@@ -151,9 +151,12 @@ impl<B: Backend> Engine<B> {
         schedule
     }
 
-    fn forest(&self, schedule: &Schedule) -> Forest {
+    fn forest(&mut self, schedule: &Schedule) -> Forest {
+        let began = Instant::now();
         let rows: Vec<StepRow> = schedule.rows.iter().map(|row| row.at).collect();
-        self.cache.prefix.forest(&rows)
+        let forest = self.cache.prefix.forest(&rows);
+        self.metrics.seconds_planning += began.elapsed().as_secs_f64();
+        forest
     }
 
     /// One plan for each window kind of the model's layers.

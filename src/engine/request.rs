@@ -57,8 +57,8 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Names the first parameter that is out of its range.
-    pub fn check(&self) -> Result<()> {
+    /// Names the first parameter that is out of its range, for a model of `vocab` tokens.
+    pub fn check(&self, vocab: usize) -> Result<()> {
         let ranges = [
             (
                 "temperature",
@@ -85,10 +85,20 @@ impl SamplingParams {
         if self.top_k == Some(0) {
             return Err(Error::value("top_k", "a number from 1 up", "0"));
         }
-        match self.logit_bias.iter().find(|(_, bias)| bias.is_nan()) {
-            Some((token, _)) => Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN")),
-            None => Ok(()),
+        for (token, bias) in &self.logit_bias {
+            check_token("logit_bias", *token, vocab)?;
+            if bias.is_nan() {
+                return Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN"));
+            }
         }
+        Ok(())
+    }
+}
+
+fn check_token(what: &str, token: TokenId, vocab: usize) -> Result<()> {
+    match token.ix() < vocab {
+        true => Ok(()),
+        false => Err(Error::value(what, format!("tokens below {vocab}"), token.to_string())),
     }
 }
 
@@ -126,7 +136,8 @@ impl Stop {
         Stop { max_tokens, ..Stop::default() }
     }
 
-    pub fn check(&self) -> Result<()> {
+    /// Names the first field that is out of its range, for a model of `vocab` tokens.
+    pub fn check(&self, vocab: usize) -> Result<()> {
         if self.max_tokens == 0 {
             return Err(Error::value("max_tokens", "a number from 1 up", "0"));
         }
@@ -137,10 +148,10 @@ impl Stop {
                 self.min_tokens.to_string(),
             ));
         }
-        match self.strings.iter().any(String::is_empty) {
-            true => Err(Error::value("stop strings", "text", "an empty string")),
-            false => Ok(()),
+        if self.strings.iter().any(String::is_empty) {
+            return Err(Error::value("stop strings", "text", "an empty string"));
         }
+        self.tokens.iter().try_for_each(|&token| check_token("stop tokens", token, vocab))
     }
 }
 

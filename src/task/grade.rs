@@ -20,11 +20,8 @@ pub struct Verdict {
 }
 
 /// The task file's key `grade`.
-pub(super) struct Grader {
-    kind: Kind,
-}
-
-enum Kind {
+#[derive(Debug)]
+pub(super) enum Grader {
     /// The canonical answer equals the field's.
     Exact {
         field: String,
@@ -69,46 +66,46 @@ impl Grader {
         };
         let inside = section.get(name).expect("`keys` lists what is there");
         let open = |keys: &[&str]| Section::open(source, section.field(name), inside, keys);
-        let kind = match name {
+        let grader = match name {
             "exact" => {
                 let s = open(&["field", "regex", "take", "normalise"])?;
                 let extractor = Extractor::read(&s, normalise.unwrap_or(Normalise::Text))?;
-                Kind::Exact { field: field(&s)?, extractor }
+                Grader::Exact { field: field(&s)?, extractor }
             }
             "number" => {
                 let s = open(&["field", "regex", "take", "tolerance"])?;
                 let tolerance = s.real("tolerance", "a number of at least 0", |x| x >= 0.0)?.unwrap_or(0.0);
-                Kind::Number { field: field(&s)?, extractor: Extractor::read(&s, Normalise::Number)?, tolerance }
+                Grader::Number { field: field(&s)?, extractor: Extractor::read(&s, Normalise::Number)?, tolerance }
             }
             "regex" => {
                 let s = open(&["field", "pattern"])?;
                 match (s.text("field")?, s.text("pattern")?) {
-                    (Some(field), None) => Kind::PatternField(field.to_string()),
-                    (None, Some(pattern)) => Kind::Pattern(compile(source, &s.field("pattern"), pattern)?),
+                    (Some(field), None) => Grader::PatternField(field.to_string()),
+                    (None, Some(pattern)) => Grader::Pattern(compile(source, &s.field("pattern"), pattern)?),
                     _ => return Err(source.wrong("grade.regex", "either `field` or `pattern`", Some(inside))),
                 }
             }
             _ => {
                 let s = open(&["field", "ignore_case"])?;
-                Kind::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
+                Grader::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
             }
         };
-        Ok(Some(Grader { kind }))
+        Ok(Some(grader))
     }
 
     /// What to compare this item's samples with. `path` and `id` are for the error when its field is missing or of no use.
     pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<Reference> {
         let item = ItemFields { path, id, fields };
-        Ok(match &self.kind {
-            Kind::Exact { field, extractor } => {
+        Ok(match self {
+            Grader::Exact { field, extractor } => {
                 Reference::Exact { values: item.answers(field, extractor)?, normalise: extractor.normalise }
             }
-            Kind::Number { field, extractor, tolerance } => {
+            Grader::Number { field, extractor, tolerance } => {
                 Reference::Number { values: item.answers(field, extractor)?, tolerance: *tolerance }
             }
-            Kind::Pattern(regex) => Reference::Pattern(regex.clone()),
-            Kind::PatternField(field) => Reference::Pattern(item.regex(field)?),
-            Kind::Contains { field, ignore_case } => {
+            Grader::Pattern(regex) => Reference::Pattern(regex.clone()),
+            Grader::PatternField(field) => Reference::Pattern(item.regex(field)?),
+            Grader::Contains { field, ignore_case } => {
                 Reference::Contains { values: item.texts(field)?, ignore_case: *ignore_case }
             }
         })

@@ -24,6 +24,7 @@ pub struct Item {
 }
 
 /// The task file's key `items`.
+#[derive(Debug)]
 pub(super) struct ItemSource {
     /// The items file; for inline items the task file itself.
     pub path: PathBuf,
@@ -35,6 +36,7 @@ pub(super) struct ItemSource {
     limit: Option<usize>,
 }
 
+#[derive(Debug)]
 enum From {
     Inline(Vec<Value>),
     File { format: Format, columns: Option<Vec<String>> },

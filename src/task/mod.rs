@@ -58,6 +58,7 @@ pub struct Overrides {
 }
 
 /// A checked task file.
+#[derive(Debug)]
 pub struct Task {
     pub path: PathBuf,
     pub name: String,

@@ -48,17 +48,20 @@ impl Prompt {
 }
 
 /// The task file's key `prompt`.
+#[derive(Debug)]
 pub(super) struct PromptTemplate {
     task: std::path::PathBuf,
     templates: Environment<'static>,
     shape: Shape,
 }
 
+#[derive(Debug)]
 enum Shape {
     Levels(Vec<Part>),
     Chat { turns: Vec<(String, Part)>, options: ChatOptions },
 }
 
+#[derive(Debug)]
 enum Part {
     Fixed(String),
     /// The name of a template, which is the path of its key in the task file.

@@ -154,7 +154,8 @@ fn wins_with(votes: usize, rivals: &[&[f64]], silence: &[f64], k: usize) -> f64 
             for (count, &p) in counts.iter().enumerate().take(votes.min(k - drawn) + 1) {
                 let ties = usize::from(count == votes);
                 let (from, to) = (drawn * width, (drawn + count) * width + ties);
-                for tied in 0..=most_tied.min(tied_at_most - ties.min(tied_at_most)) {
+                // A tie needs room for as many votes again, so `tied_at_most` counts it.
+                for tied in 0..=most_tied.min(tied_at_most - ties) {
                     next[to + tied] += p * likely[from + tied];
                 }
             }

@@ -66,6 +66,12 @@ impl LevelTokens {
     }
 }
 
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
 impl Tokenizer {
     /// Reads tokenizer.json, or else vocab.json and merges.txt, and beside them tokenizer_config.json,
     /// special_tokens_map.json, added_tokens.json and chat_template.jinja where they are there.

@@ -30,6 +30,7 @@ fn parameters_out_of_range_are_named() {
         ("min_p", SamplingParams { min_p: 1.5, ..base() }),
         ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..base() }),
         ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }),
+        ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(VOCAB), 1.0)], ..base() }),
     ];
     for (name, params) in bad {
         let error = engine.start(vec![draw(root, key("item", 0), params, length(3))]).err().expect(name);
@@ -38,6 +39,7 @@ fn parameters_out_of_range_are_named() {
     let bad = [
         ("max_tokens", Stop::max_tokens(0)),
         ("min_tokens", Stop { min_tokens: 9, ..length(3) }),
+        ("stop tokens", Stop { tokens: vec![TokenId(VOCAB)], ..length(3) }),
         ("stop strings", Stop { strings: vec![String::new()], ..length(3) }),
     ];
     for (name, stop) in bad {

@@ -36,6 +36,22 @@ fn a_stop_string_ends_the_text_wherever_token_borders_lie() {
 }
 
 #[test]
+fn the_text_is_that_of_the_tokens() {
+    let engine = engine(roomy());
+    // Tokens 128 and up are parts of characters, mostly of none that exist.
+    let drawn = run(&engine, SamplingParams::default(), length(60));
+    assert_eq!(drawn.text, crate::bench::tokenizer().decode(&drawn.tokens));
+    // A character whose parts lie on both sides of an extend's border belongs to the second.
+    let root = engine.root(prompt(1, 20)).unwrap();
+    let parts: Vec<TokenId> = "aé漢".bytes().map(|byte| TokenId(byte.into())).collect();
+    let texts: Vec<String> = [&parts[..2], &parts[2..4], &parts[4..]]
+        .iter()
+        .map(|part| finish(&engine, crate::bench::give(root, part.to_vec())).text)
+        .collect();
+    assert_eq!(texts, ["a\u{fffd}", "é\u{fffd}", "漢"]);
+}
+
+#[test]
 fn no_stop_acts_before_min_tokens() {
     let engine = engine(roomy());
     let whole = run(&engine, letters(), length(30));

@@ -18,7 +18,7 @@
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::{Buffer, Isa};
+use super::Buffer;
 use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
@@ -99,8 +99,7 @@ impl KvStore {
     }
 
     /// Address space for `shape.pages` pages, all zero. Errors: the system grants no such range.
-    pub fn new(isa: Isa, shape: &KvShape) -> Result<Self> {
-        let _ = isa;
+    pub fn new(shape: &KvShape) -> Result<Self> {
         let layout = PageLayout::new(shape.dtype, shape.heads.head_dim);
         // An empty pool still maps one page, as no system maps nothing.
         let bytes = (shape.heads.kv_heads * shape.pages * layout.bytes()).max(1);
@@ -285,7 +284,7 @@ mod tests {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for head_dim in [2, 18, 64] {
                 let shape = shape(dtype, head_dim);
-                let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
+                let mut kv = KvStore::new(&shape).unwrap();
                 let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
                     .map(|(page, slot)| KvSlot { page: PageId(page), slot })
                     .to_vec();
@@ -313,7 +312,7 @@ mod tests {
     #[test]
     fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
         let shape = shape(Dtype::Bf16, 16);
-        let mut kv = KvStore::new(Isa::Clear, &shape).unwrap();
+        let mut kv = KvStore::new(&shape).unwrap();
         let at = |slot| KvSlot { page: PageId(1), slot };
         let mut qkv = Buffer::new(1, shape.heads.qkv_width());
         qkv.data.fill(f32::NAN);

@@ -94,7 +94,7 @@ impl Backend for Cpu {
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {
-        KvStore::new(self.isa, shape)
+        KvStore::new(shape)
     }
 
     fn buffer(&mut self, rows: usize, width: usize) -> Result<Buffer> {

@@ -61,20 +61,21 @@ pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: 
 /// f32: 1e-3, about a hundred times what another order of summation makes at a width of some thousands (2^-24 a rounding,
 /// a hundred of them in sequence, logits up to 20).
 /// Otherwise golden values come from f32 arithmetic on the same weights, and ours differ by the rounding of keys, values
-/// and (bf16) activations: half a unit, 2^-12 or 2^-9, relative to each. They add up like a random walk over the roundings of a
-/// residual's way through the layers (about 8 a layer: 16 in amplitude at 32 layers), and the largest of a vocabulary
-/// lies at 4 deviations.
-fn tolerance(dtype: Dtype, scale: f32) -> f32 {
-    const WALK: f32 = 16.0;
+/// and (bf16) activations: at most half a unit, 2^-11 or 2^-8 of each, with a deviation of 0.58 of that. About 8 of them a
+/// layer, and less than a layer's at the end, add up like a random walk: `0.58 * sqrt(8 * (layers + 1))`, here
+/// `2 * sqrt(layers + 1)`. The largest error of a vocabulary is to its deviation as the largest logit is to a logit's, so
+/// that `scale` needs no further factor.
+fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
+    let walk = 2.0 * (layers as f32 + 1.0).sqrt();
     match dtype {
         Dtype::F32 => 1e-3,
-        Dtype::F16 => scale * WALK / 4096.0,
-        Dtype::Bf16 => scale * WALK / 512.0,
+        Dtype::F16 => scale * walk / 2048.0,
+        Dtype::Bf16 => scale * walk / 256.0,
     }
 }
 
 fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCase) -> Result<CaseReport> {
-    let (dtype, vocab) = (model.dtype(), model.config().vocab);
+    let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers);
     let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
     let mut logprobs = Largest::default();
     let mut next = Vec::new();
@@ -110,7 +111,7 @@ fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCas
     Ok(CaseReport {
         name: case.name.clone(),
         logits: logits.0,
-        tolerance: tolerance(dtype, scale),
+        tolerance: tolerance(dtype, layers, scale),
         logprobs: logprobs.0,
         greedy: case.greedy.len(),
         misses,

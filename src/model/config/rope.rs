@@ -62,7 +62,7 @@ impl RopeConfig {
         }
         let fraction = number("partial_rotary_factor")?.unwrap_or(default_fraction);
         let rotary = (head_dim as f64 * fraction) as usize;
-        if rotary == 0 || rotary > head_dim || rotary % 2 != 0 {
+        if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
             let expected = format!("a share of head_dim ({head_dim}) that leaves an even number of elements to turn");
             return Err(fields.error("partial_rotary_factor", expected, format!("{fraction} ({rotary} elements)")));
         }

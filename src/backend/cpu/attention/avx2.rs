@@ -1,8 +1,9 @@
-//! AVX2 with FMA and F16C: two registers hold sixteen lanes. bf16 is widened.
+//! AVX2 with FMA and F16C: two registers hold sixteen lanes. bf16 is widened, and nothing
+//! else rounded to it.
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Rows, Sight, TileView};
+use super::fold::{self, Coming, Geometry, Rows, Sight, TileView};
 use super::lanes::{Lanes, MAX_ROWS, Path, kernels};
 
 #[derive(Clone, Copy)]
@@ -47,6 +48,11 @@ impl Lanes for Two {
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         unsafe { Two(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        unsafe { Two(_mm256_fmsub_ps(self.0, b.0, c.0), _mm256_fmsub_ps(self.1, b.1, c.1)) }
     }
 
     #[inline(always)]
@@ -110,6 +116,8 @@ impl Path for F32 {
     type Word = u32;
     type Operand = Two;
     type Factor = f32;
+    type Wide = Self;
+    const WIDENS: bool = false;
     const PAIR: usize = 1;
     const PANELS: usize = 1;
 
@@ -128,6 +136,11 @@ impl Path for F32 {
         unsafe { x.store(to) }
     }
 
+    #[inline(always)]
+    unsafe fn store_wide(words: Two, to: *mut f32, _stride: usize) {
+        unsafe { words.store(to) }
+    }
+
     kernels!("avx2,fma,f16c");
 }
 
@@ -138,6 +151,8 @@ impl Path for F16 {
     type Word = u16;
     type Operand = Two;
     type Factor = f32;
+    type Wide = F32;
+    const WIDENS: bool = true;
     const PAIR: usize = 1;
     const PANELS: usize = 1;
 
@@ -160,6 +175,11 @@ impl Path for F16 {
         unsafe { x.store(to) }
     }
 
+    #[inline(always)]
+    unsafe fn store_wide(words: Two, to: *mut f32, _stride: usize) {
+        unsafe { words.store(to) }
+    }
+
     kernels!("avx2,fma,f16c");
 }
 
@@ -171,8 +191,9 @@ impl Path for Bf16 {
     type Word = u32;
     /// The earlier and the later elements.
     type Operand = (Two, Two);
-    /// Rounded to bf16, kept as f32.
     type Factor = [f32; 2];
+    type Wide = F32;
+    const WIDENS: bool = true;
     const PAIR: usize = 2;
     const PANELS: usize = 1;
 
@@ -200,17 +221,15 @@ impl Path for Bf16 {
 
     #[inline(always)]
     unsafe fn store_factors(x: Two, to: *mut [f32; 2]) {
-        #[inline(always)]
-        unsafe fn eight(x: __m256) -> __m256 {
-            unsafe {
-                let bits = _mm256_castps_si256(x);
-                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-                let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-                let rounded = _mm256_and_si256(rounded, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-                _mm256_blendv_ps(x, _mm256_castsi256_ps(rounded), _mm256_cmp_ps::<_CMP_ORD_Q>(x, x))
-            }
+        unsafe { x.store(to.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_wide(words: (Two, Two), to: *mut f32, stride: usize) {
+        unsafe {
+            words.0.store(to);
+            words.1.store(to.add(stride));
         }
-        unsafe { Two(eight(x.0), eight(x.1)).store(to.cast()) }
     }
 
     kernels!("avx2,fma,f16c");

@@ -1,9 +1,9 @@
-//! AVX-512: one register holds sixteen lanes. bf16 is either widened (two shifts a word, shared by all rows of a call) or
-//! multiplied by the dot-product instructions.
+//! AVX-512: one register holds sixteen lanes. bf16 is either widened, and then nothing else rounded to it, or multiplied by the
+//! dot-product instructions.
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Rows, Sight, TileView};
+use super::fold::{self, Coming, Geometry, Rows, Sight, TileView};
 use super::lanes::{Lanes, MAX_ROWS, Path, kernels};
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the caller
@@ -45,6 +45,11 @@ impl Lanes for __m512 {
     }
 
     #[inline(always)]
+    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
+        unsafe { _mm512_fmsub_ps(self, b, c) }
+    }
+
+    #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
         unsafe { _mm512_max_ps(self, other) }
     }
@@ -76,6 +81,8 @@ impl Path for F32 {
     type Word = u32;
     type Operand = __m512;
     type Factor = f32;
+    type Wide = Self;
+    const WIDENS: bool = false;
     const PAIR: usize = 1;
     const PANELS: usize = 4;
 
@@ -94,6 +101,11 @@ impl Path for F32 {
         unsafe { _mm512_storeu_ps(to, x) }
     }
 
+    #[inline(always)]
+    unsafe fn store_wide(words: __m512, to: *mut f32, _stride: usize) {
+        unsafe { _mm512_storeu_ps(to, words) }
+    }
+
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
@@ -104,6 +116,8 @@ impl Path for F16 {
     type Word = u16;
     type Operand = __m512;
     type Factor = f32;
+    type Wide = F32;
+    const WIDENS: bool = true;
     const PAIR: usize = 1;
     const PANELS: usize = 4;
 
@@ -122,6 +136,11 @@ impl Path for F16 {
         unsafe { _mm512_storeu_ps(to, x) }
     }
 
+    #[inline(always)]
+    unsafe fn store_wide(words: __m512, to: *mut f32, _stride: usize) {
+        unsafe { _mm512_storeu_ps(to, words) }
+    }
+
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
@@ -133,8 +152,9 @@ impl Path for Bf16 {
     type Word = u32;
     /// The earlier and the later elements.
     type Operand = (__m512, __m512);
-    /// Rounded to bf16, kept as f32.
     type Factor = [f32; 2];
+    type Wide = F32;
+    const WIDENS: bool = true;
     const PAIR: usize = 2;
     const PANELS: usize = 3;
 
@@ -158,13 +178,14 @@ impl Path for Bf16 {
 
     #[inline(always)]
     unsafe fn store_factors(x: __m512, to: *mut [f32; 2]) {
+        unsafe { _mm512_storeu_ps(to.cast(), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_wide(words: (__m512, __m512), to: *mut f32, stride: usize) {
         unsafe {
-            let bits = _mm512_castps_si512(x);
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-            let rounded = _mm512_and_si512(rounded, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            let number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x);
-            _mm512_storeu_ps(to.cast(), _mm512_mask_mov_ps(x, number, _mm512_castsi512_ps(rounded)));
+            _mm512_storeu_ps(to, words.0);
+            _mm512_storeu_ps(to.add(stride), words.1);
         }
     }
 
@@ -180,6 +201,8 @@ impl Path for Bf16Dot {
     type Operand = __m512bh;
     /// Two bf16.
     type Factor = u32;
+    type Wide = Self;
+    const WIDENS: bool = false;
     const PAIR: usize = 2;
     const PANELS: usize = 4;
 
@@ -199,6 +222,11 @@ impl Path for Bf16Dot {
     #[inline(always)]
     unsafe fn store_factors(x: __m512, to: *mut u32) {
         unsafe { _mm256_storeu_si256(to.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
+        unreachable!("the dot products read what is stored")
     }
 
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");

@@ -3,44 +3,27 @@
 //! values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2` and `avx512` supply.
 
 mod clear;
-mod fold;
-mod gather;
-mod lanes;
-mod tiles;
-mod walk;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod fold;
+#[cfg(target_arch = "x86_64")]
+mod gather;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod walk;
 
 use super::{Buffer, Isa, KvStore};
+#[cfg(target_arch = "x86_64")]
 use crate::backend::Dtype;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
-
-/// `$call` with `$path` as the name of the path of an instruction set other than the clear loops for a KV dtype.
-#[cfg(target_arch = "x86_64")]
-macro_rules! with_path {
-    ($isa:expr, $dtype:expr, $path:ident => $call:expr) => {{
-        macro_rules! on {
-            ($chosen:ty) => {{
-                type $path = $chosen;
-                $call
-            }};
-        }
-        match ($isa, $dtype) {
-            (Isa::Clear, _) => unreachable!("the clear loops are no path"),
-            (Isa::Avx2, Dtype::F32) => on!(avx2::F32),
-            (Isa::Avx2, Dtype::F16) => on!(avx2::F16),
-            (Isa::Avx2, Dtype::Bf16) => on!(avx2::Bf16),
-            (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => on!(avx512::F32),
-            (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => on!(avx512::F16),
-            (Isa::Avx512, Dtype::Bf16) => on!(avx512::Bf16),
-            (Isa::Avx512Bf16, Dtype::Bf16) => on!(avx512::Bf16Dot),
-        }
-    }};
-}
 
 /// Positions that are folded at once. A row's tiles are aligned to absolute positions, so neither planner, siblings nor chunks
 /// change where its sums break.
@@ -49,7 +32,9 @@ pub const TILE: u32 = 64;
 /// Memory reused from call to call.
 #[derive(Default)]
 pub struct Scratch {
+    #[cfg(target_arch = "x86_64")]
     tiles: tiles::Tiles,
+    #[cfg(target_arch = "x86_64")]
     tasks: Vec<walk::TaskMemory>,
 }
 
@@ -75,28 +60,19 @@ pub fn tree_attention(
         tiles.resolve(plan, kv.layout().pair());
         let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
         // SAFETY: `isa` is one that the processor has.
-        return unsafe { with_path!(isa, kv.shape().dtype, P => walk::run::<P>(&step, tasks, out)) };
-    }
-    clear::tree_attention(out, qkv, kv, layer, plan, scale);
-}
-
-/// Multiplications and additions a second that rayon's current pool reaches in the instructions which `isa` has for keys and
-/// values of `dtype`: the roof of [`tree_attention`]. The clear loops have none.
-pub fn multiply_rate(isa: Isa, dtype: Dtype) -> Option<f64> {
-    const ROUNDS: usize = 4_000_000;
-    #[cfg(target_arch = "x86_64")]
-    if isa != Isa::Clear {
-        // SAFETY: `isa` is one that the processor has.
-        let spin = || unsafe { with_path!(isa, dtype, P => <P as lanes::Path>::spin(ROUNDS)) };
-        let seconds = |_| {
-            let start = std::time::Instant::now();
-            std::hint::black_box(rayon::broadcast(|_| spin()));
-            start.elapsed().as_secs_f64()
+        return unsafe {
+            match (isa, kv.shape().dtype) {
+                (Isa::Clear, _) => unreachable!("the clear loops are below"),
+                (Isa::Avx2, Dtype::F32) => walk::run::<avx2::F32>(&step, tasks, out),
+                (Isa::Avx2, Dtype::F16) => walk::run::<avx2::F16>(&step, tasks, out),
+                (Isa::Avx2, Dtype::Bf16) => walk::run::<avx2::Bf16>(&step, tasks, out),
+                (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F32) => walk::run::<avx512::F32>(&step, tasks, out),
+                (Isa::Avx512 | Isa::Avx512Bf16, Dtype::F16) => walk::run::<avx512::F16>(&step, tasks, out),
+                (Isa::Avx512, Dtype::Bf16) => walk::run::<avx512::Bf16>(&step, tasks, out),
+                (Isa::Avx512Bf16, Dtype::Bf16) => walk::run::<avx512::Bf16Dot>(&step, tasks, out),
+            }
         };
-        let pair = if dtype == Dtype::Bf16 { 2 } else { 1 };
-        let flops = 2 * ROUNDS * fold::SPIN_CHAINS * fold::SPIN_LANES * pair * rayon::current_num_threads();
-        return (0..5).map(seconds).min_by(f64::total_cmp).map(|best| flops as f64 / best);
     }
-    let _ = (isa, dtype);
-    None
+    let _ = (isa, scratch);
+    clear::tree_attention(out, qkv, kv, layer, plan, scale);
 }

@@ -20,6 +20,8 @@ pub struct Tile {
     pub pages: [TilePage; PAGES],
     /// Smallest and largest position of the rows.
     pub row_positions: (u32, u32),
+    /// Reads of this tile and all before it.
+    pub reads: usize,
 }
 
 /// The keys and values of 16 aligned positions.
@@ -46,6 +48,16 @@ pub struct Piece {
 pub struct Tiles {
     pub tiles: Vec<Tile>,
     pub pieces: Vec<Piece>,
+    /// Every page that some tile reads, in the order of the tiles.
+    pub reads: Vec<Read>,
+}
+
+/// A page read by a tile of `rows`: its keys, and its values up to slot `slots`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub page: PageId,
+    pub slots: usize,
+    pub rows: Range<usize>,
 }
 
 impl Tiles {
@@ -54,6 +66,7 @@ impl Tiles {
         assert_eq!((plan.tile, plan.page_tokens), (TILE, SLOTS as u32), "a plan with the CPU's tiles and pages");
         self.tiles.clear();
         self.pieces.clear();
+        self.reads.clear();
         for item in &plan.items {
             let rows = item.rows.start as usize..item.rows.end as usize;
             let positions = &plan.row_positions[rows.clone()];
@@ -84,6 +97,8 @@ impl Tiles {
         let tile = self.tiles.last_mut().expect("a tile was pushed before");
         let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
         let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
+        self.reads.push(Read { page, slots: slots.end, rows: tile.rows.clone() });
+        tile.reads = self.reads.len();
         let place = &mut tile.pages[lanes.start / SLOTS];
         match place {
             TilePage::Absent => *place = TilePage::Stored(page),
@@ -124,7 +139,14 @@ impl Tiles {
 
 impl Tile {
     fn empty(rows: Range<usize>, position: u32, row_positions: (u32, u32)) -> Self {
-        Self { rows, first_position: position / TILE * TILE, lanes: 0..0, pages: Default::default(), row_positions }
+        Self {
+            rows,
+            first_position: position / TILE * TILE,
+            lanes: 0..0,
+            pages: Default::default(),
+            row_positions,
+            reads: 0,
+        }
     }
 
     /// The lanes that a row at `position` sees.

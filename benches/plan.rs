@@ -1,0 +1,46 @@
+//! `cargo bench --bench plan`: what a step of a large tree costs in integers: 2,560 leaves in three levels, decode rows and prompt
+//! chunks mixed. Medians of 200; the tree is the plan suite's own.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use common::forests::{Shape, grow};
+use offshoot::kv::StepRow;
+use offshoot::plan::{PlanHints, Planner};
+
+const REPETITIONS: usize = 200;
+
+fn main() {
+    let grown = grow(Shape::Many(2560), 16, 1);
+    println!("{} rows, {} segments", grown.rows.len(), grown.forest.segments.len());
+    let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();
+    time("depth first", || grown.tree.depth_first(black_box(&mut rows)));
+    time("forest", || drop(black_box(grown.tree.forest(&grown.rows))));
+    for planner in Planner::ALL {
+        for tile in [1, 64] {
+            let run = || drop(black_box(planner.plan(&grown.forest, &hints(tile))));
+            time(&format!("{planner:?}, tile {tile}"), run);
+        }
+    }
+    let plan = Planner::Tree.plan(&grown.forest, &hints(64));
+    time("check", || plan.check(&grown.forest).expect("the planners' plans are sound"));
+}
+
+fn hints(tile: u32) -> PlanHints {
+    PlanHints { tile, window: None, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2 }
+}
+
+fn time(what: &str, mut run: impl FnMut()) {
+    let mut times: Vec<_> = (0..REPETITIONS)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("{what:>20}: {:?}", times[REPETITIONS / 2]);
+}

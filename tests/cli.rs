@@ -1,0 +1,309 @@
+//! The command as a user meets it: what it prints, what it leaves on disk, and how it fails. Runs the built binary on the
+//! bundled demo model.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn offshoot() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+    command.current_dir(repository()).env_remove("RUST_LOG");
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    offshoot().args(arguments).output().expect("the binary starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("output is UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("errors are UTF-8")
+}
+
+/// Every line of a JSON lines file, which must be whole.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("the file is there");
+    assert!(text.is_empty() || text.ends_with('\n'), "{} ends in mid-line", path.display());
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// A task on the demo model with two short questions; `change` may break it.
+fn task_in(folder: &Path, change: impl Fn(&mut Value)) -> PathBuf {
+    let mut task = json!({
+        "name": "tiny",
+        "model": repository().join("tasks/models/demo"),
+        "items": {"path": "items.jsonl", "id": "id"},
+        "prompt": {
+            "shared": {"file": repository().join("tasks/words_fewshot.txt")},
+            "item": "Question: {{question}}\nAnswer:"
+        },
+        "method": {"self_consistency": {"samples": 3}},
+        "sampling": {"temperature": 1.2, "max_tokens": 24, "stop": ["\n\n"], "seed": 5},
+        "answer": {"regex": "#### (-?[0-9.,]+)", "normalise": "number"},
+        "grade": {"exact": {"field": "answer"}}
+    });
+    change(&mut task);
+    let items = [
+        json!({"id": "a", "question": "Tom has 12 pens. Tom buys 5 more pens. How many pens does Tom have now?", "answer": "17"}),
+        json!({"id": "b", "question": "Mia has 9 cups. Mia loses 2 cups. How many cups does Mia have now?", "answer": "7"}),
+    ];
+    let lines: String = items.iter().map(|item| format!("{item}\n")).collect();
+    fs::write(folder.join("items.jsonl"), lines).expect("the temporary folder is writable");
+    let path = folder.join("task.json");
+    fs::write(&path, task.to_string()).expect("the temporary folder is writable");
+    path
+}
+
+/// (item, index, text) of every sample, sorted.
+fn texts(out: &Path) -> Vec<(String, u64, String)> {
+    let text = |line: &Value, key: &str| line[key].as_str().expect("a string").to_string();
+    let mut texts: Vec<_> = lines(&out.join("samples.jsonl"))
+        .iter()
+        .map(|line| (text(line, "id"), line["index"].as_u64().expect("a number"), text(line, "text")))
+        .collect();
+    texts.sort();
+    texts
+}
+
+fn run_into(task: &Path, out: &Path, more: &[&str]) -> Output {
+    let mut arguments = vec!["run", task.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")];
+    arguments.extend(more);
+    output(&arguments)
+}
+
+#[test]
+fn alone_it_says_what_to_try() {
+    let said = output(&[]);
+    assert!(said.status.success());
+    let text = stdout(&said);
+    assert!(text.contains("device: cpu"), "{text}");
+    assert_eq!(text.matches("\n  offshoot ").count(), 3, "{text}");
+}
+
+#[test]
+fn a_run_leaves_samples_items_and_a_summary() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    let ran = run_into(&task, &out, &["--trees"]);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    assert!(stdout(&ran).contains("accuracy"), "{}", stdout(&ran));
+
+    let samples = lines(&out.join("samples.jsonl"));
+    assert_eq!(samples.len(), 6);
+    for key in ["id", "index", "text", "tokens", "finish", "logprob", "answer", "correct"] {
+        assert!(samples[0].get(key).is_some(), "a sample lacks `{key}`: {}", samples[0]);
+    }
+    let items = lines(&out.join("items.jsonl"));
+    assert_eq!(items.len(), 2);
+    let voted: u64 =
+        items[0]["votes"].as_array().expect("a list").iter().map(|vote| vote[1].as_u64().expect("a count")).sum();
+    assert!(voted <= 3);
+    let summary: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("summary.json")).expect("written")).expect("JSON");
+    assert_eq!(summary["samples"], 6);
+    let engine = &summary["engine"];
+    assert!(engine["prompt_tokens_computed"].as_u64() < engine["prompt_tokens_logical"].as_u64());
+    assert!(engine["kv_bytes_read"].as_u64() < engine["kv_bytes_read_flat"].as_u64());
+    assert!(out.join("trees/0.json").is_file() && out.join("trees/1.dot").is_file());
+
+    let again = run_into(&task, &out, &[]);
+    assert_eq!(again.status.code(), Some(2), "results are never written over");
+    assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
+}
+
+#[test]
+fn plans_and_budgets_change_no_sample_and_more_samples_keep_the_first() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let drawn = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        texts(&out)
+    };
+    let reference = drawn("balanced", &[]);
+    for plan in ["flat", "single", "tree"] {
+        assert_eq!(drawn(plan, &["--plan", plan]), reference, "--plan {plan}");
+    }
+    assert_eq!(drawn("narrow", &["--max-rows", "2", "--threads", "1"]), reference);
+    let more = drawn("more", &["--samples", "5"]);
+    let first: Vec<_> = more.iter().filter(|(_, index, _)| *index < 3).cloned().collect();
+    assert_eq!(first, reference);
+    assert_ne!(drawn("seed", &["--seed", "6"]), reference);
+}
+
+#[test]
+fn a_dry_run_shows_the_first_prompt_and_samples_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["prompt"]["shared"] = json!("Answer briefly.\n\n"));
+    let out = folder.path().join("out");
+    let said = run_into(&task, &out, &["--dry-run"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let text = stdout(&said);
+    for part in ["Answer briefly.\n\nQuestion: ", "levels", "kv at once", "distinct"] {
+        assert!(text.contains(part), "`{part}` is missing: {text}");
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_new_task_runs_as_it_is() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut new = offshoot();
+    let wrote = new.current_dir(folder.path()).args(["new", "mine"]).output().expect("the binary starts");
+    assert!(wrote.status.success(), "{}", stderr(&wrote));
+    let model = repository().join("tasks/models/demo");
+    let task = folder.path().join("mine.json");
+    let model = model.to_str().expect("UTF-8");
+    let dry = output(&["run", task.to_str().expect("UTF-8"), "--model", model, "--dry-run"]);
+    assert!(dry.status.success(), "{}", stderr(&dry));
+    let mut again = offshoot();
+    let refused = again.current_dir(folder.path()).args(["new", "mine"]).output().expect("the binary starts");
+    assert_eq!(refused.status.code(), Some(2), "a task is never written over");
+}
+
+#[test]
+fn check_prints_facts() {
+    let said = output(&["check", "--model", "tasks/models/demo"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    for part in ["llama", "parameters", "the same bits"] {
+        assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+    }
+}
+
+/// Copies the demo model's folder and changes one file of it.
+fn broken_model(folder: &Path, file: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) -> String {
+    let model = folder.join("model");
+    fs::create_dir_all(&model).expect("writable");
+    for name in
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    {
+        fs::copy(repository().join("tasks/models/demo").join(name), model.join(name)).expect("copied");
+    }
+    let bytes = fs::read(model.join(file)).expect("readable");
+    fs::write(model.join(file), change(bytes)).expect("writable");
+    model.to_str().expect("UTF-8").to_string()
+}
+
+fn replace(text: &'static str, by: &'static str) -> impl Fn(Vec<u8>) -> Vec<u8> {
+    move |bytes| {
+        let whole = String::from_utf8(bytes).expect("a text file");
+        assert!(whole.contains(text), "`{text}` is not in the file");
+        whole.replace(text, by).into_bytes()
+    }
+}
+
+/// A failure of the user's: exit code 2, one sentence that names all of `parts`, and no results.
+fn fails(output: &Output, parts: &[&str]) {
+    let said = stderr(output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "more than one line: {said}");
+    assert!(said.starts_with("offshoot: "), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is missing: {said}");
+    }
+}
+
+#[test]
+fn a_wrong_task_file_is_one_sentence() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, &[&str]); 9] = [
+        (|task| task["sampling"]["temprature"] = json!(1), &["task.json", "sampling.temprature", "temperature"]),
+        (|task| drop(task.as_object_mut().expect("an object").remove("items")), &["task.json", "items", "missing"]),
+        (|task| task["method"]["self_consistency"]["samples"] = json!(0), &["task.json", "samples", "0"]),
+        (|task| task["method"] = json!({"tree_of_thought": {}}), &["task.json", "tree_of_thought", "self_consistency"]),
+        (
+            |task| task["prompt"]["item"] = json!("{{problem}}"),
+            &["task.json", "prompt.item", "problem", "`a`", "question"],
+        ),
+        (|task| task["answer"]["regex"] = json!("(unclosed"), &["task.json", "answer.regex", "unclosed"]),
+        (|task| task["grade"]["exact"]["field"] = json!("solution"), &["items.jsonl", "solution", "`a`", "question"]),
+        (|task| task["items"] = json!({"path": "nowhere.jsonl"}), &["nowhere.jsonl"]),
+        (|task| task["prompt"]["shared"] = json!("word ".repeat(6000)), &["item `", "4096"]),
+    ];
+    for (change, parts) in cases {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (task, out) = (task_in(folder.path(), change), folder.path().join("out"));
+        fails(&run_into(&task, &out, &[]), parts);
+        assert!(!out.exists(), "a task that cannot run leaves nothing");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let out = folder.path().join("out");
+    fails(&run_into(&task, &out, &["--samples", "0"]), &["samples", "0"]);
+    fails(&run_into(&task, &out, &["--set", "sampling.top_q=1"]), &["top_q", "command line", "top_p"]);
+    fails(&run_into(&task, &out, &["--model", "no/such/model"]), &["no/such/model"]);
+    fails(&run_into(&task, &out, &["--max-rows", "0"]), &["max_rows", "0"]);
+    fails(&output(&["run", "no-such-task.json"]), &["no-such-task.json"]);
+
+    let file = folder.path().join("file");
+    fs::write(&file, "in the way").expect("writable");
+    fails(&run_into(&task, &file.join("out"), &[]), &["file"]);
+}
+
+#[test]
+fn a_broken_model_is_one_sentence() {
+    let change = |file: &'static str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, parts: &[&str]| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let model = broken_model(folder.path(), file, change);
+        let task = task_in(folder.path(), |_| {});
+        fails(&run_into(&task, &folder.path().join("out"), &["--model", &model]), parts);
+    };
+    let cut = |mut bytes: Vec<u8>| {
+        bytes.truncate(bytes.len() / 2);
+        bytes
+    };
+    change("model.safetensors", &cut, &["model.safetensors", "12337472", "6168736"]);
+    change("config.json", &replace("\"llama\"", "\"gigamodel\""), &["config.json", "gigamodel", "llama"]);
+    change(
+        "config.json",
+        &replace("\"intermediate_size\": 704", "\"intermediate_size\": 705"),
+        &["model.safetensors", "704", "705"],
+    );
+    change("config.json", &cut, &["config.json", "JSON"]);
+    change("tokenizer.json", &cut, &["tokenizer.json"]);
+}
+
+/// Ctrl-C: what is finished stays, in whole lines; the exit code says so.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| {
+        task["method"]["self_consistency"]["samples"] = json!(4000);
+        task["sampling"]["max_tokens"] = json!(200);
+    });
+    let out = folder.path().join("out");
+    let mut child = offshoot()
+        .args(["run", task.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let samples = out.join("samples.jsonl");
+    while fs::metadata(&samples).map_or(0, |file| file.len()) == 0 {
+        assert!(child.try_wait().expect("a child").is_none(), "8,000 samples were drawn before one was seen");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    assert!(sent.success());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
+    let kept = lines(&samples).len();
+    assert!((1..8000).contains(&kept), "{kept} samples kept");
+    assert!(out.join("summary.json").is_file());
+    assert!(stdout(&ended).contains("stopped early"), "{}", stdout(&ended));
+}

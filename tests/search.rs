@@ -1,0 +1,148 @@
+//! The search drivers on a scripted engine: who wins, who is stopped, what is recorded, and how a driver ends early.
+
+use std::sync::atomic::AtomicBool;
+
+use offshoot::engine::scripted::tokens_of;
+use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency};
+use offshoot::task::BestBy;
+use offshoot::tree::{SamplingTree, State};
+use offshoot::{Error, Result};
+
+/// What each sample says: branches are numbered from the root (0) on, so sample `i` is branch `i + 1`.
+fn saying(replies: Vec<ScriptedReply>) -> SamplingTree {
+    let engine = EngineHandle::scripted(move |call| replies[call.branch.0 as usize - 1].clone());
+    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+}
+
+fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
+    replies.iter().map(|text| ScriptedReply::text(text)).collect()
+}
+
+/// The answer is the text, `?` is none; `7` is right.
+fn assess(text: &str) -> Assessment {
+    let answer = (text != "?" && !text.is_empty()).then(|| text.to_string());
+    Assessment { correct: Some(answer.as_deref() == Some("7")), answer }
+}
+
+/// Runs a driver and returns its outcome and what was recorded.
+fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool) -> (Result<Outcome>, Vec<Sample>) {
+    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(interrupted));
+    let mut recorded = Vec::new();
+    let mut record = |sample: &Sample| {
+        recorded.push(sample.clone());
+        Ok(())
+    };
+    let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+    let outcome = search(&mut job);
+    (outcome, recorded)
+}
+
+fn vote(replies: Vec<ScriptedReply>, stop_when_decided: bool) -> (Outcome, Vec<Sample>) {
+    let n = replies.len();
+    let mut tree = saying(replies);
+    let root = tree.root();
+    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, n, stop_when_decided, job), false);
+    (outcome.expect("nothing fails"), recorded)
+}
+
+#[test]
+fn the_majority_wins() {
+    let (outcome, recorded) = vote(texts(&["8", "7", "?", "7", "9"]), false);
+    assert_eq!(outcome.prediction.as_deref(), Some("7"));
+    assert_eq!(outcome.correct, Some(true));
+    assert_eq!(outcome.chosen, Some(1));
+    assert_eq!(outcome.votes, [("7".to_string(), 2), ("8".to_string(), 1), ("9".to_string(), 1)]);
+    assert_eq!(recorded.len(), 5);
+    assert_eq!(outcome.samples.iter().map(|sample| sample.index).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn of_equal_votes_the_smallest_index_wins_whoever_finished_first() {
+    // Sample 0 is the longest, so it finishes last.
+    let (outcome, recorded) = vote(texts(&["long answer", "7", "7", "long answer"]), false);
+    assert_eq!(recorded[0].index, 1);
+    assert_eq!(outcome.prediction.as_deref(), Some("long answer"));
+    assert_eq!(outcome.correct, Some(false));
+}
+
+#[test]
+fn no_answer_is_wrong() {
+    let (outcome, _) = vote(texts(&["?", "?"]), false);
+    assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, Some(false)));
+}
+
+#[test]
+fn a_decided_vote_stops_the_rest() {
+    let mut replies = texts(&["7", "7", "7"]);
+    replies.extend([ScriptedReply::text("8").until_cancelled(), ScriptedReply::text("8").until_cancelled()]);
+    let (outcome, recorded) = vote(replies, true);
+    assert_eq!(outcome.prediction.as_deref(), Some("7"));
+    assert_eq!(outcome.cancelled, 2);
+    assert_eq!(recorded.len(), 3, "what was cancelled is no sample");
+}
+
+#[test]
+fn an_undecided_vote_stops_nobody() {
+    // After three of five, two more votes could still draw level.
+    let (outcome, _) = vote(texts(&["7", "7", "?", "longer 8", "longer 8"]), true);
+    assert_eq!(outcome.cancelled, 0);
+    assert_eq!(outcome.samples.len(), 5);
+}
+
+fn best(replies: Vec<ScriptedReply>, by: BestBy) -> Outcome {
+    let n = replies.len();
+    let mut tree = saying(replies);
+    let root = tree.root();
+    drive(|job| best_of_n(&mut tree, root, n, by, job), false).0.expect("nothing fails")
+}
+
+#[test]
+fn the_best_is_what_the_measure_says() {
+    let replies = || {
+        vec![
+            ScriptedReply::text("longest of all").logprob(-0.1), // sum -1.4, mean -0.1
+            ScriptedReply::text("6").logprob(-0.5),              // sum -0.5, mean -0.5
+            ScriptedReply::text("7").logprob(-2.0),              // sum -2.0, mean -2.0, right
+            ScriptedReply::text("7").logprob(-0.6),              // right too
+        ]
+    };
+    assert_eq!(best(replies(), BestBy::Logprob).chosen, Some(1));
+    assert_eq!(best(replies(), BestBy::MeanLogprob).chosen, Some(0));
+    let graded = best(replies(), BestBy::Grade);
+    assert_eq!((graded.chosen, graded.correct), (Some(2), Some(true)), "the first that is right");
+    let wrong = best(texts(&["1", "2"]), BestBy::Grade);
+    assert_eq!((wrong.chosen, wrong.correct), (Some(0), Some(false)), "of equals the smallest index");
+}
+
+#[test]
+fn sampling_chooses_none_and_gives_every_branch_back() {
+    let mut tree = saying(texts(&["7", "8"]));
+    let root = tree.root();
+    let outcome = drive(|job| sample(&mut tree, root, 2, job), false).0.expect("nothing fails");
+    assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, None));
+    for node in tree.children(root) {
+        assert_eq!(tree.node(node).state, State::Closed);
+        assert_eq!(tree.node(node).finish, Some(FinishReason::EndOfText));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_a_driver_while_branches_grow() {
+    let mut tree = saying(vec![ScriptedReply::text("never ends").until_cancelled()]);
+    let root = tree.root();
+    let (outcome, recorded) = drive(|job| sample(&mut tree, root, 1, job), true);
+    assert!(matches!(outcome, Err(Error::Interrupted)));
+    assert!(recorded.is_empty());
+}
+
+#[test]
+fn a_sample_that_cannot_be_recorded_ends_the_search() {
+    let mut tree = saying(texts(&["7", "8"]));
+    let root = tree.root();
+    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(false));
+    let mut record = |_: &Sample| Err(Error::Internal("the disk is full".to_string()));
+    let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+    let outcome = sample(&mut tree, root, 2, &mut job);
+    assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
+}
