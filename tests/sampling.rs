@@ -238,7 +238,7 @@ fn penalties_by_their_definitions() {
         change(&mut request);
         // The probabilities of all tokens, by where coins begin to fall on them.
         let mut last = 0;
-        let mut borders = vec![0.0; 5];
+        let mut borders = [0.0; 5];
         for i in 0..=20_000 {
             let coin = f64::from(i) / 20_001.0;
             let Pick::Random { coin: at, .. } = &mut request.pick else { unreachable!() };

@@ -10,17 +10,17 @@ pub const HIGHEST: f32 = 88.0;
 
 // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with zeros at its end so that n * LN2_HIGH is exact.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// e^r = 1 + r + r^2 P(r) for |r| <= ln 2 / 2; coefficients of Cephes' expf, highest power first.
-const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1];
+const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 /// Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number; its low bits then hold that number.
 const ROUND: f32 = 12_582_912.0;
 
 /// One `e^x`. Inside a function compiled for FMA it vectorises; outside, each fused operation is a library call.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    let clamped = x.max(LOWEST).min(HIGHEST);
+    let clamped = x.clamp(LOWEST, HIGHEST);
     let shifted = clamped.mul_add(LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = (-n).mul_add(LN2_LOW, (-n).mul_add(LN2_HIGH, clamped));
@@ -32,8 +32,7 @@ pub fn exp(x: f32) -> f32 {
     // The low bits of `shifted` are n + bias of ROUND, whose own lie above bit 22: shifting by 23 leaves n alone.
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     let y = p * power;
-    let y = if x < LOWEST { 0.0 } else { y };
-    if x.is_nan() { x } else { y }
+    if x < LOWEST { 0.0 } else { y }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +42,9 @@ mod x86 {
     use super::*;
 
     /// Eight `e^x`.
+    ///
+    /// # Safety
+    /// Within functions compiled for AVX2 and FMA it is safe; elsewhere the processor must have them.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub fn exp_avx2(x: __m256) -> __m256 {
@@ -66,6 +68,9 @@ mod x86 {
     }
 
     /// Sixteen `e^x`.
+    ///
+    /// # Safety
+    /// Within functions compiled for AVX-512 F it is safe; elsewhere the processor must have it.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn exp_avx512(x: __m512) -> __m512 {

@@ -234,7 +234,7 @@ fn draw_kept(kept: &[(usize, f64)], coin: f64) -> usize {
         running += weight;
         running > target
     });
-    drawn.or_else(|| positive.clone().last()).map_or(0, |(token, _)| *token)
+    drawn.or_else(|| positive.clone().next_back()).map_or(0, |(token, _)| *token)
 }
 
 for_each_isa! {
