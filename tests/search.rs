@@ -19,8 +19,9 @@ fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
     replies.iter().map(|text| ScriptedReply::text(text)).collect()
 }
 
-/// The answer is the text, `?` is none; `7` is right.
+/// The answer is the text without its padding, `?` is none; `7` is right.
 fn assess(text: &str) -> Assessment {
+    let text = text.trim_end();
     let answer = (text != "?" && !text.is_empty()).then(|| text.to_string());
     Assessment { correct: Some(answer.as_deref() == Some("7")), answer }
 }
@@ -80,6 +81,36 @@ fn a_decided_vote_stops_the_rest() {
     assert_eq!(outcome.prediction.as_deref(), Some("7"));
     assert_eq!(outcome.cancelled, 2);
     assert_eq!(recorded.len(), 3, "what was cancelled is no sample");
+}
+
+#[test]
+fn what_decides_a_vote_does_not_depend_on_who_finishes_first() {
+    let answers = ["7", "8", "7", "7", "?", "7", "7", "8", "8"];
+    for round in 0..40 {
+        // Each round has its own lengths, so its own order of finishing.
+        let length = |index: usize| 1 + (index + 3) * (round + 5) % 13;
+        let padded = (0..).zip(answers).map(|(index, answer)| format!("{answer:<width$}", width = length(index)));
+        let (outcome, recorded) = vote(padded.map(|text| ScriptedReply::text(&text)).collect(), true);
+        // Four against one leaves three that could draw level; five against one leaves two that cannot.
+        assert_eq!(recorded.iter().map(|sample| sample.index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(outcome.samples.len(), 7);
+        assert_eq!(outcome.votes, [("7".to_string(), 5), ("8".to_string(), 1)]);
+        assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(0), Some(true), 2));
+    }
+}
+
+#[test]
+fn what_finished_after_the_decision_is_pruned() {
+    // The last finishes first, the fourth never.
+    let mut replies = texts(&["7     ", "7     ", "7     ", "8", "8"]);
+    replies[3] = ScriptedReply::text("8").until_cancelled();
+    let mut tree = saying(replies);
+    let root = tree.root();
+    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, 5, true, job), false);
+    assert_eq!(recorded.len(), 3);
+    assert_eq!(outcome.expect("nothing fails").cancelled, 2);
+    let states: Vec<State> = tree.children(root).into_iter().map(|node| tree.node(node).state).collect();
+    assert_eq!(states, [State::Closed, State::Closed, State::Closed, State::Pruned, State::Pruned]);
 }
 
 #[test]

@@ -21,8 +21,8 @@ pub(super) struct Branch {
     pub work: Work,
     /// Tokens from the front whose keys and values this branch has seen computed once.
     pub computed_once: usize,
-    /// Tokens from the front that `Metrics::prompt_tokens_logical` has counted, or that were drawn since.
-    pub counted: usize,
+    /// Tokens from the front after which this branch has drawn or scored: what of them was given is counted.
+    counted: usize,
 }
 
 /// What keeps a branch's path in the prefix tree.
@@ -129,6 +129,13 @@ impl Branch {
         after > 0 && self.drawn[after - 1].contains(&position)
     }
 
+    /// How many of the tokens up to `position` were given and are asked for by this branch for the first time.
+    pub fn count_given(&mut self, position: usize) -> u64 {
+        let new = self.counted..(position + 1).max(self.counted);
+        self.counted = new.end;
+        new.filter(|&position| !self.is_drawn(position)).count() as u64
+    }
+
     /// How often each token occurs, drawn and given.
     pub fn count_tokens(&self) -> TokenCounts {
         let mut counts = TokenCounts::default();
@@ -146,7 +153,6 @@ impl Branch {
         let (events, begin, logprobs, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
-                self.counted = self.tokens.len();
                 (drawing.events, drawing.begin, drawing.logprobs, drawing.stop_logprob, drawing.text)
             }
             Work::Score(scoring) => {
@@ -187,7 +193,6 @@ impl Branch {
     fn take_back_unscored(&mut self) {
         if let Work::Score(scoring) = &self.work {
             self.tokens.truncate(scoring.begin + scoring.logprobs.len());
-            self.counted = self.counted.min(self.tokens.len());
         }
     }
 }

@@ -116,7 +116,7 @@ impl<B: Backend> Engine<B> {
             branch.finish(FinishReason::ContextFull);
             return Ok(());
         }
-        self.enqueue(id);
+        self.scheduler.add(id);
         Ok(())
     }
 
@@ -135,17 +135,10 @@ impl<B: Backend> Engine<B> {
         let scoring = Scoring { events: events.clone(), begin, logprobs: Vec::new(), text };
         branch.work = Work::Score(Box::new(scoring));
         match logprobs && !tokens.is_empty() {
-            true => self.enqueue(id),
+            true => self.scheduler.add(id),
             false => branch.finish(FinishReason::Given),
         }
         Ok(())
-    }
-
-    fn enqueue(&mut self, id: BranchId) {
-        let branch = self.branches.get_mut(&id).expect("the caller found it");
-        self.metrics.prompt_tokens_logical += (branch.tokens.len() - branch.counted) as u64;
-        branch.counted = branch.tokens.len();
-        self.scheduler.add(id);
     }
 
     fn cancel(&mut self, id: BranchId) {

@@ -17,6 +17,7 @@ impl<B: Backend> Engine<B> {
         }
         for (ask, drawn) in schedule.asks.iter().zip(drawn) {
             let branch = self.branches.get_mut(&ask.branch).expect("branches change only between steps");
+            self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
             let finished = match branch.work {
                 Work::Draw(_) => {
                     self.metrics.tokens_sampled += 1;

@@ -8,7 +8,8 @@ pub struct Metrics {
     pub steps: u64,
     /// Query tokens computed: prompt chunks, given tokens and decodes.
     pub rows: u64,
-    /// Prompt and given tokens asked for, counted once for every branch that drew or scored tokens after them.
+    /// Prompt and given tokens asked for: what `prompt_tokens_computed` would be if branches shared nothing. Counted once for
+    /// every branch when it first draws or scores a token after them.
     pub prompt_tokens_logical: u64,
     /// Prompt and given tokens computed.
     pub prompt_tokens_computed: u64,

@@ -161,12 +161,10 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             drop(events.send(Event::Failed { branch, error }));
             return;
         };
-        let before = tokens.len();
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
         match &continuation {
             Continuation::Sampled { .. } => {
                 let reply = (self.script)(&call);
-                self.metrics.prompt_tokens_logical += before as u64;
                 self.growing.push(Growing { branch, reply, next: 0, events: events.clone() });
             }
             Continuation::Given { tokens: given, logprobs } => {

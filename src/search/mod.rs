@@ -31,7 +31,7 @@ pub struct Job<'a> {
     pub stop: &'a Stop,
     /// Pure: the same text always gets the same assessment.
     pub assess: &'a (dyn Fn(&str) -> Assessment + Sync),
-    /// Called with each sample when it has finished, before it is counted.
+    /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
@@ -65,36 +65,43 @@ pub struct Outcome {
     pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
-    /// Candidates stopped before they finished.
+    /// Candidates the outcome does without: stopped, or finished when it was decided already.
     pub cancelled: usize,
 }
 
 impl Job<'_> {
     /// The next candidate to finish, assessed, recorded and given back; `None` when all have. Cancelled ones are passed over.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
-        while let Some(event) = growing.next_event()? {
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            if let Event::Finished { node } = event
-                && let Some(sample) = self.take(growing, node)?
-            {
-                return Ok(Some(sample));
+        while let Some(node) = self.next_finished(growing)? {
+            match growing.tree().node(node).finish {
+                Some(FinishReason::Cancelled) => growing.tree_mut().close(node),
+                _ => return self.take(growing, node).map(Some),
             }
         }
         Ok(None)
     }
 
-    fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Option<Sample>> {
+    /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
+    fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
+        while let Some(event) = growing.next_event()? {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            if let Event::Finished { node } = event {
+                return Ok(Some(node));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A finished candidate, assessed, recorded and given back.
+    fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Sample> {
         growing.tree_mut().close(node);
         let tree = growing.tree();
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
-        if finish == FinishReason::Cancelled {
-            return Ok(None);
-        }
         let text = tree.path_text(node);
         let Assessment { answer, correct } = (self.assess)(&text);
         let sample = Sample {
@@ -107,6 +114,6 @@ impl Job<'_> {
             correct,
         };
         (self.record)(&sample)?;
-        Ok(Some(sample))
+        Ok(sample)
     }
 }

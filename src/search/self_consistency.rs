@@ -1,12 +1,14 @@
 //! Self-consistency (Wang et al., 2023): sample N answers of one problem, take the one that most samples agree on. Can stop
 //! the rest as soon as nothing that they could answer would change the winner.
 
+use std::collections::HashSet;
+
 use petgraph::graph::NodeIndex;
 
-use super::{Job, Outcome};
+use super::{Job, Outcome, Sample};
 use crate::error::Result;
 use crate::task::stats::{Tally, Votes};
-use crate::tree::SamplingTree;
+use crate::tree::{Extension, SamplingTree};
 
 pub fn self_consistency(
     tree: &mut SamplingTree,
@@ -17,16 +19,15 @@ pub fn self_consistency(
 ) -> Result<Outcome> {
     let candidates = tree.fork(at, n)?;
     let mut growing = tree.start(&candidates, job.params, job.stop)?;
-    let mut samples = Vec::with_capacity(n);
-    let mut tally = Tally::default();
-    while let Some(sample) = job.next_sample(&mut growing)? {
-        tally.add(sample.index as usize, sample.answer.as_deref());
-        samples.push(sample);
-        if stop_when_decided && tally.is_decided((n - samples.len()) as u32) {
-            growing.cancel_all();
-        }
+    let samples = match stop_when_decided {
+        true => until_decided(&candidates, &mut growing, job)?,
+        false => all(&mut growing, job)?,
+    };
+    drop(growing);
+    for &late in &candidates[samples.len()..] {
+        tree.prune(late);
     }
-    samples.sort_by_key(|sample| sample.index);
+    let tally = tally(&samples);
     let winner = tally.leader();
     let chosen = winner.and_then(|winner| samples.iter().find(|sample| sample.index == winner.first as u64));
     Ok(Outcome {
@@ -37,6 +38,46 @@ pub fn self_consistency(
         cancelled: n - samples.len(),
         samples,
     })
+}
+
+/// Every sample, by index.
+fn all(growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    while let Some(sample) = job.next_sample(growing)? {
+        samples.push(sample);
+    }
+    samples.sort_by_key(|sample| sample.index);
+    Ok(samples)
+}
+
+/// The shortest run of first samples that decides the vote. Samples are taken by index, whoever finishes first; one that has
+/// finished beyond the deciding one is no part of the outcome. So which samples count depends on the samples alone, not on
+/// what else shared their steps.
+fn until_decided(candidates: &[NodeIndex], growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut votes = Tally::default();
+    let mut finished = HashSet::new();
+    while let Some(node) = job.next_finished(growing)? {
+        finished.insert(node);
+        while let Some(next) = candidates.get(samples.len()).filter(|next| finished.contains(next)) {
+            let sample = job.take(growing, *next)?;
+            votes.add(sample.index as usize, sample.answer.as_deref());
+            samples.push(sample);
+            if votes.is_decided((candidates.len() - samples.len()) as u32) {
+                growing.cancel_all();
+                return Ok(samples);
+            }
+        }
+    }
+    Ok(samples)
+}
+
+fn tally(samples: &[Sample]) -> Tally {
+    let mut tally = Tally::default();
+    for sample in samples {
+        tally.add(sample.index as usize, sample.answer.as_deref());
+    }
+    tally
 }
 
 /// Nobody answered: wrong, where the task has a grader.

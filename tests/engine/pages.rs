@@ -4,7 +4,7 @@ use offshoot::Error;
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
 
 use crate::bench::{
-    draw, engine, finish, finishes, key, length, outcomes, pages, params, prompt, roomy, sample, score,
+    draw, engine, finish, finishes, give, key, length, outcomes, pages, params, prompt, roomy, sample, score,
 };
 
 #[test]
@@ -20,6 +20,35 @@ fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {
     assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0));
     assert!(metrics.kv_bytes_peak < metrics.kv_bytes_peak_unshared);
     assert_eq!((metrics.kv_bytes_held, metrics.kv_bytes_cached), (0, 0), "all was discarded");
+}
+
+#[test]
+fn what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing() {
+    let engine = engine(EngineConfig { max_rows: 1, ..roomy() });
+    let root = engine.root(prompt(1, 50)).unwrap();
+    let logical = || engine.metrics().unwrap().prompt_tokens_logical;
+    finish(&engine, draw(root, key("item", 0), params(), length(10)));
+    finish(&engine, draw(root, key("item", 0), params(), length(10)));
+    assert_eq!(logical(), 50);
+    // A second level: 20 drawn tokens between the prompt and the forks, which are given three more.
+    let children = engine.fork(root, 4).unwrap();
+    finishes(&engine, children.iter().map(|&child| give(child, prompt(2, 3))).collect());
+    finishes(
+        &engine,
+        (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(5))).collect(),
+    );
+    assert_eq!(logical(), 50 + 4 * 53);
+    assert_eq!(engine.metrics().unwrap().prompt_tokens_computed, 53);
+    // Of a score, the last token is not computed.
+    finish(&engine, score(children[0], prompt(3, 7)));
+    assert_eq!(logical(), 50 + 4 * 53 + 6);
+    // The second of two waits for the first, and is cancelled before it runs.
+    let pair = engine.fork(root, 2).unwrap();
+    let extends = (0..).zip(&pair).map(|(i, &child)| draw(child, key("pair", i), params(), length(80)));
+    let mut extension = engine.start(extends.collect()).unwrap();
+    extension.cancel(&pair[1..]);
+    while extension.next().is_some() {}
+    assert_eq!(logical(), 50 + 4 * 53 + 6 + 50);
 }
 
 #[test]
