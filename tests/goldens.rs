@@ -1,23 +1,16 @@
-//! The golden models of every family, both rope styles, under every instruction set of this processor; and the two small
-//! models trained by others.
+//! What Hugging Face's transformers compute, under every instruction set of this processor: for the golden model of tests/data
+//! always; for every family, and two small models trained by others, where ../shared is.
+
+#[path = "common/shared.rs"]
+mod shared;
 
 use std::path::{Path, PathBuf};
 
 use offshoot::backend::cpu::{Cpu, Isa};
 use offshoot::model::check::{self, GoldenReport};
 use offshoot::model::{Decoder, ModelFolder};
-
-/// Data that is not part of the repository; `None` (with a line that says so) where it is absent.
-fn shared(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("OFFSHOOT_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let path = root.join(path);
-    if path.is_dir() {
-        return Some(path);
-    }
-    println!("skipped: ../shared is not here");
-    None
-}
+use shared::shared;
+use tempfile::TempDir;
 
 fn folders(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
@@ -42,6 +35,27 @@ fn hold_all(style: &str) {
     for isa in Isa::available() {
         for folder in &folders {
             assert!(hold(isa, folder, "golden.json").passes(), "{isa}: {}", folder.display());
+        }
+    }
+}
+
+/// A model folder with the config that transformers wrote in this style.
+fn in_style(style: &str) -> TempDir {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens/qwen2-tied");
+    let folder = TempDir::new().unwrap();
+    let copy = |from: &str, to: &str| std::fs::copy(golden.join(from), folder.path().join(to)).unwrap();
+    copy(&format!("config.{style}.json"), "config.json");
+    copy("model.safetensors", "model.safetensors");
+    copy("golden.json", "golden.json");
+    folder
+}
+
+#[test]
+fn the_golden_of_this_repository() {
+    for style in ["rope_scaling", "rope_parameters"] {
+        let folder = in_style(style);
+        for isa in Isa::available() {
+            assert!(hold(isa, folder.path(), "golden.json").passes(), "{isa}: {style}");
         }
     }
 }

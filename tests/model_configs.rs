@@ -1,6 +1,9 @@
 //! config.json files of real models, and what small changes to one make of it: every fact where families differ, and one
 //! clear sentence where something is not supported.
 
+#[path = "common/shared.rs"]
+mod shared;
+
 use std::path::{Path, PathBuf};
 
 use offshoot::backend::Dtype;
@@ -8,17 +11,7 @@ use offshoot::ids::TokenId;
 use offshoot::model::config::{Family, Mlp, Norm, RopeScaling};
 use offshoot::model::{ModelConfig, ModelFolder};
 use serde_json::{Value, json};
-
-fn shared(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("OFFSHOOT_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let path = root.join(path);
-    if path.is_dir() {
-        return Some(path);
-    }
-    println!("skipped: ../shared is not here");
-    None
-}
+use shared::shared;
 
 /// Facts that anyone can look up: layers, query heads, key heads, head_dim, vocabulary, context, parameters (by the tensors of
 /// the published checkpoint).

@@ -1,23 +1,17 @@
 //! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades agree with
 //! other people's data.
 
+#[path = "common/shared.rs"]
+mod shared;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use offshoot::task::{Answer, BestBy, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
+use shared::shared;
 use tempfile::TempDir;
-
-fn shared(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("OFFSHOOT_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let found = Some(root.join(path)).filter(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: ../shared is not here");
-    }
-    found
-}
 
 /// A folder with a task file `t.json` and whatever else is put there.
 struct Desk {

@@ -1,6 +1,9 @@
 //! Tokenizers against what Hugging Face's give (the goldens of ../shared), and against tiny ones made here; chat templates
 //! against what Python's Jinja makes of them; streams and stop strings against their definitions.
 
+#[path = "common/shared.rs"]
+mod shared;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,17 +13,8 @@ use offshoot::ids::TokenId;
 use offshoot::tokenizer::{AddSpecial, ChatOptions, Message, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use shared::shared;
 use tempfile::TempDir;
-
-fn shared(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("OFFSHOOT_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let found = Some(root.join(path)).filter(|path| path.exists());
-    if found.is_none() {
-        println!("skipped: ../shared is not here");
-    }
-    found
-}
 
 fn write(folder: &Path, name: &str, value: &Value) {
     std::fs::write(folder.join(name), value.to_string()).unwrap();
