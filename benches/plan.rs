@@ -1,5 +1,5 @@
-//! `cargo bench --bench plan`: what a step of a large tree costs in integers: 2,560 leaves in three levels, decode rows and prompt
-//! chunks mixed. Medians of 200; the tree is the plan suite's own.
+//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied: forests of every shape of the plan
+//! suite, and 2,560 leaves in three levels, decode rows and prompt chunks mixed. Medians of 200.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -14,8 +14,14 @@ use offshoot::plan::{PlanHints, Planner};
 const REPETITIONS: usize = 200;
 
 fn main() {
-    let grown = grow(Shape::Many(2560), 16, 1);
-    println!("{} rows, {} segments", grown.rows.len(), grown.forest.segments.len());
+    for shape in Shape::ALL.into_iter().chain([Shape::Many(2560)]) {
+        plan_all(shape);
+    }
+}
+
+fn plan_all(shape: Shape) {
+    let grown = grow(shape, 16, 1);
+    println!("\n{shape:?}: {} rows, {} segments", grown.rows.len(), grown.forest.segments.len());
     let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();
     time("depth first", || grown.tree.depth_first(black_box(&mut rows)));
     time("forest", || drop(black_box(grown.tree.forest(&grown.rows))));
