@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
-use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency};
+use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
 use offshoot::task::BestBy;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
@@ -71,6 +71,29 @@ fn of_equal_votes_the_smallest_index_wins_whoever_finished_first() {
 fn no_answer_is_wrong() {
     let (outcome, _) = vote(texts(&["?", "?"]), false);
     assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, Some(false)));
+}
+
+#[test]
+fn an_answer_is_as_right_as_its_first_sample() {
+    // Same answer, other verdict: the grader looks at the padding too.
+    fn picky(text: &str) -> Assessment {
+        Assessment { answer: Some(text.trim_end().to_string()), correct: Some(text == "7 ") }
+    }
+    for (replies, right) in [(["7", "7 ", "8"], false), (["7 ", "7", "8"], true)] {
+        let mut tree = saying(texts(&replies));
+        let root = tree.root();
+        let outcome = drive(
+            |job| {
+                job.assess = &picky;
+                self_consistency(&mut tree, root, 3, false, job)
+            },
+            false,
+        );
+        let outcome = outcome.0.expect("nothing fails");
+        assert_eq!(outcome.correct, Some(right));
+        assert_eq!(verdict_on("7", &outcome.samples), outcome.correct, "the rule of maj@k");
+        assert_eq!(verdict_on("9", &outcome.samples), None);
+    }
 }
 
 #[test]

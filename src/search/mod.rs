@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
+use crate::task::stats::Tally;
 use crate::tree::{Event, Extension};
 
 pub use best_of_n::{best_of_n, sample};
@@ -67,6 +68,25 @@ pub struct Outcome {
     pub chosen: Option<u64>,
     /// Candidates the outcome does without: stopped, or finished when it was decided already.
     pub cancelled: usize,
+}
+
+/// The votes of `samples`.
+pub fn tally(samples: &[Sample]) -> Tally {
+    let mut tally = Tally::default();
+    for sample in samples {
+        tally.add(sample.index as usize, sample.answer.as_deref());
+    }
+    tally
+}
+
+/// Whether `answer` is right: the verdict on the first of `samples` that gave it. A grader looks at whole texts, so that samples
+/// with the same answer may differ in it; whoever asks about an answer (a vote, maj@k) asks here.
+pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
+    first_with(answer, samples)?.correct
+}
+
+fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
+    samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
 }
 
 impl Job<'_> {
