@@ -1,6 +1,8 @@
 //! The search drivers on a scripted engine: who wins, who is stopped, what is recorded, and how a driver ends early.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
@@ -188,6 +190,26 @@ fn an_interrupt_ends_a_driver_while_branches_grow() {
     let (outcome, recorded) = drive(|job| sample(&mut tree, root, 1, job), true);
     assert!(matches!(outcome, Err(Error::Interrupted)));
     assert!(recorded.is_empty());
+}
+
+#[test]
+fn an_interrupt_ends_a_driver_while_nothing_happens() {
+    let (done, ended) = std::sync::mpsc::channel();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let interrupt = interrupted.clone();
+    std::thread::spawn(move || {
+        // As during a long prompt: no token, no end.
+        let mut tree = saying(vec![ScriptedReply::text("").until_cancelled()]);
+        let root = tree.root();
+        let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
+        let interrupted = &*interrupted;
+        let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted };
+        done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    interrupt.store(true, Ordering::Relaxed);
+    let outcome = ended.recv_timeout(Duration::from_secs(20)).expect("the driver ends");
+    assert!(matches!(outcome, Err(Error::Interrupted)));
 }
 
 #[test]

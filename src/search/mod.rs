@@ -5,6 +5,8 @@ pub mod best_of_n;
 pub mod self_consistency;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
@@ -16,6 +18,9 @@ use crate::tree::{Event, Extension};
 
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
+
+/// How long an interrupt may wait while nothing happens.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a grader and an answer pattern make of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,15 +108,16 @@ impl Job<'_> {
 
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
-        while let Some(event) = growing.next_event()? {
+        loop {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            if let Event::Finished { node } = event {
-                return Ok(Some(node));
+            match growing.poll_event(PATIENCE)? {
+                Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(None) => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     /// A finished candidate, assessed, recorded and given back.

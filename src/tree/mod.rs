@@ -199,9 +199,11 @@ impl SamplingTree {
 
     /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
     pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+        let open = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
         let mut probes = Vec::with_capacity(nodes.len());
-        for &node in nodes {
-            probes.extend(self.engine.fork(self.open_branch(node)?, 1)?);
+        for branch in open {
+            // It fails only where the engine has stopped, which then holds nothing to give back.
+            probes.extend(self.engine.fork(branch, 1)?);
         }
         let extends = probes
             .iter()
