@@ -172,6 +172,24 @@ fn pruning_drops_the_lease_and_keeps_the_record() {
 }
 
 #[test]
+fn the_likeliest_tokens_are_kept_where_they_were_asked_for() {
+    let mut tree = tree_on(EngineHandle::scripted(|_| ScriptedReply::text("ab").logprob(-0.5)));
+    let children = tree.fork(tree.root(), 2).expect("open");
+    let asking = SamplingParams { top_logprobs: Some(3), ..SamplingParams::default() };
+    tree.extend_given(&children, &tokens_of("x")).expect("given");
+    tree.extend(&children[..1], &asking, &Stop::default()).expect("the script answers");
+    extend(&mut tree, &children);
+    let top: Vec<Vec<(u32, f32)>> =
+        tree.node(children[0]).top.iter().map(|top| top.iter().map(|&(token, p)| (token.0, p)).collect()).collect();
+    let (a, b) = (u32::from(b'a'), u32::from(b'b'));
+    assert_eq!(top, [vec![], vec![(a, -0.5)], vec![(b, -0.5)], vec![], vec![]], "one for each of xabab");
+    assert!(tree.node(children[1]).top.is_empty());
+    let json = tree.to_json();
+    assert_eq!(json["nodes"][1]["top"][1], serde_json::json!([[a, -0.5]]));
+    assert!(json["nodes"][2].get("top").is_none());
+}
+
+#[test]
 fn the_record_can_be_exported() {
     let mut tree = tree_on(EngineHandle::scripted(|_| ScriptedReply::text("say \"hi\"\n")));
     let children = tree.fork(tree.root(), 2).expect("open");

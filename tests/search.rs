@@ -184,6 +184,28 @@ fn sampling_chooses_none_and_gives_every_branch_back() {
 }
 
 #[test]
+fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
+    let json = |top_logprobs| {
+        let mut tree = saying(vec![ScriptedReply::text("7").logprob(-0.5)]);
+        let root = tree.root();
+        let params = SamplingParams { top_logprobs, ..SamplingParams::default() };
+        let outcome = drive(|job| sample(&mut tree, root, 1, &mut asking(job, &params)), false).0;
+        serde_json::to_value(&outcome.expect("nothing fails").samples[0]).expect("it is JSON")
+    };
+    let token = u32::from(b'7');
+    let with = |top| serde_json::json!([{ "token": token, "logprob": -0.5, "top": top }]);
+    assert_eq!(json(Some(2))["logprobs"], with(serde_json::json!([[token, -0.5]])));
+    assert_eq!(json(Some(0))["logprobs"], with(serde_json::json!([])));
+    assert!(json(None).get("logprobs").is_none());
+}
+
+/// The same job with other parameters.
+fn asking<'a>(job: &'a mut Job<'_>, params: &'a SamplingParams) -> Job<'a> {
+    let Job { stop, assess, interrupted, .. } = *job;
+    Job { params, stop, assess, record: &mut *job.record, interrupted }
+}
+
+#[test]
 fn an_interrupt_ends_a_driver_while_branches_grow() {
     let mut tree = saying(vec![ScriptedReply::text("never ends").until_cancelled()]);
     let root = tree.root();

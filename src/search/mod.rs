@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
+use crate::ids::TokenId;
 use crate::task::stats::Tally;
-use crate::tree::{Event, Extension};
+use crate::tree::{Event, Extension, Node};
 
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
@@ -55,6 +56,19 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
+    /// One for each token, where `SamplingParams::top_logprobs` asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+}
+
+/// A token of a sample and what else could have stood there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenLogprob {
+    pub token: TokenId,
+    /// Natural-log probability.
+    pub logprob: f32,
+    /// The likeliest tokens with theirs, likeliest first.
+    pub top: Vec<(TokenId, f32)>,
 }
 
 /// What a driver found out about one problem.
@@ -138,8 +152,15 @@ impl Job<'_> {
             logprob: thought.logprob,
             answer,
             correct,
+            logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
         };
         (self.record)(&sample)?;
         Ok(sample)
     }
+}
+
+/// Of a sampled thought: every token has both its log-probability and its rivals.
+fn token_logprobs(thought: &Node) -> Vec<TokenLogprob> {
+    let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
+    drawn.map(|((&token, &logprob), top)| TokenLogprob { token, logprob, top: top.clone() }).collect()
 }

@@ -175,15 +175,20 @@ fn penalties_count_every_token_of_the_path() {
 fn the_likeliest_are_reported() {
     let engine = engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
-    let greedy = SamplingParams { top_logprobs: 4, ..SamplingParams::greedy() };
+    let greedy = SamplingParams { top_logprobs: Some(4), ..SamplingParams::greedy() };
     let mut extension = engine.start(vec![draw(root, key("item", 0), greedy, length(5))]).unwrap();
-    let mut seen = 0;
+    let mut seen = Vec::new();
     while let Some(event) = extension.next() {
-        if let Event::Token { token, logprob, top, .. } = event {
-            assert_eq!((top.len(), top[0]), (4, (token, logprob)));
-            assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
-            seen += 1;
+        match event {
+            Event::Token { token, logprob, top, .. } => {
+                assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+                assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
+                seen.push(top);
+            }
+            Event::Finished { finish, .. } => assert_eq!(finish.top, seen),
+            Event::Failed { error, .. } => panic!("{error}"),
         }
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen.len(), 5);
+    assert!(finish(&engine, draw(root, key("item", 0), params(), length(5))).top.is_empty(), "nobody asked");
 }
