@@ -6,14 +6,25 @@ use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
     CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, SamplingParams, ScriptedReply, Stop,
 };
-use offshoot::tree::{Event, SamplingTree, State};
+use offshoot::tree::{Event, Extension, SamplingTree, State};
+use petgraph::graph::NodeIndex;
 
 fn tree_on(engine: EngineHandle) -> SamplingTree {
     SamplingTree::new(engine, "item", 7, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
 }
 
-fn extend(tree: &mut SamplingTree, nodes: &[petgraph::graph::NodeIndex]) {
+fn extend(tree: &mut SamplingTree, nodes: &[NodeIndex]) {
     tree.extend(nodes, &SamplingParams::default(), &Stop::default()).expect("the script answers");
+}
+
+/// The next node to finish; `None` once all have.
+fn next_finished(growing: &mut Extension<'_>) -> Option<NodeIndex> {
+    while let Some(event) = growing.next_event().expect("no failure") {
+        if let Event::Finished { node } = event {
+            return Some(node);
+        }
+    }
+    None
 }
 
 /// Replies with the length of the text so far, so that what a branch was built on can be read off.
@@ -78,6 +89,8 @@ fn scoring_leaves_the_node_as_it_was() {
     extend(&mut tree, &children);
     assert_eq!(tree.node(children[0]).text, "<2>", "the scored continuation is not part of the branch");
     assert_eq!(tree.nodes().count(), 3, "probes are no thoughts");
+    tree.close(children[1]);
+    assert!(tree.score(&children, &tokens_of("yes")).is_err(), "one of them is closed");
 }
 
 #[test]
@@ -101,14 +114,46 @@ fn siblings_can_be_stopped_while_others_grow() {
         }
     }
     growing.cancel(&children[1..2]);
-    assert_eq!(growing.next_finished().expect("no failure"), Some(children[1]));
+    assert_eq!(next_finished(&mut growing), Some(children[1]));
     growing.cancel_all();
-    assert_eq!(growing.next_finished().expect("no failure"), Some(children[2]));
-    assert_eq!(growing.next_finished().expect("no failure"), None);
+    assert_eq!(next_finished(&mut growing), Some(children[2]));
+    assert_eq!(next_finished(&mut growing), None);
     drop(growing);
     assert_eq!(streamed, "done");
     assert_eq!(tree.node(children[0]).finish, Some(FinishReason::EndOfText));
     assert_eq!(tree.node(children[2]).finish, Some(FinishReason::Cancelled));
+}
+
+#[test]
+fn a_dropped_extension_leaves_a_true_record() {
+    let engine = EngineHandle::scripted(|call| match call.text().as_str() {
+        "Q:" => ScriptedReply::text("half").until_cancelled(),
+        whole => ScriptedReply::text(&format!("<{whole}>")),
+    });
+    let mut tree = tree_on(engine);
+    let children = tree.fork(tree.root(), 2).expect("open");
+    let mut growing = tree.start(&children, &SamplingParams::default(), &Stop::default()).expect("started");
+    for _ in 0..4 {
+        growing.next_event().expect("no failure");
+    }
+    drop(growing);
+    extend(&mut tree, &children);
+    for node in children {
+        let text = &tree.node(node).text;
+        let (half, on) = text.split_at(text.find('<').expect("it went on"));
+        assert!(half.len() >= 2 && "half".starts_with(half), "{text}");
+        assert_eq!(on, format!("<Q:{half}>"), "the engine goes on from what the node says");
+        assert_eq!(tree.node(node).tokens, tokens_of(text));
+    }
+}
+
+#[test]
+fn a_failed_node_cannot_go_on() {
+    let mut tree = tree_on(EngineHandle::scripted(|_| panic!("no such page")));
+    let child = tree.fork(tree.root(), 1).expect("open")[0];
+    let error = tree.extend(&[child], &SamplingParams::default(), &Stop::default()).expect_err("the script panics");
+    assert!(error.to_string().contains("no such page"), "{error}");
+    assert_eq!((tree.node(child).state, tree.node(child).finish.clone()), (State::Closed, None));
 }
 
 #[test]
@@ -124,6 +169,24 @@ fn pruning_drops_the_lease_and_keeps_the_record() {
     let on = tree.fork(children[1], 1).expect("its sibling can");
     tree.close(on[0]);
     assert_eq!(tree.node(on[0]).state, State::Closed);
+}
+
+#[test]
+fn the_likeliest_tokens_are_kept_where_they_were_asked_for() {
+    let mut tree = tree_on(EngineHandle::scripted(|_| ScriptedReply::text("ab").logprob(-0.5)));
+    let children = tree.fork(tree.root(), 2).expect("open");
+    let asking = SamplingParams { top_logprobs: Some(3), ..SamplingParams::default() };
+    tree.extend_given(&children, &tokens_of("x")).expect("given");
+    tree.extend(&children[..1], &asking, &Stop::default()).expect("the script answers");
+    extend(&mut tree, &children);
+    let top: Vec<Vec<(u32, f32)>> =
+        tree.node(children[0]).top.iter().map(|top| top.iter().map(|&(token, p)| (token.0, p)).collect()).collect();
+    let (a, b) = (u32::from(b'a'), u32::from(b'b'));
+    assert_eq!(top, [vec![], vec![(a, -0.5)], vec![(b, -0.5)], vec![], vec![]], "one for each of xabab");
+    assert!(tree.node(children[1]).top.is_empty());
+    let json = tree.to_json();
+    assert_eq!(json["nodes"][1]["top"][1], serde_json::json!([[a, -0.5]]));
+    assert!(json["nodes"][2].get("top").is_none());
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The search drivers on a scripted engine: who wins, who is stopped, what is recorded, and how a driver ends early.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
-use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency};
+use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
 use offshoot::task::BestBy;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
@@ -71,6 +73,29 @@ fn of_equal_votes_the_smallest_index_wins_whoever_finished_first() {
 fn no_answer_is_wrong() {
     let (outcome, _) = vote(texts(&["?", "?"]), false);
     assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, Some(false)));
+}
+
+#[test]
+fn an_answer_is_as_right_as_its_first_sample() {
+    // Same answer, other verdict: the grader looks at the padding too.
+    fn picky(text: &str) -> Assessment {
+        Assessment { answer: Some(text.trim_end().to_string()), correct: Some(text == "7 ") }
+    }
+    for (replies, right) in [(["7", "7 ", "8"], false), (["7 ", "7", "8"], true)] {
+        let mut tree = saying(texts(&replies));
+        let root = tree.root();
+        let outcome = drive(
+            |job| {
+                job.assess = &picky;
+                self_consistency(&mut tree, root, 3, false, job)
+            },
+            false,
+        );
+        let outcome = outcome.0.expect("nothing fails");
+        assert_eq!(outcome.correct, Some(right));
+        assert_eq!(verdict_on("7", &outcome.samples), outcome.correct, "the rule of maj@k");
+        assert_eq!(verdict_on("9", &outcome.samples), None);
+    }
 }
 
 #[test]
@@ -159,12 +184,54 @@ fn sampling_chooses_none_and_gives_every_branch_back() {
 }
 
 #[test]
+fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
+    let json = |top_logprobs| {
+        let mut tree = saying(vec![ScriptedReply::text("7").logprob(-0.5)]);
+        let root = tree.root();
+        let params = SamplingParams { top_logprobs, ..SamplingParams::default() };
+        let outcome = drive(|job| sample(&mut tree, root, 1, &mut asking(job, &params)), false).0;
+        serde_json::to_value(&outcome.expect("nothing fails").samples[0]).expect("it is JSON")
+    };
+    let token = u32::from(b'7');
+    let with = |top| serde_json::json!([{ "token": token, "logprob": -0.5, "top": top }]);
+    assert_eq!(json(Some(2))["logprobs"], with(serde_json::json!([[token, -0.5]])));
+    assert_eq!(json(Some(0))["logprobs"], with(serde_json::json!([])));
+    assert!(json(None).get("logprobs").is_none());
+}
+
+/// The same job with other parameters.
+fn asking<'a>(job: &'a mut Job<'_>, params: &'a SamplingParams) -> Job<'a> {
+    let Job { stop, assess, interrupted, .. } = *job;
+    Job { params, stop, assess, record: &mut *job.record, interrupted }
+}
+
+#[test]
 fn an_interrupt_ends_a_driver_while_branches_grow() {
     let mut tree = saying(vec![ScriptedReply::text("never ends").until_cancelled()]);
     let root = tree.root();
     let (outcome, recorded) = drive(|job| sample(&mut tree, root, 1, job), true);
     assert!(matches!(outcome, Err(Error::Interrupted)));
     assert!(recorded.is_empty());
+}
+
+#[test]
+fn an_interrupt_ends_a_driver_while_nothing_happens() {
+    let (done, ended) = std::sync::mpsc::channel();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let interrupt = interrupted.clone();
+    std::thread::spawn(move || {
+        // As during a long prompt: no token, no end.
+        let mut tree = saying(vec![ScriptedReply::text("").until_cancelled()]);
+        let root = tree.root();
+        let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
+        let interrupted = &*interrupted;
+        let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted };
+        done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    interrupt.store(true, Ordering::Relaxed);
+    let outcome = ended.recv_timeout(Duration::from_secs(20)).expect("the driver ends");
+    assert!(matches!(outcome, Err(Error::Interrupted)));
 }
 
 #[test]

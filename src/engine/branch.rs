@@ -50,6 +50,8 @@ pub(super) struct Drawing {
     /// First position that this extend draws.
     pub begin: usize,
     pub logprobs: Vec<f32>,
+    /// As `Finish::top`.
+    pub top: Vec<Vec<(TokenId, f32)>>,
     /// Of a stop token that was drawn and not kept.
     pub stop_logprob: Option<f32>,
     pub text: BranchText,
@@ -150,22 +152,23 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
+        let (events, begin, logprobs, top, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
-                (drawing.events, drawing.begin, drawing.logprobs, drawing.stop_logprob, drawing.text)
+                let Drawing { events, begin, logprobs, top, stop_logprob, text, .. } = *drawing;
+                (events, begin, logprobs, top, stop_logprob, text)
             }
             Work::Score(scoring) => {
                 let Scoring { events, begin, logprobs, mut text } = *scoring;
                 for &token in &self.tokens[begin..] {
                     text.push(token, false);
                 }
-                (events, begin, logprobs, None, text)
+                (events, begin, logprobs, Vec::new(), None, text)
             }
         };
         let tokens = self.tokens[begin..].to_vec();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs };
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
         // Whoever asked may have gone; the branch rests all the same.
         drop(events.send(Event::Finished { branch: self.id, finish }));
     }

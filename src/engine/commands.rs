@@ -94,6 +94,7 @@ impl<B: Backend> Engine<B> {
                 let drawing = |branch: &Branch| Drawing {
                     begin: branch.tokens.len(),
                     logprobs: Vec::new(),
+                    top: Vec::new(),
                     stop_logprob: None,
                     text,
                     counts: params.has_penalties().then(|| branch.count_tokens()),

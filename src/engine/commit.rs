@@ -75,6 +75,9 @@ fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) 
         return stops;
     }
     drawing.logprobs.push(logprob);
+    if drawing.params.top_logprobs.is_some() {
+        drawing.top.push(top.clone());
+    }
     if let Some(counts) = &mut drawing.counts {
         counts.add(token, true);
     }

@@ -3,8 +3,10 @@
 //! with a script (`scripted`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
 
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend};
@@ -157,14 +159,33 @@ impl Extension {
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
     pub fn next(&mut self) -> Option<Event> {
         let first = *self.unfinished.first()?;
-        let event =
-            self.events.recv().unwrap_or_else(|_| Event::Failed { branch: first, error: self.handle.stopped() });
+        let event = self.events.recv().unwrap_or_else(|_| self.failed(first));
+        Some(self.note(event))
+    }
+
+    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may be computed
+    /// for minutes without an event.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
+        let Some(&first) = self.unfinished.first() else { return Poll::Ready(None) };
+        let event = match self.events.recv_timeout(patience) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => return Poll::Pending,
+            Err(RecvTimeoutError::Disconnected) => self.failed(first),
+        };
+        Poll::Ready(Some(self.note(event)))
+    }
+
+    fn failed(&self, branch: BranchId) -> Event {
+        Event::Failed { branch, error: self.handle.stopped() }
+    }
+
+    fn note(&mut self, event: Event) -> Event {
         if !matches!(event, Event::Token { .. })
             && let Some(at) = self.unfinished.iter().position(|&branch| branch == event.branch())
         {
             self.unfinished.remove(at);
         }
-        Some(event)
+        event
     }
 
     /// Branches that have neither finished nor failed, as far as `next` has told.
@@ -180,15 +201,15 @@ impl Extension {
     }
 
     pub fn cancel_all(&self) {
-        self.handle.tell(Command::Cancel { branches: self.unfinished.clone() });
+        if !self.unfinished.is_empty() {
+            self.handle.tell(Command::Cancel { branches: self.unfinished.clone() });
+        }
     }
 }
 
 impl Drop for Extension {
     fn drop(&mut self) {
-        if !self.unfinished.is_empty() {
-            self.cancel_all();
-        }
+        self.cancel_all();
     }
 }
 

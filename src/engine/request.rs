@@ -27,8 +27,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each drawn one.
-    pub top_logprobs: usize,
+    /// How many of the likeliest tokens are reported beside each drawn one; `None`: nobody asks.
+    pub top_logprobs: Option<usize>,
 }
 
 impl Default for SamplingParams {
@@ -42,7 +42,7 @@ impl Default for SamplingParams {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
-            top_logprobs: 0,
+            top_logprobs: None,
         }
     }
 }
@@ -226,4 +226,7 @@ pub struct Finish {
     pub logprob: f64,
     /// One for each of `tokens`. Empty for given tokens that were not scored.
     pub logprobs: Vec<f32>,
+    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where `SamplingParams::top_logprobs` did
+    /// not ask for them.
+    pub top: Vec<Vec<(TokenId, f32)>>,
 }

@@ -58,7 +58,7 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
         presence_penalty: params.presence_penalty,
         logit_bias: params.logit_bias.clone(),
         banned: banned(drawing, eos),
-        top_logprobs: params.top_logprobs,
+        top_logprobs: params.top_logprobs.unwrap_or(0),
         ..neutral(pick)
     }
 }

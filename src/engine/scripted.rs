@@ -104,6 +104,9 @@ impl EngineHandle {
     }
 }
 
+/// The likeliest tokens in one place.
+type Top = Vec<(TokenId, f32)>;
+
 struct Scripted<F> {
     script: F,
     branches: HashMap<BranchId, Vec<TokenId>>,
@@ -115,6 +118,8 @@ struct Scripted<F> {
 struct Growing {
     branch: BranchId,
     reply: ScriptedReply,
+    /// As `SamplingParams::top_logprobs`.
+    tops: Option<usize>,
     next: usize,
     events: Sender<Event>,
 }
@@ -163,14 +168,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         };
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
         match &continuation {
-            Continuation::Sampled { .. } => {
-                let reply = (self.script)(&call);
-                self.growing.push(Growing { branch, reply, next: 0, events: events.clone() });
+            Continuation::Sampled { params, .. } => {
+                let (reply, tops) = ((self.script)(&call), params.top_logprobs);
+                self.growing.push(Growing { branch, reply, tops, next: 0, events: events.clone() });
             }
             Continuation::Given { tokens: given, logprobs } => {
                 let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
-                let finish = finish(given.clone(), logprobs, FinishReason::Given);
+                let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
                 drop(events.send(Event::Finished { branch, finish }));
             }
         }
@@ -188,7 +193,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 tokens.push(token);
             }
             let text = text_of(&[token]);
-            drop(growing.events.send(Event::Token { branch: growing.branch, token, logprob, top: Vec::new(), text }));
+            let top = top(growing.tops.unwrap_or(0), token, logprob);
+            drop(growing.events.send(Event::Token { branch: growing.branch, token, logprob, top, text }));
         }
         self.growing.retain(|growing| {
             let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
@@ -212,14 +218,23 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 
 impl Growing {
     fn finish(&self, reason: FinishReason) {
-        let finish = finish(self.reply.tokens[..self.next].to_vec(), self.reply.logprobs[..self.next].to_vec(), reason);
+        let (tokens, logprobs) = (&self.reply.tokens[..self.next], &self.reply.logprobs[..self.next]);
+        let top = self.tops.map_or_else(Vec::new, |tops| {
+            tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
+        });
+        let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
         drop(self.events.send(Event::Finished { branch: self.branch, finish }));
     }
 }
 
-fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, reason: FinishReason) -> Finish {
+/// Of a scripted token only its own probability is known.
+fn top(most: usize, token: TokenId, logprob: f32) -> Top {
+    if most > 0 { vec![(token, logprob)] } else { Vec::new() }
+}
+
+fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
     let logprob = logprobs.iter().copied().map(f64::from).sum();
-    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs }
+    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top }
 }
 
 #[cfg(test)]

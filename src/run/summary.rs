@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::report::{AtK, Estimate, Summary};
-use crate::search::Sample;
+use crate::search::{Sample, tally, verdict_on};
 use crate::task::stats;
 
 use super::worker::Finished;
@@ -87,10 +87,5 @@ fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
 
 fn maj_at_k(samples: &[Sample], k: u32) -> Option<f64> {
     samples.first()?.correct?;
-    let mut tally = stats::Tally::default();
-    for sample in samples {
-        tally.add(sample.index as usize, sample.answer.as_deref());
-    }
-    let right = |value: &str| samples.iter().any(|s| s.answer.as_deref() == Some(value) && s.correct == Some(true));
-    tally.maj_at_k(right, k)
+    tally(samples).maj_at_k(|answer| verdict_on(answer, samples) == Some(true), k)
 }

@@ -185,7 +185,7 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         frequency_penalty: sampling.frequency_penalty,
         presence_penalty: sampling.presence_penalty,
         logit_bias: Vec::new(),
-        top_logprobs: sampling.logprobs.unwrap_or(0) as usize,
+        top_logprobs: sampling.logprobs.map(|most| most as usize),
     };
     let stop = Stop {
         max_tokens: sampling.max_tokens as usize,

@@ -5,16 +5,23 @@ pub mod best_of_n;
 pub mod self_consistency;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 
 use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::tree::{Event, Extension};
+use crate::ids::TokenId;
+use crate::task::stats::Tally;
+use crate::tree::{Event, Extension, Node};
 
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
+
+/// How long an interrupt may wait while nothing happens.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a grader and an answer pattern make of a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +56,19 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
+    /// One for each token, where `SamplingParams::top_logprobs` asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+}
+
+/// A token of a sample and what else could have stood there.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TokenLogprob {
+    pub token: TokenId,
+    /// Natural-log probability.
+    pub logprob: f32,
+    /// The likeliest tokens with theirs, likeliest first.
+    pub top: Vec<(TokenId, f32)>,
 }
 
 /// What a driver found out about one problem.
@@ -69,6 +89,25 @@ pub struct Outcome {
     pub cancelled: usize,
 }
 
+/// The votes of `samples`.
+pub fn tally(samples: &[Sample]) -> Tally {
+    let mut tally = Tally::default();
+    for sample in samples {
+        tally.add(sample.index as usize, sample.answer.as_deref());
+    }
+    tally
+}
+
+/// Whether `answer` is right: the verdict on the first of `samples` that gave it. A grader looks at whole texts, so that samples
+/// with the same answer may differ in it; whoever asks about an answer (a vote, maj@k) asks here.
+pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
+    first_with(answer, samples)?.correct
+}
+
+fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
+    samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
+}
+
 impl Job<'_> {
     /// The next candidate to finish, assessed, recorded and given back; `None` when all have. Cancelled ones are passed over.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
@@ -83,15 +122,16 @@ impl Job<'_> {
 
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
-        while let Some(event) = growing.next_event()? {
+        loop {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            if let Event::Finished { node } = event {
-                return Ok(Some(node));
+            match growing.poll_event(PATIENCE)? {
+                Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(None) => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     /// A finished candidate, assessed, recorded and given back.
@@ -112,8 +152,15 @@ impl Job<'_> {
             logprob: thought.logprob,
             answer,
             correct,
+            logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
         };
         (self.record)(&sample)?;
         Ok(sample)
     }
+}
+
+/// Of a sampled thought: every token has both its log-probability and its rivals.
+fn token_logprobs(thought: &Node) -> Vec<TokenLogprob> {
+    let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
+    drawn.map(|((&token, &logprob), top)| TokenLogprob { token, logprob, top: top.clone() }).collect()
 }

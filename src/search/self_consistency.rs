@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use petgraph::graph::NodeIndex;
 
-use super::{Job, Outcome, Sample};
+use super::{Job, Outcome, Sample, first_with, tally, verdict_on};
 use crate::error::Result;
 use crate::task::stats::{Tally, Votes};
 use crate::tree::{Extension, SamplingTree};
@@ -29,11 +29,11 @@ pub fn self_consistency(
     }
     let tally = tally(&samples);
     let winner = tally.leader();
-    let chosen = winner.and_then(|winner| samples.iter().find(|sample| sample.index == winner.first as u64));
+    let winner = winner.map(|votes| votes.value.as_str());
     Ok(Outcome {
-        prediction: winner.map(|winner| winner.value.clone()),
-        correct: chosen.map_or_else(|| no_answer(job), |sample| sample.correct),
-        chosen: chosen.map(|sample| sample.index),
+        prediction: winner.map(str::to_owned),
+        correct: winner.map_or_else(|| no_answer(job), |winner| verdict_on(winner, &samples)),
+        chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: most_first(&tally),
         cancelled: n - samples.len(),
         samples,
@@ -70,14 +70,6 @@ fn until_decided(candidates: &[NodeIndex], growing: &mut Extension<'_>, job: &mu
         }
     }
     Ok(samples)
-}
-
-fn tally(samples: &[Sample]) -> Tally {
-    let mut tally = Tally::default();
-    for sample in samples {
-        tally.add(sample.index as usize, sample.answer.as_deref());
-    }
-    tally
 }
 
 /// Nobody answered: wrong, where the task has a grader.

@@ -2,6 +2,8 @@
 //! are taken; between two events it can be read.
 
 use std::collections::HashMap;
+use std::task::Poll;
+use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
 
@@ -19,6 +21,8 @@ pub enum Event {
     Finished { node: NodeIndex },
 }
 
+/// Dropping it stops the nodes that still grow and waits until they have (a step at most), so that the tree says what the
+/// engine has of them.
 pub struct Extension<'tree> {
     tree: &'tree mut SamplingTree,
     inner: engine::Extension,
@@ -44,28 +48,35 @@ impl<'tree> Extension<'tree> {
 
     /// The next event; `None` once all nodes have finished. Blocks.
     pub fn next_event(&mut self) -> Result<Option<Event>> {
-        let Some(event) = self.inner.next() else { return Ok(None) };
-        Ok(Some(match event {
+        self.inner.next().map(|event| self.take(event)).transpose()
+    }
+
+    /// `next_event` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then.
+    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<Event>>> {
+        Ok(match self.inner.poll(patience) {
+            Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Writes an event into the tree.
+    fn take(&mut self, event: engine::Event) -> Result<Event> {
+        match event {
             engine::Event::Token { branch, token, logprob, text, .. } => {
-                Event::Token { node: self.node_of(branch)?, token, logprob, text }
+                Ok(Event::Token { node: self.node_of(branch)?, token, logprob, text })
             }
             engine::Event::Finished { branch, finish } => {
                 let node = self.node_of(branch)?;
                 self.tree.grow(node, finish);
-                Event::Finished { node }
+                Ok(Event::Finished { node })
             }
-            engine::Event::Failed { error, .. } => return Err(error),
-        }))
-    }
-
-    /// The next node to finish; `None` once all have.
-    pub fn next_finished(&mut self) -> Result<Option<NodeIndex>> {
-        while let Some(event) = self.next_event()? {
-            if let Event::Finished { node } = event {
-                return Ok(Some(node));
+            engine::Event::Failed { branch, error } => {
+                // The engine keeps what the branch drew and tells no more of it: nobody may go on from there.
+                let node = self.node_of(branch)?;
+                self.tree.close(node);
+                Err(error)
             }
         }
-        Ok(None)
     }
 
     /// Stops these nodes within one step; each still finishes, as cancelled, with what it has.
@@ -83,5 +94,15 @@ impl<'tree> Extension<'tree> {
     fn node_of(&self, branch: BranchId) -> Result<NodeIndex> {
         let node = self.by_branch.get(&branch).copied();
         node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
+    }
+}
+
+impl Drop for Extension<'_> {
+    fn drop(&mut self) {
+        self.cancel_all();
+        while let Some(event) = self.inner.next() {
+            // A node that failed is closed; whoever drops an extension has asked for no more than that.
+            drop(self.take(event));
+        }
     }
 }

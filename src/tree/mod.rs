@@ -32,6 +32,9 @@ pub struct Node {
     pub tokens: Vec<TokenId>,
     /// Natural-log probability of each of `tokens` where it was asked for (sampled tokens: always).
     pub logprobs: Vec<f32>,
+    /// For each of `tokens` the likeliest tokens in its place, likeliest first; empty for tokens that were given, and empty
+    /// as a whole where nobody asked.
+    pub top: Vec<Vec<(TokenId, f32)>>,
     /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
     pub logprob: f64,
     /// Why the thought ended; `None` while it grows or was never extended.
@@ -78,6 +81,7 @@ impl SamplingTree {
             text,
             tokens: prompt,
             logprobs: Vec::new(),
+            top: Vec::new(),
             logprob: 0.0,
             finish: None,
             score: None,
@@ -145,6 +149,7 @@ impl SamplingTree {
                     text: String::new(),
                     tokens: Vec::new(),
                     logprobs: Vec::new(),
+                    top: Vec::new(),
                     logprob: 0.0,
                     finish: None,
                     score: None,
@@ -199,9 +204,11 @@ impl SamplingTree {
 
     /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
     pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+        let open = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
         let mut probes = Vec::with_capacity(nodes.len());
-        for &node in nodes {
-            probes.extend(self.engine.fork(self.open_branch(node)?, 1)?);
+        for branch in open {
+            // It fails only where the engine has stopped, which then holds nothing to give back.
+            probes.extend(self.engine.fork(branch, 1)?);
         }
         let extends = probes
             .iter()
@@ -271,6 +278,11 @@ impl SamplingTree {
 
     fn grow(&mut self, at: NodeIndex, finish: Finish) {
         let node = &mut self.graph[at];
+        if !(node.top.is_empty() && finish.top.is_empty()) {
+            node.top.resize(node.tokens.len(), Vec::new());
+            node.top.extend(finish.top);
+            node.top.resize(node.tokens.len() + finish.tokens.len(), Vec::new());
+        }
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.logprobs.extend(finish.logprobs);

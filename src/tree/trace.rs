@@ -12,13 +12,14 @@ const LABEL_CHARS: usize = 60;
 
 impl SamplingTree {
     /// `{"item", "nodes": [{"id", "parent", "kind", "ordinal", "state", "finish", "score", "tokens", "logprob", "text"}]}`,
-    /// parents before children. The root's text and tokens are the prompt.
+    /// parents before children. The root's text and tokens are the prompt. Where top log-probabilities were asked for, a node
+    /// has `"top"` too: for each token a list of [token, log-probability].
     pub fn to_json(&self) -> Value {
         let nodes: Vec<Value> = self
             .nodes()
             .map(|at| {
                 let node = self.node(at);
-                json!({
+                let mut entry = json!({
                     "id": at.index(),
                     "parent": self.parent(at).map(|parent| parent.index()),
                     "kind": node.kind,
@@ -29,7 +30,11 @@ impl SamplingTree {
                     "tokens": node.tokens.iter().map(|&TokenId(token)| token).collect::<Vec<_>>(),
                     "logprob": node.logprob,
                     "text": node.text,
-                })
+                });
+                if !node.top.is_empty() {
+                    entry["top"] = json!(node.top);
+                }
+                entry
             })
             .collect();
         json!({ "item": self.item(), "nodes": nodes })

@@ -2,6 +2,7 @@
 
 use offshoot::Error;
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
+use offshoot::tree::SamplingTree;
 
 use crate::bench::{
     draw, engine, finish, finishes, give, key, length, outcomes, pages, params, prompt, roomy, sample, score,
@@ -149,6 +150,18 @@ fn what_rests_gives_its_pages_to_what_grows() {
             assert_eq!(drawn.tokens, alone.tokens[5 * round..]);
         }
     }
+}
+
+#[test]
+fn a_score_that_is_refused_leaves_no_probe() {
+    let engine = engine(roomy());
+    let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt(1, 50), String::new()).unwrap();
+    let children = tree.fork(tree.root(), 2).unwrap();
+    tree.extend(&children, &params(), &length(5)).unwrap();
+    tree.close(children[1]);
+    assert!(tree.score(&children, &prompt(2, 3)).is_err());
+    drop(tree);
+    assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
 }
 
 #[test]
