@@ -1,6 +1,7 @@
 //! `offshoot check`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
 //! `model::check`'s; this file prints and decides the exit code.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::check::{chunks, facts, golden};
 use crate::model::{Decoder, ModelFolder};
+use crate::out;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of the text by which chunks are compared: beyond a tile, and no multiple of a page.
@@ -18,25 +20,36 @@ const CHUNK_TOKENS: usize = 150;
 /// Prints what the folder holds and how its arithmetic does; fails where a golden is missed or chunks change a bit.
 pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
     let folder = ModelFolder::open(model)?;
-    print!("{}", facts(&folder)?);
+    out::text(facts(&folder)?)?;
     match Tokenizer::load(model) {
-        Ok(tokenizer) => println!("{:<12}{} tokens", "tokenizer", tokenizer.vocab_size()),
-        Err(error) => println!("{:<12}none: {error}", "tokenizer"),
+        Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size()))?,
+        Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
+        Err(error) => return Err(error),
     }
+    log::info!("loading {}", model.display());
     let mut backend = Cpu::new();
     let mut decoder = Decoder::load(&mut backend, &folder)?;
-    println!("{:<12}{}", "device", backend.describe());
+    fact("device", backend.describe())?;
 
     let vocab = decoder.config().vocab;
     let tokens: Vec<_> =
         (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
     let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
-    println!("{:<12}{chunked}", "chunks");
+    fact("chunks", &chunked)?;
     let mut passes = chunked.passes();
     if let Some(file) = golden_file {
         let report = golden(&mut backend, &mut decoder, file)?;
-        print!("{report}");
+        out::text(&report)?;
         passes &= report.passes();
     }
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn fact(name: &str, value: impl Display) -> Result<()> {
+    out::line(format_args!("{name:<12}{value}"))
+}
+
+/// A folder need not have a tokenizer to be checked; one that it has must be whole.
+fn has_no_tokenizer(model: &Path) -> bool {
+    ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !model.join(name).exists())
 }

@@ -56,9 +56,9 @@ pub struct RunArgs {
     /// Change any value of the task file: sampling.temperature=0.6
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How shared prefixes are attended to; changes speed, never results
-    #[arg(long, value_enum, default_value_t)]
-    pub plan: Planner,
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    #[arg(long, value_enum)]
+    pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -153,7 +153,7 @@ pub struct DecodeArgs {
 
 #[derive(Debug, Args)]
 pub struct NewArgs {
-    /// Name of the task; writes NAME.json and NAME-items.jsonl
+    /// Name of the task; writes NAME.json and NAME.jsonl
     pub name: String,
 }
 
@@ -177,7 +177,7 @@ impl From<RunArgs> for RunOptions {
 
 impl From<EngineArgs> for Budget {
     fn from(args: EngineArgs) -> Self {
-        Self { max_rows: args.max_rows, kv_bytes: args.kv_memory.map(|mib| mib << 20) }
+        Self { max_rows: args.max_rows, kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)) }
     }
 }
 

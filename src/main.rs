@@ -10,15 +10,19 @@ use offshoot::backend::Backend;
 use offshoot::backend::cpu::Cpu;
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{bench, check, run, task};
+use offshoot::{bench, check, out, run, task};
+
+/// More threads than that only wait for each other.
+const MOST_THREADS: usize = 1024;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log(cli.verbose);
     match dispatch(cli) {
         Ok(code) => code,
+        Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("offshoot: {error}");
+            out::aside(format_args!("offshoot: {error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -27,7 +31,7 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
     match cli.command {
-        None => welcome(),
+        None => out::text(welcome())?,
         Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
         Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
         Some(Command::Bench(args)) => match args.what {
@@ -38,24 +42,27 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         },
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
-                println!("wrote {}", path.display());
+                out::line(format_args!("wrote {}", path.display()))?;
             }
-            println!("next: edit them, then `offshoot run {}.json --dry-run`", args.name);
+            out::line(format_args!("next: edit them, then `offshoot run {}.json --dry-run`", args.name))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn welcome() {
-    println!("Offshoot {}: sampling trees from language models", env!("CARGO_PKG_VERSION"));
-    println!("device: {}", Cpu::new().describe());
-    println!();
-    println!("Three commands to try:");
-    println!(
-        "  offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared"
-    );
-    println!("  offshoot new my-task             a commented task file for your own items");
-    println!("  offshoot check --model DIR       what a Hugging Face model folder holds");
+fn welcome() -> String {
+    format!(
+        "Offshoot {}: sampling trees from language models
+device: {}
+
+Three commands to try:
+  offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared
+  offshoot new my-task             a commented task file for your own items
+  offshoot check --model DIR       what a Hugging Face model folder holds
+",
+        env!("CARGO_PKG_VERSION"),
+        Cpu::new().describe()
+    )
 }
 
 fn start_log(verbose: u8) {
@@ -69,8 +76,8 @@ fn start_log(verbose: u8) {
 
 fn start_threads(threads: Option<usize>) -> Result<()> {
     let Some(threads) = threads else { return Ok(()) };
-    if threads == 0 {
-        return Err(Error::value("--threads", "a number from 1 up", "0"));
+    if !(1..=MOST_THREADS).contains(&threads) {
+        return Err(Error::value("--threads", format!("a number from 1 to {MOST_THREADS}"), threads.to_string()));
     }
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     built.map_err(|error| Error::Internal(format!("the thread pool does not start: {error}")))
@@ -84,7 +91,7 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
         if seen.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("stopping: what is finished is kept (once more to stop at once)");
+        out::aside("stopping: what is finished is kept (once more to stop at once)");
     });
     set.map_err(|error| Error::Internal(format!("Ctrl-C cannot be handled: {error}")))?;
     Ok(flag)

@@ -6,11 +6,19 @@ use std::fmt::{self, Display, Write};
 use serde::Serialize;
 
 use crate::engine::Metrics;
+use crate::plan::Planner;
 
-/// A share with its 95 % interval.
+/// A share and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     pub value: f64,
+    /// `None`: the values, all equal, say nothing about it.
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
     pub low: f64,
     pub high: f64,
 }
@@ -32,7 +40,7 @@ pub struct Summary {
     pub method: String,
     pub model: String,
     pub device: String,
-    pub plan: String,
+    pub plan: Planner,
     pub seed: u64,
     /// Items finished, of those asked for.
     pub items: usize,
@@ -44,7 +52,10 @@ pub struct Summary {
     pub without_answer: usize,
     /// Share of items whose chosen answer is right; `None` without a grader or a choice.
     pub accuracy: Option<Estimate>,
-    /// Share of single samples that are right.
+    /// Whether the grader itself chose the answers, so that `accuracy` is an upper bound.
+    pub chosen_by_grader: bool,
+    /// Share of single samples that are right; `None` also where samples were cancelled, which makes it biased, and so it is
+    /// with the two below.
     pub single: Option<Estimate>,
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,
@@ -82,13 +93,18 @@ impl Display for Summary {
         };
         page.line("items", format!("{}{cut}, {} samples{cancelled}", self.items, self.samples))?;
         if let Some(accuracy) = self.accuracy {
-            page.line("accuracy", format!("{} of the chosen answers", percent(accuracy)))?;
+            let how = if self.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
+            page.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
+            if self.cancelled > 0 {
+                let why = "left out, as pass@k and maj@k: votes were stopped early, which makes them biased";
+                page.line("one sample", why)?;
+            }
         }
         if let Some(single) = self.single {
             page.line("one sample", percent(single))?;
         }
-        page.at_k("pass@k", &self.pass_at)?;
-        page.at_k("maj@k", &self.maj_at)?;
+        page.at_k("pass@k", &self.pass_at, self.items)?;
+        page.at_k("maj@k", &self.maj_at, self.items)?;
         if self.without_answer > 0 {
             page.line("no answer", format!("{} samples", self.without_answer))?;
         }
@@ -127,21 +143,29 @@ impl Page<'_, '_> {
         writeln!(self.0, "{name:<11} {value}")
     }
 
-    fn at_k(&mut self, name: &str, estimates: &[AtK]) -> fmt::Result {
+    /// One row; a k that not all of `items` have samples for is said to cover fewer.
+    fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize) -> fmt::Result {
         if estimates.is_empty() {
             return Ok(());
         }
         let mut row = String::new();
-        for AtK { k, estimate, .. } in estimates {
+        for AtK { k, items: covered, estimate } in estimates {
             write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
+            if *covered < items {
+                write!(row, " ({covered} items)")?;
+            }
         }
         self.line(name, row)
     }
 }
 
 fn percent(estimate: Estimate) -> String {
-    let Estimate { value, low, high } = estimate;
-    format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * value, 100.0 * low, 100.0 * high)
+    match estimate.interval {
+        Some(Interval { low, high }) => {
+            format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * estimate.value, 100.0 * low, 100.0 * high)
+        }
+        None => format!("{:.1} %", 100.0 * estimate.value),
+    }
 }
 
 fn versus(ours: u64, theirs: u64, whose: &str) -> String {

@@ -21,6 +21,11 @@ fn output(arguments: &[&str]) -> Output {
     offshoot().args(arguments).output().expect("the binary starts")
 }
 
+/// The same in another folder than the repository's.
+fn offshoot_in(folder: &Path, arguments: &[&str]) -> Output {
+    offshoot().current_dir(folder).args(arguments).output().expect("the binary starts")
+}
+
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("output is UTF-8")
 }
@@ -104,9 +109,13 @@ fn a_run_leaves_samples_items_and_a_summary() {
     }
     let items = lines(&out.join("items.jsonl"));
     assert_eq!(items.len(), 2);
-    let voted: u64 =
-        items[0]["votes"].as_array().expect("a list").iter().map(|vote| vote[1].as_u64().expect("a count")).sum();
-    assert!(voted <= 3);
+    for item in &items {
+        let votes = item["votes"].as_array().expect("a list");
+        let voted: u64 = votes.iter().map(|vote| vote[1].as_u64().expect("a count")).sum();
+        let answered =
+            samples.iter().filter(|sample| sample["id"] == item["id"] && !sample["answer"].is_null()).count();
+        assert_eq!(voted, answered as u64, "{item}");
+    }
     let summary: Value =
         serde_json::from_str(&fs::read_to_string(out.join("summary.json")).expect("written")).expect("JSON");
     assert_eq!(summary["samples"], 6);
@@ -116,7 +125,7 @@ fn a_run_leaves_samples_items_and_a_summary() {
     assert!(out.join("trees/0.json").is_file() && out.join("trees/1.dot").is_file());
 
     let again = run_into(&task, &out, &[]);
-    assert_eq!(again.status.code(), Some(2), "results are never written over");
+    fails(&again, &["out", "--out"]);
     assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
 }
 
@@ -178,6 +187,16 @@ fn check_prints_facts() {
     for part in ["llama", "parameters", "the same bits"] {
         assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
     }
+}
+
+#[test]
+fn check_needs_no_tokenizer_but_a_whole_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = broken_model(folder.path(), "tokenizer.json", |bytes| bytes[..bytes.len() / 2].to_vec());
+    fails(&output(&["check", "--model", &model]), &["tokenizer.json"]);
+    fs::remove_file(Path::new(&model).join("tokenizer.json")).expect("removed");
+    let said = output(&["check", "--model", &model]);
+    assert!(said.status.success() && stdout(&said).contains("none: "), "{}", stderr(&said));
 }
 
 /// Copies the demo model's folder and changes one file of it.
@@ -247,11 +266,105 @@ fn a_wrong_option_is_one_sentence() {
     fails(&run_into(&task, &out, &["--set", "sampling.top_q=1"]), &["top_q", "command line", "top_p"]);
     fails(&run_into(&task, &out, &["--model", "no/such/model"]), &["no/such/model"]);
     fails(&run_into(&task, &out, &["--max-rows", "0"]), &["max_rows", "0"]);
+    fails(&run_into(&task, &out, &["--kv-memory", "0"]), &["--kv-memory", "0"]);
+    fails(&run_into(&task, &out, &["--limit", "0"]), &["--limit", "0"]);
+    fails(&run_into(&task, &out, &["--samples", "400000000"]), &["task.json", "self_consistency.samples", "1,000,000"]);
+    fails(&run_into(&task, &out, &["--threads", "1000000"]), &["--threads", "1024"]);
+    let set = |what: &str| run_into(&task, &out, &["--set", what]);
+    fails(&set("sampling.stop_token_ids=[99999]"), &["task.json", "sampling.stop_token_ids", "99999"]);
+    fails(&set("sampling.temperature=1e39"), &["task.json", "sampling.temperature"]);
+    assert!(!out.exists(), "what cannot run leaves nothing");
+    for name in ["../../evil", ""] {
+        let named = offshoot_in(folder.path(), &["run", "task.json", "--set", &format!("name=\"{name}\"")]);
+        fails(&named, &["task.json", "name", name]);
+    }
+    assert!(!folder.path().join("runs").exists());
     fails(&output(&["run", "no-such-task.json"]), &["no-such-task.json"]);
+    fails(&output(&["run", "--trees"]), &["--trees", "task file"]);
+    fails(&output(&["run", "--plan", "flat"]), &["--plan", "task file"]);
+    let dtype = ["bench", "decode", "--config", "tasks/models/demo", "--dtype", "f32"];
+    fails(&output(&dtype), &["--dtype", "--random-weights"]);
 
     let file = folder.path().join("file");
     fs::write(&file, "in the way").expect("writable");
     fails(&run_into(&task, &file.join("out"), &[]), &["file"]);
+}
+
+#[test]
+fn too_little_memory_is_said_in_memory() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let long = |task: &mut Value| task["prompt"]["shared"] = json!("Tom has 12 pens. ".repeat(500));
+    let task = task_in(folder.path(), long);
+    let ran = run_into(&task, &folder.path().join("out"), &["--kv-memory", "1"]);
+    fails(&ran, &["--kv-memory", "MiB", "found 1 MiB"]);
+    assert!(stdout(&ran).contains("items"), "what was reached is summed up: {}", stdout(&ran));
+}
+
+#[test]
+fn a_token_beyond_the_models_vocabulary_is_found_before_anything_is_written() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = broken_model(folder.path(), "tokenizer_config.json", |bytes| {
+        let mut config: Value = serde_json::from_slice(&bytes).expect("JSON");
+        config["added_tokens_decoder"]["1024"] = json!({"content": "Question:", "special": false});
+        config.to_string().into_bytes()
+    });
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    let ran = run_into(&task, &out, &["--model", &model]);
+    fails(&ran, &["model", "tokenizer", "vocabulary", "item `"]);
+    assert!(!out.exists());
+}
+
+/// Standard output that is full is an error; one that nobody reads any more is none.
+#[cfg(target_os = "linux")]
+#[test]
+fn printing_can_fail() {
+    let into = |stdout: Stdio, arguments: &[&str]| {
+        let command = offshoot().args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn();
+        command.expect("the binary starts").wait_with_output().expect("it ends")
+    };
+    let commands: [&[&str]; 3] = [&[], &["check", "--model", "tasks/models/demo"], &["run", "--dry-run"]];
+    for arguments in commands {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has one");
+        fails(&into(full.into(), arguments), &["standard output", "write"]);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let gone = into(writer.into(), arguments);
+        assert_eq!((gone.status.code(), stderr(&gone).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn equal_runs_leave_equal_files() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["method"]["self_consistency"]["samples"] = json!(20));
+    let files = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        ["samples.jsonl", "items.jsonl"].map(|file| fs::read_to_string(out.join(file)).expect("written"))
+    };
+    assert_eq!(files("one", &[]), files("two", &["--max-rows", "3", "--plan", "flat"]));
+}
+
+#[test]
+fn what_a_summary_cannot_know_it_leaves_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = |name: &str, method: Value| {
+        let task = task_in(folder.path(), |task| {
+            task["method"] = method.clone();
+            task["answer"] = json!({"regex": "([a-zA-Z])", "take": "first", "normalise": "text"});
+            task["sampling"]["max_tokens"] = json!(120);
+        });
+        let ran = run_into(&task, &folder.path().join(name), &[]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        stdout(&ran)
+    };
+    // Nearly every sample begins with the name in the question, so that little more than half of them decide a vote.
+    let early = ran("early", json!({"self_consistency": {"samples": 40, "stop_when_decided": true}}));
+    assert!(early.contains("stopped once the vote was decided"), "{early}");
+    assert!(early.contains("biased") && !early.contains("\npass@k"), "{early}");
+    let best = ran("best", json!({"best_of_n": {"samples": 2, "by": "grade"}}));
+    assert!(best.contains("chosen by the grader: an upper bound"), "{best}");
 }
 
 #[test]
@@ -266,13 +379,19 @@ fn a_broken_model_is_one_sentence() {
         bytes.truncate(bytes.len() / 2);
         bytes
     };
-    change("model.safetensors", &cut, &["model.safetensors", "12337472", "6168736"]);
+    let demo = repository().join("tasks/models/demo");
+    let whole = fs::metadata(demo.join("model.safetensors")).expect("there").len();
+    change("model.safetensors", &cut, &["model.safetensors", &whole.to_string(), &(whole / 2).to_string()]);
     change("config.json", &replace("\"llama\"", "\"gigamodel\""), &["config.json", "gigamodel", "llama"]);
-    change(
-        "config.json",
-        &replace("\"intermediate_size\": 704", "\"intermediate_size\": 705"),
-        &["model.safetensors", "704", "705"],
-    );
+    let config: Value = serde_json::from_slice(&fs::read(demo.join("config.json")).expect("there")).expect("JSON");
+    let width = config["intermediate_size"].as_u64().expect("a number");
+    let (width, wider) = (width.to_string(), (width + 1).to_string());
+    let widen = |bytes: Vec<u8>| {
+        let mut config: Value = serde_json::from_slice(&bytes).expect("JSON");
+        config["intermediate_size"] = json!(width.parse::<u64>().expect("a number") + 1);
+        config.to_string().into_bytes()
+    };
+    change("config.json", &widen, &["model.safetensors", &width, &wider]);
     change("config.json", &cut, &["config.json", "JSON"]);
     change("tokenizer.json", &cut, &["tokenizer.json"]);
 }

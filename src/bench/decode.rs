@@ -15,8 +15,9 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::out;
 use crate::plan::Planner;
-use crate::run::Budget;
+use crate::run::{Budget, in_bytes};
 
 use super::machine::MachineRates;
 use super::tables::print_json;
@@ -63,13 +64,18 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     if options.repeat == 0 {
         return Err(Error::value("--repeat", "a number from 1 up", "0"));
     }
+    if let Some(dtype) = options.dtype.filter(|_| !options.random_weights) {
+        let found = format!("{dtype:?} for a folder's weights").to_lowercase();
+        return Err(Error::value("--dtype", "--random-weights beside it (a folder's weights have theirs)", found));
+    }
+    options.budget.check()?;
     let machine = MachineRates::measure(Cpu::new().isa());
     if !options.json {
-        println!("{}: {machine}", Cpu::new().describe());
-        println!(
+        out::line(format_args!("{}: {machine}", Cpu::new().describe()))?;
+        out::line(format_args!(
             "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
             "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
-        );
+        ))?;
     }
     for &plan in &options.plans {
         for &samples in &options.samples {
@@ -77,7 +83,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
             let measured = measure(options, plan, case, machine)?;
             match options.json {
                 true => print_json(&measured)?,
-                false => println!("{measured}"),
+                false => out::line(&measured)?,
             }
         }
     }
@@ -95,7 +101,8 @@ fn measure(options: &DecodeOptions, plan: Planner, case: DecodeCase, machine: Ma
     let own = case.generate + 2 * Cpu::PAGE_TOKENS as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
     let engine = Engine::start(backend, decoder, None, options.budget.engine_config(plan, useful))?;
-    let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>()?;
+    let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
+    let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
     Ok(Measured {
         config: options.config.display().to_string(),
         dtype,
@@ -149,7 +156,7 @@ impl std::fmt::Display for Measured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let DecodeCase { prompt, samples, .. } = self.case;
         let share = 100.0 * self.decode_rate / self.floor_rate;
-        let plan = format!("{:?}", self.plan).to_lowercase();
+        let plan = self.plan;
         write!(
             f,
             "{plan:<9} {prompt:>7} {samples:>8} {:>12.0} {:>12.0} {:>12.0} {share:>5.0} %",

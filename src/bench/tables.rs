@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Dtype};
 use crate::error::{Error, Result};
+use crate::out;
 use crate::plan::Planner;
 
 use super::attention::{self, AttentionShape, AttentionTiming};
@@ -28,10 +29,7 @@ pub fn machine(json: bool) -> Result<()> {
     let rates = MachineRates::measure(Isa::detect());
     match json {
         true => print_json(&rates),
-        false => {
-            println!("{}: {rates}", Cpu::new().describe());
-            Ok(())
-        }
+        false => out::line(format_args!("{}: {rates}", Cpu::new().describe())),
     }
 }
 
@@ -39,11 +37,11 @@ pub fn gemm(json: bool) -> Result<()> {
     let isa = Isa::detect();
     let rates = MachineRates::measure(isa);
     if !json {
-        println!("{}: {rates}", Cpu::new().describe());
-        println!(
+        out::line(format_args!("{}: {rates}", Cpu::new().describe()))?;
+        out::line(format_args!(
             "{:<6} {:>8} {:>7} {:>5} {:>10} {:>8} {:>7}",
             "dtype", "outputs", "inputs", "rows", "us", "GFLOP/s", "share"
-        );
+        ))?;
     }
     for dtype in [Dtype::Bf16, Dtype::F32] {
         for (outputs, inputs) in LAYERS {
@@ -59,11 +57,11 @@ pub fn attention(json: bool) -> Result<()> {
     let isa = Isa::detect();
     let rates = MachineRates::measure(isa);
     if !json {
-        println!("{}: {rates}", Cpu::new().describe());
-        println!(
+        out::line(format_args!("{}: {rates}", Cpu::new().describe()))?;
+        out::line(format_args!(
             "{:<9} {:>6} {:>8} {:>10} {:>10} {:>7}",
             "plan", "prompt", "samples", "us a layer", "floor us", "share"
-        );
+        ))?;
     }
     for prompt in PROMPTS {
         for samples in SAMPLES {
@@ -89,18 +87,14 @@ pub fn attention(json: bool) -> Result<()> {
 fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
     match json {
         true => print_json(row),
-        false => {
-            println!("{row}");
-            Ok(())
-        }
+        false => out::line(row),
     }
 }
 
 /// One JSON object a line.
 pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;
-    println!("{line}");
-    Ok(())
+    out::line(line)
 }
 
 impl fmt::Display for MachineRates {
@@ -132,11 +126,10 @@ impl fmt::Display for GemmRate {
 impl fmt::Display for AttentionTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AttentionShape { prompt, samples, planner, .. } = self.shape;
-        let plan = format!("{planner:?}").to_lowercase();
         let floor = self.flops_floor_us.max(self.bytes_floor_us);
         write!(
             f,
-            "{plan:<9} {prompt:>6} {samples:>8} {:>10.1} {floor:>10.1} {:>5.0} %",
+            "{planner:<9} {prompt:>6} {samples:>8} {:>10.1} {floor:>10.1} {:>5.0} %",
             self.attention_us,
             100.0 * self.share_of_floor
         )

@@ -17,6 +17,7 @@ mod single_level;
 mod stats;
 mod tree;
 
+use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -116,5 +117,17 @@ impl Planner {
         };
         debug_assert_eq!(plan.check(forest), Ok(()));
         plan
+    }
+}
+
+/// The planner's word on the command line and in results.
+impl fmt::Display for Planner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Planner::Flat => "flat",
+            Planner::SingleLevel => "single",
+            Planner::Tree => "tree",
+            Planner::Balanced => "balanced",
+        })
     }
 }

@@ -1,71 +1,114 @@
-//! `offshoot run` without a task: the first five minutes. A few word problems by vote, one sample beside the vote; then the
-//! same samples drawn under a flat and under a tree plan, side by side.
+//! `offshoot run` without a task: the first five minutes. A few word problems by vote, the first of them shown as soon as it is
+//! done; then the same samples drawn under a flat and under a tree plan, side by side.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::out;
 use crate::plan::Planner;
 use crate::report::{bytes, count};
+use crate::task::Method;
 
 use super::progress::Progress;
-use super::worker::{Finished, Run, work};
-use super::{Prepared, RunOptions, dry_run, load};
+use super::worker::{Finished, Run, search_all, sum_up, work};
+use super::{ItemPrompt, Prepared, RunOptions, dry_run, load};
 
 /// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
 const VOTE_ITEMS: usize = 8;
 const PLAN_ITEMS: usize = 3;
 
 pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+    refuse_what_needs_a_task(options)?;
     let path = bundled("words-vote.json")?;
     let vote = RunOptions { limit: options.limit.or(Some(VOTE_ITEMS)), ..options.clone() };
-    let prepared = Prepared::new(&path, &vote)?;
+    let mut prepared = Prepared::new(&path, &vote)?;
     if options.dry_run {
-        print!("{}", dry_run::report(&prepared, &vote)?);
+        out::text(dry_run::report(&prepared, &vote)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let samples = prepared.task.method.samples();
-    println!("{} word problems, {samples} samples each, the majority's answer counts.\n", prepared.prompts.len());
-    let run = quietly(&prepared, &vote, interrupted)?;
-    if let Some(first) = run.finished.first() {
-        show(&prepared, first);
-    }
-    println!("\n{}", run.summary);
+    let (items, samples) = (prepared.prompts.len(), prepared.task.method.samples());
+    out::line(format_args!("{items} word problems, {samples} samples each, the majority's answer counts.\n"))?;
+    let run = the_vote(&prepared, &vote, interrupted)?;
+    out::line(format_args!("\n{}", run.summary))?;
     if let Some(ended) = run.ended {
         return Err(ended);
     }
 
-    println!("The same samples with and without sharing ({PLAN_ITEMS} problems):\n");
-    compare_plans(&path, options, interrupted)?;
-    println!("\nNext: offshoot run {} for all of them, with results on disk.", path.display());
+    prepared.prompts.truncate(PLAN_ITEMS);
+    out::line(format_args!("The same samples with and without sharing ({} problems):\n", prepared.prompts.len()))?;
+    compare_plans(&mut prepared, options, interrupted)?;
+    out::line(format_args!("\nNext: offshoot run {} for all of them, with results on disk.", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Options that the demo would have to ignore.
+fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
+    let given = [("--out", options.out.is_some()), ("--trees", options.trees), ("--plan", options.plan.is_some())];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(Error::value(
+            *option,
+            "a task file beside it",
+            "none (the demo writes nothing and compares plans itself)",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// All problems by vote. The first is searched alone and shown at once, the others after it, several at a time.
+fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<Run> {
+    let loaded = load(prepared, options)?;
+    let started = Instant::now();
+    let progress = Progress::new(prepared.prompts.len());
+    let search = |prompts| search_all(prompts, prepared, &loaded, options, None, &progress, interrupted);
+    let (first, others) = prepared.prompts.split_at(1);
+    let (mut finished, mut ended) = search(first);
+    let shown = progress.aside(|| finished.first().map_or(Ok(()), |item| show(&first[0], item)));
+    if ended.is_none() && shown.is_ok() {
+        let (rest, end) = search(others);
+        finished.extend(rest);
+        ended = end;
+    }
+    progress.finish();
+    shown?;
+    sum_up(prepared, &loaded, options, finished, ended, started.elapsed().as_secs_f64())
+}
+
 /// Draws the same samples under two plans; the tokens must be the same, only time and bytes differ.
-fn compare_plans(path: &Path, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
-    println!("{:<6} {:>9} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read");
+fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
+    // Which samples an early stop spares depends on the order in which they end.
+    prepared.task.method = all_of_them(prepared.task.method);
+    out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
     let mut texts: Option<Vec<String>> = None;
     for plan in [Planner::Flat, Planner::Tree] {
-        let options = RunOptions { limit: Some(PLAN_ITEMS), plan, ..options.clone() };
-        let run = quietly(&Prepared::new(path, &options)?, &options, interrupted)?;
+        let options = RunOptions { plan: Some(plan), ..options.clone() };
+        let run = quietly(prepared, &options, interrupted)?;
         if let Some(ended) = run.ended {
             return Err(ended);
         }
         let summary = &run.summary;
         let rate = count(summary.tokens_per_second() as u64);
-        let read = bytes(summary.engine.kv_bytes_read);
-        println!("{:<6} {:>9.2} {rate:>12} {read:>12}", summary.plan, summary.seconds);
+        let (read, held) = (bytes(summary.engine.kv_bytes_read), bytes(summary.engine.kv_bytes_peak));
+        out::line(format_args!("{plan:<6} {:>9.2} {rate:>12} {read:>12} {held:>12}", summary.seconds))?;
         let drawn: Vec<String> = run.finished.iter().flat_map(texts_of).collect();
         match &texts {
             Some(before) if *before != drawn => {
                 return Err(Error::Internal("two plans drew different samples".to_string()));
             }
-            Some(_) => println!("\nAll {} samples are the same, to the letter.", drawn.len()),
+            Some(_) => out::line(format_args!("\nAll {} samples are the same, to the letter.", drawn.len()))?,
             None => texts = Some(drawn),
         }
     }
     Ok(())
+}
+
+fn all_of_them(method: Method) -> Method {
+    match method {
+        Method::SelfConsistency { samples, .. } => Method::SelfConsistency { samples, stop_when_decided: false },
+        other => other,
+    }
 }
 
 fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
@@ -82,20 +125,19 @@ fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) 
 }
 
 /// One problem: its question, its first sample, and what all samples voted for.
-fn show(prepared: &Prepared, item: &Finished) {
-    let Some(prompt) = prepared.prompts.iter().find(|prompt| prompt.item.index == item.index) else { return };
-    let question = prompt.item.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default();
-    println!("{question}");
+fn show(prompt: &ItemPrompt, item: &Finished) -> Result<()> {
+    out::line(prompt.item.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default())?;
     if let Some(first) = item.outcome.samples.first() {
-        println!("\none sample ({}):", verdict(first.correct));
+        out::line(format_args!("\none sample ({}):", verdict(first.correct)))?;
         for line in first.text.trim().lines() {
-            println!("  {line}");
+            out::line(format_args!("  {line}"))?;
         }
     }
-    println!("\nthe vote of {} ({}):", item.outcome.samples.len(), verdict(item.outcome.correct));
+    out::line(format_args!("\nthe vote of {} ({}):", item.outcome.samples.len(), verdict(item.outcome.correct)))?;
     for (answer, votes) in item.outcome.votes.iter().take(4) {
-        println!("  {votes:>4} x {answer}");
+        out::line(format_args!("  {votes:>4} x {answer}"))?;
     }
+    Ok(())
 }
 
 fn verdict(correct: Option<bool>) -> &'static str {

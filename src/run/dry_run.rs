@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use crate::error::Result;
 use crate::report::{bytes, count};
+use crate::tokenizer::LevelTokens;
 
-use super::{Prepared, RunOptions, worker};
+use super::{Prepared, RunOptions, useful_bytes, worker};
 
 pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
@@ -14,9 +15,11 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let in_flight = worker::in_flight(prepared, options.budget.max_rows);
     let kv_bytes = config.kv_bytes_per_token(prepared.facts.dtype);
     let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
-    let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
-    let own = (prepared.task.sampling.max_tokens as usize).min(config.context - longest);
-    let per_item = longest + samples * own;
+    let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
+    let own = prepared.own_tokens().min(config.context - longest);
+    let at_once = prepared.distinct_tokens() + in_flight * samples * own;
+    let useful = useful_bytes(prepared, options.budget.max_rows);
+    let pool = options.budget.engine_config(options.plan.unwrap_or_default(), useful).pool_bytes;
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
@@ -35,20 +38,20 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
             100.0 * (1.0 - prepared.distinct_tokens() as f64 / prepared.prompt_tokens() as f64)
         ),
     );
-    line("levels", levels(first.level_ends.as_slice()));
-    line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(per_item)));
+    line("levels", levels(&first.levels));
+    line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(longest + samples * own)));
     line(
         "kv at once",
-        format!("{} at most; without sharing {}", kv(in_flight * per_item), kv(in_flight * samples * (longest + own))),
+        format!("{} at most; without sharing {}", kv(at_once), kv(in_flight * samples * (longest + own))),
     );
-    writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens.len(), first.text)
+    line("kv pool", bytes(pool as u64));
+    writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.
-fn levels(ends: &[usize]) -> String {
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    let lengths: Vec<String> = starts.zip(ends).map(|(start, end)| (end - start).to_string()).collect();
+fn levels(levels: &LevelTokens) -> String {
+    let lengths: Vec<String> = levels.levels().map(|level| level.len().to_string()).collect();
     format!("{} tokens in the first prompt", lengths.join(" + "))
 }

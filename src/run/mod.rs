@@ -16,10 +16,11 @@ use std::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::engine::{Engine, EngineConfig, EngineHandle};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, fresh_folder};
 use crate::model::{Decoder, ModelFolder};
+use crate::out;
 use crate::plan::Planner;
 use crate::report::Summary;
 use crate::tokenizer::Tokenizer;
@@ -38,7 +39,8 @@ pub struct RunOptions {
     pub seed: Option<u64>,
     /// `key=value` changes to the task file.
     pub set: Vec<String>,
-    pub plan: Planner,
+    /// `None`: the default planner.
+    pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
     /// Also write each item's sampling tree.
     pub trees: bool,
@@ -66,24 +68,24 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let Some(path) = &options.task else { return demo::run(options, interrupted) };
     let prepared = Prepared::new(path, options)?;
     if options.dry_run {
-        print!("{}", dry_run::report(&prepared, options)?);
+        out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let folder = options.out.clone().unwrap_or_else(|| fresh_folder(&PathBuf::from("runs").join(&prepared.task.name)));
+    Journal::check_free(&folder)?;
+    let loaded = load(&prepared, options)?;
     let journal = Journal::create(&folder)?;
     journal.file("task.json", &format!("{:#}\n", prepared.task.source))?;
-    let loaded = load(&prepared, options)?;
     let progress = Progress::new(prepared.prompts.len());
     let run = worker::work(&prepared, &loaded, options, Some(&journal), &progress, interrupted);
     progress.finish();
     let run = run?;
-    journal.file("summary.json", &pretty(&run.summary)?)?;
-    print!("{}", run.summary);
-    println!("{:<11} {}", "results", folder.display());
-    match run.ended {
-        Some(error) => Err(error),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    // Whatever cannot be written: first the page, then every file, then the error that came first.
+    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", folder.display()));
+    let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
+    let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
+    run.ended.map_or(Ok(()), Err).and(summed).and(sorted).and(printed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A model folder ready to sample from, with the default budgets: for programs of one's own.
@@ -101,11 +103,33 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
     let mut backend = Cpu::new();
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
-    let in_flight = worker::in_flight(prepared, options.budget.max_rows);
-    let useful = prepared.most_kv_tokens(in_flight, Cpu::PAGE_TOKENS as usize) * decoder.kv_bytes_per_token();
-    let config = options.budget.engine_config(options.plan, useful);
+    let useful = useful_bytes(prepared, options.budget.max_rows);
+    let config = options.budget.engine_config(options.plan.unwrap_or_default(), useful);
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
-    Ok(Loaded { engine, seconds_loading: started.elapsed().as_secs_f64() })
+    let seconds_loading = started.elapsed().as_secs_f64();
+    log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());
+    Ok(Loaded { engine, seconds_loading })
+}
+
+/// The most KV bytes that the job can make use of.
+fn useful_bytes(prepared: &Prepared, max_rows: usize) -> usize {
+    let tokens = prepared.most_kv_tokens(worker::in_flight(prepared, max_rows), Cpu::PAGE_TOKENS as usize);
+    tokens.saturating_mul(prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype))
+}
+
+impl Loaded {
+    /// An error in the units of the command line: memory rather than pages.
+    fn in_bytes(&self, error: Error) -> Error {
+        in_bytes(error, self.engine.facts())
+    }
+}
+
+/// Pages that are lacking, as the option and the memory that they stand for.
+pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
+    let Error::OutOfPages { needed, capacity, .. } = error else { return error };
+    let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
+    let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
+    Error::value("--kv-memory", expected, format!("{} MiB", mib(capacity)))
 }
 
 impl Default for Budget {
@@ -115,6 +139,14 @@ impl Default for Budget {
 }
 
 impl Budget {
+    /// Names the budget that nothing can be done with.
+    pub fn check(&self) -> Result<()> {
+        match self.kv_bytes {
+            Some(0) => Err(Error::value("--kv-memory", "a number of MiB from 1 up", "0")),
+            _ => Ok(()),
+        }
+    }
+
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
     pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
         let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
@@ -122,11 +154,12 @@ impl Budget {
     }
 }
 
-/// Bytes of memory that programs can still take.
+/// Bytes of memory that this program can still take: of the machine, and of its control group (a container) where that has less.
 fn free_memory() -> usize {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    usize::try_from(system.available_memory()).unwrap_or(usize::MAX)
+    let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
+    usize::try_from(system.available_memory().min(group)).unwrap_or(usize::MAX)
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

@@ -1,16 +1,22 @@
 //! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is loaded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
-use crate::task::{Item, Overrides, Task};
-use crate::tokenizer::Tokenizer;
+use crate::report::count;
+use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
+use crate::task::{Item, Overrides, Sampling, Task};
+use crate::tokenizer::{LevelTokens, Tokenizer};
 
 use super::RunOptions;
+
+/// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
+const MOST_SAMPLES: u32 = 1_000_000;
 
 /// A job whose prompts are known.
 pub struct Prepared {
@@ -19,6 +25,9 @@ pub struct Prepared {
     pub folder: ModelFolder,
     pub facts: Facts,
     pub tokenizer: Arc<Tokenizer>,
+    /// The task's sampling section in the engine's terms.
+    pub params: SamplingParams,
+    pub stop: Stop,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
 }
@@ -27,20 +36,23 @@ pub struct Prepared {
 pub struct ItemPrompt {
     pub item: Item,
     pub text: String,
-    pub tokens: Vec<TokenId>,
-    /// Where each level ends in `tokens`.
-    pub level_ends: Vec<usize>,
+    pub levels: LevelTokens,
 }
 
 impl Prepared {
-    pub fn new(path: &std::path::Path, options: &RunOptions) -> Result<Self> {
+    pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
         let overrides = Overrides {
             set: options.set.clone(),
             samples: options.samples,
             seed: options.seed,
             model: options.model.clone(),
         };
+        options.budget.check()?;
+        if options.limit == Some(0) {
+            return Err(Error::value("--limit", "a number from 1 up", "0"));
+        }
         let task = Task::load(path, &overrides)?;
+        check_task(&task, options)?;
         let Some(model) = task.model.clone() else {
             return Err(Error::field(
                 path,
@@ -52,16 +64,21 @@ impl Prepared {
         let folder = ModelFolder::open(&model)?;
         let facts = facts(&folder)?;
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
-        let context = folder.config.context;
+        let vocab = folder.config.vocab;
+        let (params, stop) = how_to_sample(&task.sampling);
+        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(path, error))?;
         let mut prompts = Vec::new();
         for item in task.items(options.limit)? {
-            prompts.push(ItemPrompt::new(&task, item, &tokenizer, context)?);
+            prompts.push(ItemPrompt::new(&task, item, &tokenizer, &folder)?);
         }
         if prompts.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
-        prompts.sort_by(|a, b| a.tokens.cmp(&b.tokens).then(a.item.index.cmp(&b.item.index)));
-        Ok(Self { task, model, folder, facts, tokenizer, prompts })
+        prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
+        let prepared = Self { task, model, folder, facts, tokenizer, params, stop, prompts };
+        let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
+        log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());
+        Ok(prepared)
     }
 
     /// Tokens of the prefix tree of all prompts: each shared run counted once.
@@ -69,9 +86,9 @@ impl Prepared {
         let mut previous: &[TokenId] = &[];
         let mut distinct = 0;
         for prompt in &self.prompts {
-            let shared = previous.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
-            distinct += prompt.tokens.len() - shared;
-            previous = &prompt.tokens;
+            let shared = previous.iter().zip(prompt.tokens()).take_while(|(a, b)| a == b).count();
+            distinct += prompt.tokens().len() - shared;
+            previous = prompt.tokens();
         }
         distinct
     }
@@ -79,27 +96,95 @@ impl Prepared {
     /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
     /// pages of its own.
     pub fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
-        let longest = (self.task.sampling.max_tokens as usize).min(self.folder.config.context) + 2 * page_tokens;
+        let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
+    /// Most tokens that one sample adds to its prompt.
+    pub fn own_tokens(&self) -> usize {
+        (self.task.sampling.max_tokens as usize).min(self.folder.config.context)
+    }
+
     /// Tokens of all prompts, each counted in full.
     pub fn prompt_tokens(&self) -> usize {
-        self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
+        self.prompts.iter().map(|prompt| prompt.tokens().len()).sum()
     }
 }
 
 impl ItemPrompt {
-    fn new(task: &Task, item: Item, tokenizer: &Tokenizer, context: usize) -> Result<Self> {
+    fn new(task: &Task, item: Item, tokenizer: &Tokenizer, model: &ModelFolder) -> Result<Self> {
         let prompt = task.prompt(&item)?;
         let text = prompt.text(tokenizer)?;
-        let encoded = prompt.encode(tokenizer)?;
-        let tokens = encoded.tokens;
+        let levels = prompt.encode(tokenizer)?;
+        let (tokens, context, vocab) = (&levels.tokens, model.config.context, model.config.vocab);
         if tokens.len() >= context {
             let what = format!("the prompt of item `{}` of {}", item.id, task.items_path().display());
             return Err(Error::ContextTooLong { what, tokens: tokens.len(), context });
         }
-        Ok(Self { item, text, tokens, level_ends: encoded.level_ends })
+        if let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) {
+            let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
+            let found = format!("token {token} in the prompt of item `{}`", item.id);
+            return Err(Error::field(&model.path, "tokenizer", expected, found));
+        }
+        Ok(Self { item, text, levels })
     }
+
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.levels.tokens
+    }
+}
+
+/// What a run demands of a task beyond what its file says alone.
+fn check_task(task: &Task, options: &RunOptions) -> Result<()> {
+    if options.out.is_none() && !is_plain_name(&task.name) {
+        let expected = format!("{PLAIN_NAME}, for it names the folder of results (or give --out)");
+        return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
+    }
+    let samples = task.method.samples();
+    if samples > MOST_SAMPLES {
+        let expected = format!("at most {}", count(MOST_SAMPLES.into()));
+        return Err(Error::field(
+            &task.path,
+            format!("method.{}.samples", task.method.name()),
+            expected,
+            samples.to_string(),
+        ));
+    }
+    Ok(())
+}
+
+/// The engine's word on a parameter, with the file and the key that it comes from.
+fn in_task_file(path: &Path, error: Error) -> Error {
+    let Error::Value { what, expected, found } = error else { return error };
+    let key = match what.as_str() {
+        "stop tokens" => "stop_token_ids",
+        "stop strings" => "stop",
+        same => same,
+    };
+    Error::field(path, format!("sampling.{key}"), expected, found)
+}
+
+/// A task's sampling section in the engine's terms.
+fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
+    let params = SamplingParams {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        repetition_penalty: sampling.repetition_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        presence_penalty: sampling.presence_penalty,
+        logit_bias: Vec::new(),
+        top_logprobs: sampling.logprobs.map(|most| most as usize),
+    };
+    let stop = Stop {
+        max_tokens: sampling.max_tokens as usize,
+        min_tokens: sampling.min_tokens as usize,
+        strings: sampling.stop.clone(),
+        tokens: sampling.stop_token_ids.iter().map(|&id| TokenId(id)).collect(),
+        ignore_eos: sampling.ignore_eos,
+        include_stop: sampling.include_stop,
+    };
+    (params, stop)
 }

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::out;
 use crate::report::count;
 
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// How often the bar's clock moves, whether or not a sample has ended.
+const TICK: Duration = Duration::from_millis(500);
 
 pub struct Progress {
     bar: ProgressBar,
@@ -26,6 +29,7 @@ impl Progress {
         let bar = ProgressBar::new(items_asked as u64);
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len} items, {msg}, {elapsed} gone, {eta} left");
         bar.set_style(style.expect("the template names known keys"));
+        bar.enable_steady_tick(TICK);
         Self {
             bar,
             started: Instant::now(),
@@ -49,6 +53,11 @@ impl Progress {
         self.show();
     }
 
+    /// Runs `print`, which prints lines, while the bar is out of the way.
+    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -67,7 +76,8 @@ impl Progress {
         let mut last = self.last_line.lock().expect("nothing panics while it holds this lock");
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
-            eprintln!("{}/{} items, {message}", self.items.load(Ordering::Relaxed), self.items_asked);
+            let items = self.items.load(Ordering::Relaxed);
+            out::aside(format_args!("{items}/{} items, {message}", self.items_asked));
         }
     }
 }

@@ -8,13 +8,11 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::ids::TokenId;
 use crate::journal::Journal;
 use crate::report::Summary;
 use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency};
-use crate::task::{Method, Sampling, Task};
+use crate::task::{Method, Task};
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
@@ -55,7 +53,38 @@ pub fn work(
     interrupted: &AtomicBool,
 ) -> Result<Run> {
     let started = Instant::now();
+    let (finished, ended) = search_all(&prepared.prompts, prepared, loaded, options, journal, progress, interrupted);
+    sum_up(prepared, loaded, options, finished, ended, started.elapsed().as_secs_f64())
+}
+
+/// The numbers of what has finished. What ended the run early matters more than what summing up meets.
+pub fn sum_up(
+    prepared: &Prepared,
+    loaded: &Loaded,
+    options: &RunOptions,
+    mut finished: Vec<Finished>,
+    ended: Option<Error>,
+    seconds: f64,
+) -> Result<Run> {
+    finished.sort_by_key(|item| item.index);
+    match summarise(prepared, loaded, options, &finished, seconds) {
+        Ok(summary) => Ok(Run { summary, finished, ended }),
+        Err(error) => Err(ended.unwrap_or(error)),
+    }
+}
+
+/// Searches `prompts`, several at once; what has finished, and the interrupt or error that ended it early.
+pub fn search_all(
+    prompts: &[ItemPrompt],
+    prepared: &Prepared,
+    loaded: &Loaded,
+    options: &RunOptions,
+    journal: Option<&Journal>,
+    progress: &Progress,
+    interrupted: &AtomicBool,
+) -> (Vec<Finished>, Option<Error>) {
     let shared = Shared {
+        prompts,
         prepared,
         loaded,
         trees: options.trees,
@@ -66,25 +95,44 @@ pub fn work(
         finished: Mutex::new(Vec::new()),
         journal,
     };
-    std::thread::scope(|threads| {
-        for _ in 0..in_flight(prepared, options.budget.max_rows) {
-            threads.spawn(|| shared.take_items());
+    let threads = in_flight(prepared, options.budget.max_rows).min(prompts.len());
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for _ in 0..threads {
+            match std::thread::Builder::new().spawn_scoped(scope, || shared.take_items()) {
+                Ok(worker) => workers.push(worker),
+                Err(error) if workers.is_empty() => shared.end(Error::io("a thread", "start")(error)),
+                Err(error) => {
+                    log::warn!("{} items at once, not {threads}: no more threads start: {error}", workers.len());
+                    break;
+                }
+            }
+        }
+        for worker in workers {
+            if worker.join().is_err() {
+                shared.end(panicked());
+            }
         }
     });
-    let seconds = started.elapsed().as_secs_f64();
-    let panicked = || Error::Internal("a worker panicked".to_string());
-    let mut finished = shared.finished.into_inner().map_err(|_| panicked())?;
-    finished.sort_by_key(|item| item.index);
-    let mut ended = shared.ended.into_inner().map_err(|_| panicked())?;
     if interrupted.load(Ordering::Relaxed) {
-        ended.get_or_insert(Error::Interrupted);
+        shared.end(Error::Interrupted);
     }
-    let summary = summarise(prepared, loaded, options, &finished, seconds)?;
-    Ok(Run { summary, finished, ended })
+    let finished = shared.finished.into_inner().expect("pushing does not panic");
+    (finished, shared.ended.into_inner().expect("storing does not panic"))
+}
+
+/// Runs `work`; a panic in it is an error like others (what it said is on standard error).
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()))
+}
+
+fn panicked() -> Error {
+    Error::Internal("a worker panicked".to_string())
 }
 
 /// What the threads of one run share.
 struct Shared<'a> {
+    prompts: &'a [ItemPrompt],
     prepared: &'a Prepared,
     loaded: &'a Loaded,
     trees: bool,
@@ -100,16 +148,20 @@ struct Shared<'a> {
 impl Shared<'_> {
     fn take_items(&self) {
         while let Some(prompt) = self.next_item() {
-            match self.search(prompt) {
+            match guarded(|| self.search(prompt)) {
                 Ok(finished) => {
+                    log::info!("item `{}`: {} samples", prompt.item.id, finished.outcome.samples.len());
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
-                Err(error) => {
-                    self.ended.lock().expect("storing does not panic").get_or_insert(error);
-                }
+                Err(error) => self.end(self.loaded.in_bytes(error)),
             }
         }
+    }
+
+    /// The first error stays.
+    fn end(&self, error: Error) {
+        self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
 
     fn next_item(&self) -> Option<&ItemPrompt> {
@@ -117,33 +169,37 @@ impl Shared<'_> {
         if ended || self.interrupted.load(Ordering::Relaxed) {
             return None;
         }
-        self.prepared.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))
+        self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// One problem: its tree, its driver, its results.
     fn search(&self, prompt: &ItemPrompt) -> Result<Finished> {
         let task = &self.prepared.task;
-        let (params, stop) = how_to_sample(&task.sampling);
         let mut record = |sample: &crate::search::Sample| {
             if let Some(journal) = self.journal {
-                journal.sample(&Line { id: &prompt.item.id, rest: sample })?;
+                journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
             }
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
         let mut job = Job {
-            params: &params,
-            stop: &stop,
+            params: &self.prepared.params,
+            stop: &self.prepared.stop,
             assess: &|text| assess(task, prompt, text),
             record: &mut record,
             interrupted: self.interrupted,
         };
         let engine = self.loaded.engine.clone();
-        let mut tree =
-            SamplingTree::new(engine, &prompt.item.id, task.sampling.seed, prompt.tokens.clone(), prompt.text.clone())?;
+        let mut tree = SamplingTree::new(
+            engine,
+            &prompt.item.id,
+            task.sampling.seed,
+            prompt.tokens().to_vec(),
+            prompt.text.clone(),
+        )?;
         let outcome = drive(task.method, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
-            journal.item(&item_line(prompt, &outcome))?;
+            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
             if self.trees {
                 write_tree(journal, &tree, prompt.item.index)?;
             }
@@ -174,30 +230,6 @@ fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
     Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
 }
 
-/// A task's sampling section in the engine's terms.
-fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
-    let params = SamplingParams {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-        repetition_penalty: sampling.repetition_penalty,
-        frequency_penalty: sampling.frequency_penalty,
-        presence_penalty: sampling.presence_penalty,
-        logit_bias: Vec::new(),
-        top_logprobs: sampling.logprobs.map(|most| most as usize),
-    };
-    let stop = Stop {
-        max_tokens: sampling.max_tokens as usize,
-        min_tokens: sampling.min_tokens as usize,
-        strings: sampling.stop.clone(),
-        tokens: sampling.stop_token_ids.iter().map(|&id| TokenId(id)).collect(),
-        ignore_eos: sampling.ignore_eos,
-        include_stop: sampling.include_stop,
-    };
-    (params, stop)
-}
-
 /// A result with the id of its item before it.
 #[derive(Serialize)]
 struct Line<'a, T> {
@@ -217,7 +249,19 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "samples": outcome.samples.len(),
         "samples_correct": outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(),
         "cancelled": outcome.cancelled,
-        "prompt_tokens": prompt.tokens.len(),
+        "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_ours() {
+        let error = guarded(|| -> Result<()> { panic!("said on purpose, by a test") }).expect_err("it panicked");
+        assert!(matches!(error, Error::Internal(_)), "{error}");
+        assert_eq!(guarded(|| Ok(7)).expect("no panic"), 7);
+    }
 }

@@ -10,12 +10,19 @@ use crate::error::{Error, Result};
 const TASK: &str = include_str!("new_task.json");
 const ITEMS: &str = include_str!("new_items.jsonl");
 
+/// What a name that becomes a file's or a folder's may hold; it may not begin with a `.`.
+pub const PLAIN_NAME: &str = "letters, digits, `-`, `_` and `.`";
+
+/// Whether files can be named `name` without leaving their folder.
+pub fn is_plain_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+}
+
 /// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is made if need be; existing files are never touched. Returns what was
 /// written, the task file first.
 pub fn write(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
-    let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(Error::value("the task's name", "letters, digits, `-`, `_` and `.`", format!("\"{name}\"")));
+    if !is_plain_name(name) {
+        return Err(Error::value("the task's name", PLAIN_NAME, format!("\"{name}\"")));
     }
     let files = [(folder.join(format!("{name}.json")), TASK), (folder.join(format!("{name}.jsonl")), ITEMS)];
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {

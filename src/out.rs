@@ -1,0 +1,31 @@
+//! Standard output and standard error. What a command prints can fail (a full disk, a pipe that was closed): that is an error
+//! like any other here, never a panic. What is said on the side, on standard error, never fails.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+use crate::error::{Error, Result};
+
+const STANDARD_OUTPUT: &str = "standard output";
+
+/// Prints `text` as it is.
+pub fn text(text: impl Display) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(Error::io(STANDARD_OUTPUT, "write"))
+}
+
+/// Prints `text` and ends the line.
+pub fn line(text: impl Display) -> Result<()> {
+    self::text(format_args!("{text}\n"))
+}
+
+/// A line on standard error; lost where nobody can hear it.
+pub fn aside(text: impl Display) {
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
+/// Whether printing failed because the reader has gone (`offshoot check … | head`), which is nobody's mistake.
+pub fn reader_has_gone(error: &Error) -> bool {
+    matches!(error, Error::Io { path, source, .. }
+        if path.as_os_str() == STANDARD_OUTPUT && source.kind() == ErrorKind::BrokenPipe)
+}
