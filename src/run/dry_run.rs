@@ -11,7 +11,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let in_flight = worker::in_flight(prepared, options.budget.max_rows);
+    let in_flight = worker::in_flight(prepared, options.budget.max_branches);
     let kv_bytes = config.kv_bytes_per_token(prepared.facts.dtype);
     let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);

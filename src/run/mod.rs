@@ -49,8 +49,8 @@ pub struct RunOptions {
 /// The engine's budgets.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Most rows of one step.
-    pub max_rows: usize,
+    /// Branches that grow at once.
+    pub max_branches: usize,
     /// Bytes for keys and values; `None`: half of the free memory.
     pub kv_bytes: Option<usize>,
 }
@@ -101,7 +101,7 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
     let mut backend = Cpu::new();
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
-    let in_flight = worker::in_flight(prepared, options.budget.max_rows);
+    let in_flight = worker::in_flight(prepared, options.budget.max_branches);
     let useful = prepared.most_kv_tokens(in_flight, Cpu::PAGE_TOKENS as usize) * decoder.kv_bytes_per_token();
     let config = options.budget.engine_config(options.plan, useful);
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
@@ -110,7 +110,7 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { max_rows: 512, kv_bytes: None }
+        Self { max_branches: EngineConfig::default().max_branches, kv_bytes: None }
     }
 }
 
@@ -118,7 +118,7 @@ impl Budget {
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
     pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
         let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
-        EngineConfig { max_rows: self.max_rows, planner, pool_bytes, ..EngineConfig::default() }
+        EngineConfig { max_branches: self.max_branches, planner, pool_bytes, ..EngineConfig::default() }
     }
 }
 

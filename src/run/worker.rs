@@ -22,9 +22,9 @@ use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
-pub fn in_flight(prepared: &Prepared, max_rows: usize) -> usize {
+pub fn in_flight(prepared: &Prepared, max_branches: usize) -> usize {
     let samples = prepared.task.method.samples() as usize;
-    (max_rows.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
+    (max_branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
 /// Threads that wait cost memory for their stacks, nothing else.
@@ -67,7 +67,7 @@ pub fn work(
         journal,
     };
     std::thread::scope(|threads| {
-        for _ in 0..in_flight(prepared, options.budget.max_rows) {
+        for _ in 0..in_flight(prepared, options.budget.max_branches) {
             threads.spawn(|| shared.take_items());
         }
     });
