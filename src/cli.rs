@@ -75,9 +75,9 @@ pub struct RunArgs {
 /// Budgets of the engine.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct EngineArgs {
-    /// Most rows (query tokens) of one step
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub max_rows: usize,
+    /// Branches that grow at once, a row each in every step; changes speed and memory, never results
+    #[arg(long, value_name = "N", default_value_t = Budget::default().max_branches)]
+    pub max_branches: usize,
     /// Memory for keys and values in MiB (default: half of what is free)
     #[arg(long, value_name = "MIB")]
     pub kv_memory: Option<usize>,
@@ -177,7 +177,7 @@ impl From<RunArgs> for RunOptions {
 
 impl From<EngineArgs> for Budget {
     fn from(args: EngineArgs) -> Self {
-        Self { max_rows: args.max_rows, kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)) }
+        Self { max_branches: args.max_branches, kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)) }
     }
 }
 

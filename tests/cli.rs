@@ -143,7 +143,7 @@ fn plans_and_budgets_change_no_sample_and_more_samples_keep_the_first() {
     for plan in ["flat", "single", "tree"] {
         assert_eq!(drawn(plan, &["--plan", plan]), reference, "--plan {plan}");
     }
-    assert_eq!(drawn("narrow", &["--max-rows", "2", "--threads", "1"]), reference);
+    assert_eq!(drawn("narrow", &["--max-branches", "2", "--threads", "1"]), reference);
     let more = drawn("more", &["--samples", "5"]);
     let first: Vec<_> = more.iter().filter(|(_, index, _)| *index < 3).cloned().collect();
     assert_eq!(first, reference);
@@ -265,7 +265,7 @@ fn a_wrong_option_is_one_sentence() {
     fails(&run_into(&task, &out, &["--samples", "0"]), &["samples", "0"]);
     fails(&run_into(&task, &out, &["--set", "sampling.top_q=1"]), &["top_q", "command line", "top_p"]);
     fails(&run_into(&task, &out, &["--model", "no/such/model"]), &["no/such/model"]);
-    fails(&run_into(&task, &out, &["--max-rows", "0"]), &["max_rows", "0"]);
+    fails(&run_into(&task, &out, &["--max-branches", "0"]), &["max_branches", "0"]);
     fails(&run_into(&task, &out, &["--kv-memory", "0"]), &["--kv-memory", "0"]);
     fails(&run_into(&task, &out, &["--limit", "0"]), &["--limit", "0"]);
     fails(&run_into(&task, &out, &["--samples", "400000000"]), &["task.json", "self_consistency.samples", "1,000,000"]);
@@ -343,7 +343,7 @@ fn equal_runs_leave_equal_files() {
         assert!(ran.status.success(), "{}", stderr(&ran));
         ["samples.jsonl", "items.jsonl"].map(|file| fs::read_to_string(out.join(file)).expect("written"))
     };
-    assert_eq!(files("one", &[]), files("two", &["--max-rows", "3", "--plan", "flat"]));
+    assert_eq!(files("one", &[]), files("two", &["--max-branches", "3", "--plan", "flat"]));
 }
 
 #[test]

@@ -42,7 +42,7 @@ use crate::tokenizer::Tokenizer;
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
-    pub max_rows: usize,
+    pub max_branches: usize,
     /// Rows of prompts and given tokens that a step computes beside them, at most.
     pub chunk: usize,
     pub planner: Planner,
@@ -55,7 +55,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
-            max_rows: 256,
+            max_branches: 512,
             chunk: 256,
             planner: Planner::default(),
             pool_bytes: 1 << 30,
@@ -87,7 +87,7 @@ impl<B: Backend> Engine<B> {
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
-        for (what, value) in [("max_rows", config.max_rows), ("chunk", config.chunk)] {
+        for (what, value) in [("max_branches", config.max_branches), ("chunk", config.chunk)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
@@ -145,7 +145,7 @@ impl<B: Backend> Engine<B> {
 
     fn schedule(&mut self) -> Schedule {
         let began = Instant::now();
-        let budget = Budget { branches: self.config.max_rows, chunk: self.config.chunk };
+        let budget = Budget { max_branches: self.config.max_branches, chunk: self.config.chunk };
         let schedule = self.scheduler.next_rows(&mut self.branches, &mut self.cache, budget);
         self.metrics.seconds_scheduling += began.elapsed().as_secs_f64();
         schedule

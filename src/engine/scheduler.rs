@@ -55,8 +55,8 @@ pub(super) struct Schedule {
 /// What a step may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Branches that run at once.
-    pub branches: usize,
+    /// Branches that grow at once.
+    pub max_branches: usize,
     /// Rows of prompts and given tokens.
     pub chunk: usize,
 }
@@ -128,7 +128,7 @@ impl Scheduler {
 
     /// Starts branches in their order, as long as each running one could get another page.
     fn let_in(&mut self, branches: &mut Branches, cache: &mut Cache, budget: Budget) {
-        while self.running.len() < budget.branches
+        while self.running.len() < budget.max_branches
             && let Some(&id) = self.waiting.front()
         {
             let reserve = self.running.len();

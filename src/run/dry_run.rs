@@ -12,13 +12,13 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let in_flight = worker::in_flight(prepared, options.budget.max_rows);
+    let in_flight = worker::in_flight(prepared, options.budget.max_branches);
     let kv_bytes = config.kv_bytes_per_token(prepared.facts.dtype);
     let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
     let own = prepared.own_tokens().min(config.context - longest);
     let at_once = prepared.distinct_tokens() + in_flight * samples * own;
-    let useful = useful_bytes(prepared, options.budget.max_rows);
+    let useful = useful_bytes(prepared, options.budget.max_branches);
     let pool = options.budget.engine_config(options.plan.unwrap_or_default(), useful).pool_bytes;
 
     let mut page = String::new();

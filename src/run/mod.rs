@@ -52,7 +52,7 @@ pub struct RunOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Most rows of one step.
-    pub max_rows: usize,
+    pub max_branches: usize,
     /// Bytes for keys and values; `None`: half of the free memory.
     pub kv_bytes: Option<usize>,
 }
@@ -103,7 +103,7 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
     let mut backend = Cpu::new();
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
-    let useful = useful_bytes(prepared, options.budget.max_rows);
+    let useful = useful_bytes(prepared, options.budget.max_branches);
     let config = options.budget.engine_config(options.plan.unwrap_or_default(), useful);
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
@@ -112,8 +112,8 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
 }
 
 /// The most KV bytes that the job can make use of.
-fn useful_bytes(prepared: &Prepared, max_rows: usize) -> usize {
-    let tokens = prepared.most_kv_tokens(worker::in_flight(prepared, max_rows), Cpu::PAGE_TOKENS as usize);
+fn useful_bytes(prepared: &Prepared, max_branches: usize) -> usize {
+    let tokens = prepared.most_kv_tokens(worker::in_flight(prepared, max_branches), Cpu::PAGE_TOKENS as usize);
     tokens.saturating_mul(prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype))
 }
 
@@ -134,7 +134,7 @@ pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { max_rows: 512, kv_bytes: None }
+        Self { max_branches: EngineConfig::default().max_branches, kv_bytes: None }
     }
 }
 
@@ -150,7 +150,7 @@ impl Budget {
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
     pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
         let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
-        EngineConfig { max_rows: self.max_rows, planner, pool_bytes, ..EngineConfig::default() }
+        EngineConfig { max_branches: self.max_branches, planner, pool_bytes, ..EngineConfig::default() }
     }
 }
 

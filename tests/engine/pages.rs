@@ -25,7 +25,7 @@ fn a_prompt_is_computed_once_and_its_last_row_serves_all_forks() {
 
 #[test]
 fn what_was_drawn_is_no_prompt_and_what_never_ran_saves_nothing() {
-    let engine = engine(EngineConfig { max_rows: 1, ..roomy() });
+    let engine = engine(EngineConfig { max_branches: 1, ..roomy() });
     let root = engine.root(prompt(1, 50)).unwrap();
     let logical = || engine.metrics().unwrap().prompt_tokens_logical;
     finish(&engine, draw(root, key("item", 0), params(), length(10)));

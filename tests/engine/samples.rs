@@ -35,9 +35,9 @@ fn the_same_draws_whatever_the_rows_chunk_and_planner() {
         for planner in Planner::ALL {
             assert_eq!(run(shape, EngineConfig { planner, ..roomy() }, 4), expected, "{planner:?}");
         }
-        for (max_rows, chunk) in [(1, 1), (1, 64), (3, 7), (5, 256), (256, 1), (256, 19)] {
-            let config = EngineConfig { max_rows, chunk, ..roomy() };
-            assert_eq!(run(shape, config, 4), expected, "{max_rows} rows, chunks of {chunk}");
+        for (max_branches, chunk) in [(1, 1), (1, 64), (3, 7), (5, 256), (256, 1), (256, 19)] {
+            let config = EngineConfig { max_branches, chunk, ..roomy() };
+            assert_eq!(run(shape, config, 4), expected, "{max_branches} branches, chunks of {chunk}");
         }
     }
 }

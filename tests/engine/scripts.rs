@@ -61,8 +61,8 @@ fn a_search_tells_the_same_story_in_a_corner() {
     for seed in 0..12 {
         let expected = story(&engine(EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
         let corners = [
-            EngineConfig { chunk: 5, max_rows: 3, ..pages(14) },
-            EngineConfig { chunk: 64, max_rows: 9, planner: Planner::Tree, ..pages(30) },
+            EngineConfig { chunk: 5, max_branches: 3, ..pages(14) },
+            EngineConfig { chunk: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
             EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
         ];
         for corner in corners {
@@ -76,7 +76,7 @@ fn a_search_tells_the_same_story_in_a_corner() {
 #[test]
 fn searches_on_many_threads_do_not_see_each_other() {
     let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed)).collect();
-    let shared = engine(EngineConfig { chunk: 16, max_rows: 12, ..pages(40) });
+    let shared = engine(EngineConfig { chunk: 16, max_branches: 12, ..pages(40) });
     let told: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (20..26)
             .map(|seed| {
