@@ -333,6 +333,37 @@ fn printing_can_fail() {
     }
 }
 
+/// A disk that fills up, as a limit on the size of a file: the error is the first one, the page is printed all the same.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_and_what_fitted_is_summed_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["method"]["self_consistency"]["samples"] = json!(200));
+    let out = folder.path().join("out");
+    let ran = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 12; exec \"$0\" run \"$1\" --out \"$2\""])
+        .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+        .output()
+        .expect("sh is there");
+    fails(&ran, &["samples.jsonl", "write a line"]);
+    assert!(stdout(&ran).contains("stopped early"), "{}", stdout(&ran));
+    assert!(!lines(&out.join("samples.jsonl")).is_empty());
+    for entry in fs::read_dir(&out).expect("readable") {
+        let name = entry.expect("an entry").file_name();
+        assert!(!name.to_string_lossy().ends_with(".partial"), "{name:?}");
+    }
+}
+
+#[test]
+fn a_verbose_run_says_each_step() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = run_into(&task_in(folder.path(), |_| {}), &folder.path().join("out"), &["-v"]);
+    assert!(ran.status.success());
+    for part in ["prepared 2 prompts", "loaded ", "item `a`", "item `b`"] {
+        assert!(stderr(&ran).contains(part), "`{part}` is missing: {}", stderr(&ran));
+    }
+}
+
 #[test]
 fn equal_runs_leave_equal_files() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -353,7 +384,9 @@ fn what_a_summary_cannot_know_it_leaves_out() {
         let task = task_in(folder.path(), |task| {
             task["method"] = method.clone();
             task["answer"] = json!({"regex": "([a-zA-Z])", "take": "first", "normalise": "text"});
-            task["sampling"]["max_tokens"] = json!(120);
+            // Lengths as far apart as the places of a digit.
+            task["sampling"] =
+                json!({"temperature": 1.2, "max_tokens": 600, "stop": ["9"], "ignore_eos": true, "seed": 5});
         });
         let ran = run_into(&task, &folder.path().join(name), &[]);
         assert!(ran.status.success(), "{}", stderr(&ran));

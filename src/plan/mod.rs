@@ -131,3 +131,17 @@ impl fmt::Display for Planner {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planner_has_one_word_everywhere() {
+        for planner in Planner::ALL {
+            let word = planner.to_string();
+            assert_eq!(<Planner as clap::ValueEnum>::from_str(&word, false), Ok(planner));
+            assert_eq!(serde_json::to_value(planner).expect("a word"), word);
+        }
+    }
+}
