@@ -44,7 +44,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;
             }
-            out::line(format_args!("next: edit them, then `offshoot run {}.json --dry-run`", args.name))?;
+            out::line(format_args!("next: edit them, then `offshoot run {}.json --model DIR --dry-run`", args.name))?;
         }
     }
     Ok(ExitCode::SUCCESS)

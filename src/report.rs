@@ -84,7 +84,7 @@ impl Display for Summary {
         page.line("task", format!("{}, {}", self.task, self.method))?;
         page.line("model", format!("{} on {}", self.model, self.device))?;
         let cut = match self.items < self.items_asked {
-            true => format!(" of {} (stopped early)", self.items_asked),
+            true => format!(" of {} (stopped early; samples of the others are on disk only)", self.items_asked),
             false => String::new(),
         };
         let cancelled = match self.cancelled {

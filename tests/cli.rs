@@ -429,6 +429,22 @@ fn a_broken_model_is_one_sentence() {
     change("tokenizer.json", &cut, &["tokenizer.json"]);
 }
 
+/// Weights that are no numbers: the run stops at the first logits, and says what it met.
+#[test]
+fn weights_that_are_no_numbers_are_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The last bytes of the file belong to its last tensor: bf16 NaN is 0x7fc0.
+    let poison = |mut bytes: Vec<u8>| {
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&[0xc0, 0x7f, 0xc0, 0x7f]);
+        bytes
+    };
+    let model = broken_model(folder.path(), "model.safetensors", poison);
+    let task = task_in(folder.path(), |_| {});
+    let ran = run_into(&task, &folder.path().join("out"), &["--model", &model]);
+    fails(&ran, &["logits", "NaN"]);
+}
+
 /// Ctrl-C: what is finished stays, in whole lines; the exit code says so.
 #[cfg(unix)]
 #[test]

@@ -14,10 +14,11 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
+use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
-use crate::run::{Budget, in_bytes};
+use crate::run::{Budget, fits, in_bytes};
 
 use super::machine::MachineRates;
 use super::tables::print_json;
@@ -120,11 +121,14 @@ fn measure(options: &DecodeOptions, plan: Planner, case: DecodeCase, machine: Ma
 
 fn load(options: &DecodeOptions, backend: &mut Cpu) -> Result<Decoder<Cpu>> {
     if !options.random_weights {
-        return Decoder::load(backend, &ModelFolder::open(&options.config)?);
+        let folder = ModelFolder::open(&options.config)?;
+        fits(&folder.config, facts(&folder)?.dtype)?;
+        return Decoder::load(backend, &folder);
     }
     let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
     let config = ModelConfig::from_file(file)?;
     let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
+    fits(&config, dtype)?;
     Decoder::random(backend, config, dtype, 1)
 }
 

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Work};
 use crate::engine::request::{Event, FinishReason};
 use crate::engine::scheduler::Schedule;
+use crate::error::Error;
 use crate::ids::TokenId;
 
 impl<B: Backend> Engine<B> {
@@ -18,6 +19,11 @@ impl<B: Backend> Engine<B> {
         for (ask, drawn) in schedule.asks.iter().zip(drawn) {
             let branch = self.branches.get_mut(&ask.branch).expect("branches change only between steps");
             self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
+            if drawn.logprob.is_nan() {
+                branch.fail(Error::value("the model's logits", "numbers", "NaN: its weights hold NaN or infinities"));
+                self.scheduler.remove(ask.branch);
+                continue;
+            }
             let finished = match branch.work {
                 Work::Draw(_) => {
                     self.metrics.tokens_sampled += 1;

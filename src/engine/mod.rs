@@ -55,7 +55,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
-            max_branches: 512,
+            max_branches: 128,
             chunk: 256,
             planner: Planner::default(),
             pool_bytes: 1 << 30,

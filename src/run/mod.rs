@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
+use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, fresh_folder};
-use crate::model::{Decoder, ModelFolder};
+use crate::model::check::facts;
+use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
-use crate::report::Summary;
+use crate::report::{Summary, bytes};
 use crate::tokenizer::Tokenizer;
 
 pub use prepare::{ItemPrompt, Prepared};
@@ -51,7 +52,7 @@ pub struct RunOptions {
 /// The engine's budgets.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Most rows of one step.
+    /// Branches that grow at once.
     pub max_branches: usize,
     /// Bytes for keys and values; `None`: half of the free memory.
     pub kv_bytes: Option<usize>,
@@ -93,6 +94,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
     let mut backend = Cpu::new();
+    fits(&folder.config, facts(&folder)?.dtype)?;
     let decoder = Decoder::load(&mut backend, &folder)?;
     let config = Budget::default().engine_config(Planner::default(), usize::MAX);
     Ok((Engine::start(backend, decoder, Some(tokenizer.clone()), config)?, tokenizer))
@@ -102,6 +104,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
 pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
     let mut backend = Cpu::new();
+    fits(&prepared.folder.config, prepared.facts.dtype)?;
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let useful = useful_bytes(prepared, options.budget.max_branches);
     let config = options.budget.engine_config(options.plan.unwrap_or_default(), useful);
@@ -152,6 +155,16 @@ impl Budget {
         let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
         EngineConfig { max_branches: self.max_branches, planner, pool_bytes, ..EngineConfig::default() }
     }
+}
+
+/// Whether a model's weights fit into the memory that is free.
+pub fn fits(config: &ModelConfig, dtype: Dtype) -> Result<()> {
+    let (weights, free) = (config.weight_bytes(dtype), free_memory());
+    if weights > free {
+        let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
+        return Err(Error::value("free memory", expected, bytes(free as u64)));
+    }
+    Ok(())
 }
 
 /// Bytes of memory that this program can still take: of the machine, and of its control group (a container) where that has less.
