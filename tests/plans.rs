@@ -5,7 +5,7 @@ mod common;
 use common::dice::Dice;
 use common::forests::{Shape, grow};
 use offshoot::ids::PageId;
-use offshoot::kv::{Forest, ForestSegment, StepRow};
+use offshoot::kv::{Forest, ForestSegment};
 use offshoot::plan::{AttentionPlan, PlanFault, PlanHints, Planner};
 
 /// Llama-3-8B's heads.
