@@ -19,8 +19,12 @@ impl<B: Backend> Engine<B> {
         for (ask, drawn) in schedule.asks.iter().zip(drawn) {
             let branch = self.branches.get_mut(&ask.branch).expect("branches change only between steps");
             self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
-            if drawn.logprob.is_nan() {
-                branch.fail(Error::value("the model's logits", "numbers", "NaN: its weights hold NaN or infinities"));
+            if !drawn.logprob.is_finite() {
+                branch.fail(Error::value(
+                    "the model's logits",
+                    "finite numbers",
+                    "NaN or infinity, as its weights hold",
+                ));
                 self.scheduler.remove(ask.branch);
                 continue;
             }
