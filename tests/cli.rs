@@ -427,6 +427,7 @@ fn a_broken_model_is_one_sentence() {
     change("config.json", &widen, &["model.safetensors", &width, &wider]);
     change("config.json", &cut, &["config.json", "JSON"]);
     change("tokenizer.json", &cut, &["tokenizer.json"]);
+    change("tokenizer.json", &replace("\"7\":", "\"seven\":"), &["model", "no token for '7'"]);
 }
 
 /// Weights that are no numbers: the run stops at the first logits, and says what it met.

@@ -113,8 +113,15 @@ impl Tokenizer {
     }
 
     /// The tokens of the levels' concatenation, and where in them each level ends.
+    ///
+    /// Errors: a character that no token stands for, which transformers would leave out without a word.
     pub fn encode_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
-        let encoding = self.inner.encode(levels.concat(), self.post_process(special)).map_err(|e| self.fault(e))?;
+        let text = levels.concat();
+        let encoding = self.inner.encode(text.as_str(), self.post_process(special)).map_err(|e| self.fault(e))?;
+        if let Some(lost) = first_lost(&text, encoding.get_offsets()) {
+            let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
+            return Err(Error::format(&self.folder, what));
+        }
         let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
         let ahead = self.put_around(special, &mut tokens);
         let mut text_end = 0;
@@ -198,4 +205,17 @@ impl Tokenizer {
     pub fn chat_with(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         self.templates.render(&self.folder, messages, options)
     }
+}
+
+/// The first character, white space aside, that lies in none of the tokens' byte ranges.
+fn first_lost(text: &str, offsets: &[(usize, usize)]) -> Option<char> {
+    let mut covered = 0;
+    for &(start, end) in offsets.iter().chain([&(text.len(), text.len())]) {
+        let gap = text.get(covered..start).unwrap_or_default();
+        if let Some(lost) = gap.chars().find(|c| !c.is_whitespace()) {
+            return Some(lost);
+        }
+        covered = covered.max(end);
+    }
+    None
 }
