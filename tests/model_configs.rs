@@ -4,7 +4,6 @@
 #[path = "common/shared.rs"]
 mod shared;
 
-use std::path::{Path, PathBuf};
 
 use offshoot::backend::Dtype;
 use offshoot::ids::TokenId;
