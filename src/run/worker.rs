@@ -184,7 +184,7 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         repetition_penalty: sampling.repetition_penalty,
         frequency_penalty: sampling.frequency_penalty,
         presence_penalty: sampling.presence_penalty,
-        logit_bias: Vec::new(),
+        logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
         top_logprobs: sampling.logprobs.unwrap_or(0) as usize,
     };
     let stop = Stop {
@@ -210,6 +210,7 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
     json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
+        "reference": prompt.item.reference(),
         "prediction": outcome.prediction,
         "correct": outcome.correct,
         "chosen": outcome.chosen,
