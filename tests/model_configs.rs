@@ -4,7 +4,6 @@
 #[path = "common/shared.rs"]
 mod shared;
 
-
 use offshoot::backend::Dtype;
 use offshoot::ids::TokenId;
 use offshoot::model::config::{Family, Mlp, Norm, RopeScaling};
