@@ -15,7 +15,7 @@
 //! 3  backend                            the ops, defined once in prose, in clear loops, and fast
 //! 2  plan                               Forest -> AttentionPlan (integers only)
 //! 1  kv (integers only) | task, tokenizer (text only)
-//! 0  ids, error, out
+//! 0  ids, error, out, mix
 //! ```
 //!
 //! # The way of the data
@@ -60,6 +60,7 @@ pub mod error;
 pub mod ids;
 pub mod journal;
 pub mod kv;
+mod mix;
 pub mod model;
 pub mod out;
 pub mod plan;

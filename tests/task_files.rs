@@ -5,7 +5,7 @@
 mod shared;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use offshoot::task::{Answer, BestBy, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally};
 use offshoot::tokenizer::Message;
@@ -97,7 +97,8 @@ fn the_example_of_the_design() {
             "items": {"path": "gsm8k.jsonl", "id": "task_id"},
             "prompt": {"shared": {"file": "fewshot.txt"}, "item": "Question: {{question}}\nAnswer:"},
             "method": {"self_consistency": {"samples": 40, "stop_when_decided": true}},
-            "sampling": {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256, "stop": ["Question:"], "seed": 1},
+            "sampling": {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256, "stop": ["Question:"], "seed": 1,
+                         "logit_bias": {"13": -100, "7": 0.5}},
             "answer": {"regex": "#### (-?[0-9.,]+)", "normalise": "number"},
             "grade": {"exact": {"field": "answer", "regex": "#### (-?[0-9.,]+)"}},
         }))
@@ -105,11 +106,18 @@ fn the_example_of_the_design() {
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
     assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop_when_decided: true });
-    let expected =
-        Sampling { temperature: 0.7, top_p: 0.95, stop: vec!["Question:".into()], seed: 1, ..Sampling::default() };
+    let expected = Sampling {
+        temperature: 0.7,
+        top_p: 0.95,
+        stop: vec!["Question:".into()],
+        seed: 1,
+        logit_bias: vec![(13, -100.0), (7, 0.5)],
+        ..Sampling::default()
+    };
     assert_eq!(task.sampling, expected);
     let items = task.items(None).unwrap();
     assert_eq!((items[0].id.as_str(), items[0].index), ("7", 0));
+    assert_eq!(items[0].reference().as_deref(), Some("1000"));
     assert_eq!(levels(&task, &items[0]), ["Question: a\nAnswer: b {{verbatim}}\n\n", "Question: How many?\nAnswer:"]);
     let answer = task.answer("500 + 500\n#### 1000.0\n").unwrap();
     assert_eq!(answer, Answer { value: "1000".into(), found: "1000.0".into() });
@@ -150,11 +158,12 @@ fn wrong_types_and_ranges_are_named() {
         let field = format!("`sampling.{key}`");
         refused(&with("sampling", settings.into()), &[&[field.as_str()], parts].concat());
     };
-    sampling("temperature", json!("hot"), &["a number of at least 0", "\"hot\""]);
+    sampling("temperature", json!("hot"), &["a 32-bit number of at least 0", "\"hot\""]);
     sampling("temperature", json!(-0.1), &["-0.1"]);
     sampling("top_p", json!(0), &["above 0, at most 1"]);
     sampling("top_p", json!(1.5), &["1.5"]);
-    sampling("min_p", json!(1), &["below 1"]);
+    sampling("temperature", json!(1e39), &["a 32-bit number of at least 0", "1e39"]);
+    sampling("min_p", json!(1.1), &["from 0 to 1", "1.1"]);
     sampling("top_k", json!(0), &["at least 1"]);
     sampling("max_tokens", json!(0), &["at least 1"]);
     sampling("max_tokens", json!(1u64 << 40), &["at most 4294967295"]);
@@ -163,7 +172,12 @@ fn wrong_types_and_ranges_are_named() {
     sampling("stop", json!([""]), &["not empty"]);
     sampling("stop_token_ids", json!(["x"]), &["a list of token ids"]);
     sampling("repetition_penalty", json!(0), &["above 0"]);
-    sampling("frequency_penalty", json!(3), &["from -2 to 2"]);
+    sampling("repetition_penalty", json!(1e-60), &["above 0", "1e-60"]);
+    sampling("frequency_penalty", json!(-1e39), &["a 32-bit number", "-1e39"]);
+    sampling("presence_penalty", json!("much"), &["a 32-bit number", "\"much\""]);
+    for bias in [json!([1]), json!({"x": 1}), json!({"1": "x"}), json!({"1": 1e39})] {
+        sampling("logit_bias", bias, &["an object of 32-bit numbers by token id"]);
+    }
     sampling("logprobs", json!(21), &["at most 20"]);
     sampling("ignore_eos", json!("yes"), &["true or false"]);
     sampling("seed", json!(-1), &["whole number"]);

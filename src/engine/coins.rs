@@ -7,8 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// 2^64 divided by the golden ratio, odd: SplitMix64's increment.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::mix::{GOLDEN, fnv1a, mix};
 
 /// What a fork is made for. Each kind counts its ordinals for itself, so that asking for more values moves no sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,16 +43,6 @@ impl CoinKey {
         // The 53 leading bits are what an f64 in [0, 1) holds exactly.
         (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         repetition_penalty: sampling.repetition_penalty,
         frequency_penalty: sampling.frequency_penalty,
         presence_penalty: sampling.presence_penalty,
-        logit_bias: Vec::new(),
+        logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
     };
     let stop = Stop {

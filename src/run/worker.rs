@@ -242,6 +242,7 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
     json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
+        "reference": prompt.item.reference(),
         "prediction": outcome.prediction,
         "correct": outcome.correct,
         "chosen": outcome.chosen,

@@ -162,25 +162,33 @@ impl ItemFields<'_> {
 }
 
 impl Reference {
+    /// What would be right, for a reader.
+    pub fn shown(&self) -> String {
+        match self {
+            Reference::Exact { values, .. } | Reference::Number { values, .. } | Reference::Contains { values, .. } => {
+                values.join(" | ")
+            }
+            Reference::Pattern(regex) => regex.to_string(),
+        }
+    }
+
     /// `text` is the whole sample, `answer` what it answers (`None`: it gives no answer, which is wrong where answers count).
     pub fn judge(&self, text: &str, answer: Option<&str>) -> Verdict {
-        match self {
+        let correct = match self {
             Reference::Exact { values, normalise } => {
-                let given = answer.and_then(|a| normalise.apply(a));
-                Verdict { correct: given.is_some_and(|g| values.contains(&g)), reference: values.join(" | ") }
+                answer.and_then(|a| normalise.apply(a)).is_some_and(|given| values.contains(&given))
             }
-            Reference::Number { values, tolerance } => {
-                let given = answer.and_then(|a| Normalise::Number.apply(a));
-                let right = |g: String| values.iter().any(|v| near(v, &g, *tolerance));
-                Verdict { correct: given.is_some_and(right), reference: values.join(" | ") }
-            }
-            Reference::Pattern(regex) => Verdict { correct: regex.is_match(text), reference: regex.to_string() },
+            Reference::Number { values, tolerance } => answer
+                .and_then(|a| Normalise::Number.apply(a))
+                .is_some_and(|given| values.iter().any(|v| near(v, &given, *tolerance))),
+            Reference::Pattern(regex) => regex.is_match(text),
             Reference::Contains { values, ignore_case } => {
                 let fold = |s: &str| if *ignore_case { s.to_lowercase() } else { s.to_string() };
                 let text = fold(text);
-                Verdict { correct: values.iter().any(|v| text.contains(&fold(v))), reference: values.join(" | ") }
+                values.iter().any(|v| text.contains(&fold(v)))
             }
-        }
+        };
+        Verdict { correct, reference: self.shown() }
     }
 }
 

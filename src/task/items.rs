@@ -23,6 +23,13 @@ pub struct Item {
     pub(super) reference: Option<Reference>,
 }
 
+impl Item {
+    /// What would be right, for the reader of the results. `None`: the task does not say.
+    pub fn reference(&self) -> Option<String> {
+        self.reference.as_ref().map(Reference::shown)
+    }
+}
+
 /// The task file's key `items`.
 #[derive(Debug)]
 pub(super) struct ItemSource {

@@ -93,12 +93,14 @@ pub struct Sampling {
     pub top_k: Option<u32>,
     /// In (0, 1]; 1 keeps every token.
     pub top_p: f32,
-    /// In [0, 1); 0 keeps every token.
+    /// In [0, 1]; 0 keeps every token, 1 those as probable as the best.
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens that have occurred; 1 does nothing.
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
+    /// Token ids and what is added to their logits; in the file an object, `{"13": -100}`.
+    pub logit_bias: Vec<(u32, f32)>,
     pub max_tokens: u32,
     /// No end of text and no stop before that many tokens.
     pub min_tokens: u32,
@@ -124,6 +126,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
+            logit_bias: Vec::new(),
             max_tokens: 256,
             min_tokens: 0,
             stop: Vec::new(),
@@ -136,7 +139,7 @@ impl Default for Sampling {
     }
 }
 
-const SAMPLING_KEYS: [&str; 15] = [
+const SAMPLING_KEYS: [&str; 16] = [
     "temperature",
     "top_k",
     "top_p",
@@ -144,6 +147,7 @@ const SAMPLING_KEYS: [&str; 15] = [
     "repetition_penalty",
     "frequency_penalty",
     "presence_penalty",
+    "logit_bias",
     "max_tokens",
     "min_tokens",
     "stop",
@@ -162,18 +166,21 @@ impl Sampling {
         let default = Sampling::default();
         let Some(value) = value else { return Ok(default) };
         let s = Section::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
-        let real = |key, expected, ok: &dyn Fn(f64) -> bool, default| {
+        // Checked as the 32 bits that are sampled with: 1e39 is none of them, 1e-60 is 0. The engine's ranges.
+        let real = |key, expected, ok: &dyn Fn(f32) -> bool, default| {
+            let ok = |x: f64| (x as f32).is_finite() && ok(x as f32);
             s.real(key, expected, ok).map(|x| x.map_or(default, |x| x as f32))
         };
-        let penalty = |x: f64| (-2.0..=2.0).contains(&x);
+        let any = |_| true;
         let sampling = Sampling {
-            temperature: real("temperature", "a number of at least 0", &|x| x >= 0.0, default.temperature)?,
+            temperature: real("temperature", "a 32-bit number of at least 0", &|x| x >= 0.0, default.temperature)?,
             top_k: s.count("top_k", 1)?,
             top_p: real("top_p", "a number above 0, at most 1", &|x| x > 0.0 && x <= 1.0, default.top_p)?,
-            min_p: real("min_p", "a number of at least 0, below 1", &|x| (0.0..1.0).contains(&x), default.min_p)?,
-            repetition_penalty: real("repetition_penalty", "a number above 0", &|x| x > 0.0, 1.0)?,
-            frequency_penalty: real("frequency_penalty", "a number from -2 to 2", &penalty, 0.0)?,
-            presence_penalty: real("presence_penalty", "a number from -2 to 2", &penalty, 0.0)?,
+            min_p: real("min_p", "a number from 0 to 1", &|x| (0.0..=1.0).contains(&x), default.min_p)?,
+            repetition_penalty: real("repetition_penalty", "a 32-bit number above 0", &|x| x > 0.0, 1.0)?,
+            frequency_penalty: real("frequency_penalty", "a 32-bit number", &any, 0.0)?,
+            presence_penalty: real("presence_penalty", "a 32-bit number", &any, 0.0)?,
+            logit_bias: logit_bias(&s)?,
             max_tokens: s.count("max_tokens", 1)?.unwrap_or(default.max_tokens),
             min_tokens: s.count("min_tokens", 0)?.unwrap_or(0),
             stop: s.texts("stop")?,
@@ -201,4 +208,16 @@ fn token_ids(section: &Section, key: &str) -> Result<Vec<u32>> {
     let Some(value) = section.get(key) else { return Ok(Vec::new()) };
     let list = value.as_array().ok_or_else(wrong)?;
     list.iter().map(|v| v.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong)).collect()
+}
+
+/// The biases in the file's order.
+fn logit_bias(section: &Section) -> Result<Vec<(u32, f32)>> {
+    let wrong = || section.wrong("logit_bias", "an object of 32-bit numbers by token id");
+    let Some(value) = section.get("logit_bias") else { return Ok(Vec::new()) };
+    let biases = value.as_object().ok_or_else(wrong)?;
+    let read = |(token, bias): (&String, &Value)| {
+        let bias = bias.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
+        Some((token.parse().ok()?, bias?))
+    };
+    biases.iter().map(|pair| read(pair).ok_or_else(wrong)).collect()
 }

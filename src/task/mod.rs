@@ -149,11 +149,6 @@ impl Task {
         self.answer.is_some()
     }
 
-    /// Whether the task says what is right.
-    pub fn is_graded(&self) -> bool {
-        self.grade.is_some()
-    }
-
     /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to find
     /// answers, its whole text is taken for one. `None`: the task does not say what is right.
     pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<Verdict> {

@@ -1,6 +1,8 @@
 //! What samples add up to: votes, pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; what is
 //! counted is left to the search and the report.
 
+use crate::mix::{GOLDEN, mix};
+
 /// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all subsets of
 /// size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or more than were drawn.
 pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
@@ -48,11 +50,6 @@ impl Tally {
     /// The answers and their votes, in the order in which they arrived first.
     pub fn votes(&self) -> &[Votes] {
         &self.votes
-    }
-
-    /// Samples without an answer; they don't vote.
-    pub fn silent(&self) -> u32 {
-        self.silent
     }
 
     /// The answer with most votes; of equals the one whose first sample has the smallest index.
@@ -206,13 +203,10 @@ pub fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
     Some((means[RESAMPLES * 25 / 1000], means[RESAMPLES * 975 / 1000 - 1]))
 }
 
-/// A number below `n` from the high half of the next splitmix64 (Steele, Lea and Flood 2014).
+/// A number below `n` from the high half of the next number of SplitMix64.
 fn below(n: usize, state: &mut u64) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((u128::from(z ^ (z >> 31)) * n as u128) >> 64) as usize
+    *state = state.wrapping_add(GOLDEN);
+    ((u128::from(mix(*state)) * n as u128) >> 64) as usize
 }
 
 #[cfg(test)]

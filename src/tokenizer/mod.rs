@@ -167,12 +167,6 @@ impl Tokenizer {
         text
     }
 
-    /// The text of tokens with the special ones written out, for a reader.
-    pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
-        let bytes: Vec<u8> = tokens.iter().flat_map(|&token| self.pieces.shown(token)).copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
     /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: what comes is the text that decoding
     /// everything has more than decoding the context (transformers' `decode` of the new tokens alone would lose the first space of
     /// a sentencepiece model, and so an indent).

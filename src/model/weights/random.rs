@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use crate::backend::Dtype;
+use crate::mix::{GOLDEN, fnv1a, mix};
 
 use super::super::layout::TensorSpec;
 use super::Tensor;
@@ -23,7 +24,7 @@ impl RandomWeights {
             _ if spec.name.ends_with(".bias") => (0.0, 0.1),
             _ => (1.0, 0.1),
         };
-        let stream = mix(self.seed ^ hash(&spec.name));
+        let stream = mix((self.seed ^ fnv1a(spec.name.as_bytes())).wrapping_add(GOLDEN));
         let value = |i: usize| centre + reach * unit(stream.wrapping_add(i as u64));
         let width = self.dtype.bytes();
         let mut bytes = vec![0; spec.elements() * width];
@@ -44,18 +45,5 @@ impl RandomWeights {
 
 /// Uniform in [-1, 1), of the upper 24 bits.
 fn unit(counter: u64) -> f32 {
-    (mix(counter) >> 40) as f32 / (1 << 23) as f32 - 1.0
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood 2014) after one step of its counter.
-fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// FNV-1a: the same in every version of the compiler, so that a seed means the same weights for ever.
-fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    (mix(counter.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
