@@ -162,7 +162,7 @@ fn wrong_types_and_ranges_are_named() {
     sampling("temperature", json!(-0.1), &["-0.1"]);
     sampling("top_p", json!(0), &["above 0, at most 1"]);
     sampling("top_p", json!(1.5), &["1.5"]);
-    sampling("temperature", json!(1e39), &["a 32-bit number of at least 0", "1e39"]);
+    sampling("temperature", json!(1e39), &["a 32-bit number of at least 0", "1e+39"]);
     sampling("min_p", json!(1.1), &["from 0 to 1", "1.1"]);
     sampling("top_k", json!(0), &["at least 1"]);
     sampling("max_tokens", json!(0), &["at least 1"]);

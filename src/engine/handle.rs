@@ -133,6 +133,9 @@ impl EngineHandle {
     }
 
     fn send(&self, command: Command) -> Result<()> {
+        if self.epitaph.get().is_some() {
+            return Err(self.stopped());
+        }
         self.commands.send(command).map_err(|_| self.stopped())
     }
 
