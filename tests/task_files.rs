@@ -173,7 +173,7 @@ fn wrong_types_and_ranges_are_named() {
     sampling("stop_token_ids", json!(["x"]), &["a list of token ids"]);
     sampling("repetition_penalty", json!(0), &["above 0"]);
     sampling("repetition_penalty", json!(1e-60), &["above 0", "1e-60"]);
-    sampling("frequency_penalty", json!(-1e39), &["a 32-bit number", "-1e39"]);
+    sampling("frequency_penalty", json!(-1e39), &["a 32-bit number", "-1e+39"]);
     sampling("presence_penalty", json!("much"), &["a 32-bit number", "\"much\""]);
     for bias in [json!([1]), json!({"x": 1}), json!({"1": "x"}), json!({"1": 1e39})] {
         sampling("logit_bias", bias, &["an object of 32-bit numbers by token id"]);
