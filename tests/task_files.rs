@@ -374,12 +374,12 @@ fn a_prompt_that_lacks_a_field_names_item_and_field() {
     let e = error("{{question}} {{ hint }}");
     assert!(
         e.contains(
-            "t.json: `prompt.item`: expected fields `hint`, `question` in item `0`, found the fields `id`, `q`, `deep`"
+            "t.json: `prompt.item`: expected fields `hint`, `question` in item `x9`, found the fields `id`, `q`, `deep`"
         ),
         "{e}"
     );
     assert!(
-        error("{{ deep.b }}").contains("a template that item `0` fills, found undefined value"),
+        error("{{ deep.b }}").contains("a template that item `x9` fills, found undefined value"),
         "{}",
         error("{{ deep.b }}")
     );
@@ -546,4 +546,18 @@ fn a_new_task_works_as_it_is_written() {
     assert!(error.contains("my-task.jsonl: exists already"), "{error}");
     assert!(!files[0].exists(), "nothing is written where one of the files exists");
     assert!(scaffold::write(&folder, "../x").unwrap_err().to_string().contains("\"../x\""));
+}
+
+#[test]
+fn inline_items_are_named_by_their_id() {
+    let ids = |items: Value| -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("t.json");
+        let task = json!({"items": items, "prompt": "{{q}}", "method": {"sample": {"samples": 1}}});
+        std::fs::write(&path, task.to_string()).expect("writable");
+        let task = Task::load(&path, &Overrides::default()).expect("a sound task");
+        task.items(None).expect("sound items").into_iter().map(|item| item.id).collect()
+    };
+    assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"id": "a", "q": "y"}])), ["b", "a"]);
+    assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"q": "y"}])), ["0", "1"], "by number where one has none");
 }

@@ -61,7 +61,9 @@ impl ItemSource {
             }
             Some(Value::Array(list)) => {
                 let (path, from) = (source.path.clone(), From::Inline(list.clone()));
-                Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
+                let named = !list.is_empty() && list.iter().all(|item| item.get("id").is_some());
+                let id = named.then(|| "id".to_string());
+                Ok(ItemSource { path, from, id, questions: None, skip: 0, limit: None })
             }
             Some(object @ Value::Object(_)) => Self::read_object(source, object),
             other => Err(source.wrong("items", "a path, a list of items, or an object with `path`", other)),

@@ -15,7 +15,8 @@
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
 //! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}` |
 //!
-//! Items are JSON lines, a JSON list or CSV, gzipped or not. `questions` names a field that lists a document's questions: each
+//! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
+//! where all have one. `questions` names a field that lists a document's questions: each
 //! becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text as it stands; `item`,
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
