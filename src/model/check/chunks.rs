@@ -18,11 +18,13 @@ pub struct ChunkReport {
     pub tokens: usize,
     /// Logits whose bits differ, of all positions.
     pub different: usize,
+    /// Logits that are NaN or infinite.
+    pub not_finite: usize,
 }
 
 impl ChunkReport {
     pub fn passes(&self) -> bool {
-        self.different == 0
+        self.different == 0 && self.not_finite == 0
     }
 }
 
@@ -40,11 +42,19 @@ pub fn chunks<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: &[Tok
         left = rest;
     }
     let different = whole.iter().zip(&chunked).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-    Ok(ChunkReport { tokens: tokens.len(), different })
+    let not_finite = whole.iter().filter(|logit| !logit.is_finite()).count();
+    Ok(ChunkReport { tokens: tokens.len(), different, not_finite })
 }
 
 impl fmt::Display for ChunkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.not_finite > 0 {
+            return write!(
+                f,
+                "{} logits of {} tokens are not finite: the weights hold NaN or infinity",
+                self.not_finite, self.tokens
+            );
+        }
         match self.different {
             0 => write!(f, "{} tokens in one step and in chunks: the same bits", self.tokens),
             n => write!(f, "{} tokens in one step and in chunks: {n} logits differ", self.tokens),
