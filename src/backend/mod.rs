@@ -10,6 +10,7 @@
 //! *Batch invariance*: an op's result for a row depends on that row's inputs alone; see `plan` for attention.
 
 pub mod cpu;
+pub mod cuda;
 pub mod weights;
 
 use crate::error::Result;
