@@ -15,7 +15,6 @@
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
 pub mod cpu;
-pub mod cpu;
 pub mod cuda;
 mod step;
 pub mod weights;
@@ -187,8 +186,8 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing.
-    fn step(&mut self) -> Result<Self::Step>;
+    /// A step of nothing yet, for a model with these heads and so many words.
+    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Self::Step>;
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].
