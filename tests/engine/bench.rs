@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, SamplingParams, Stop,
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams,
+    Stop,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -90,7 +91,7 @@ pub fn roomy() -> EngineConfig {
 pub fn pages(pages: usize) -> EngineConfig {
     static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
     let page_bytes = PAGE_BYTES.get_or_init(|| Cpu::page_bytes(&decoder(Shape::Full).1.kv_shape(1)));
-    EngineConfig { pool_bytes: pages * page_bytes, ..EngineConfig::default() }
+    EngineConfig { pool: PoolSize::Bytes(pages * page_bytes), ..EngineConfig::default() }
 }
 
 /// `len` letters that differ with `salt`.
