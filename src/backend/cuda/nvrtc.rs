@@ -38,7 +38,8 @@ struct Api {
 
 impl Api {
     fn of(library: &Library) -> Result<Api, libloading::Error> {
-        // SAFETY: the names are NVRTC's and the signatures those of its header; the pointers are used while the library is open.
+        // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes
+        // the library, so the pointers stay good.
         unsafe {
             Ok(Api {
                 error_string: *library.get(b"nvrtcGetErrorString\0")?,
@@ -64,7 +65,6 @@ pub struct Nvrtc {
     version: CudaVersion,
     /// 80 for sm_80, rising.
     archs: Vec<c_int>,
-    _library: Library,
 }
 
 impl Nvrtc {
@@ -82,7 +82,9 @@ impl Nvrtc {
         status.map_err(|status| format!("{} does not answer: {}", path.display(), api.describe(status)))?;
         archs.sort_unstable();
         let version = CudaVersion { major: major.cast_unsigned(), minor: minor.cast_unsigned() };
-        Ok(Nvrtc { api, path: path.to_path_buf(), version, archs, _library: library })
+        // It stays open for the life of the process: `api` points into it, and it ends threads of its own only then.
+        std::mem::forget(library);
+        Ok(Nvrtc { api, path: path.to_path_buf(), version, archs })
     }
 
     pub fn version(&self) -> CudaVersion {
