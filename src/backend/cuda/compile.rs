@@ -33,6 +33,11 @@ impl Compiler {
         self.nvrtc.describe()
     }
 
+    /// An error, which says what NVRTC knows, when it cannot compile for `arch`.
+    pub fn knows(&self, arch: &str) -> Result<(), String> {
+        self.nvrtc.knows(arch)
+    }
+
     /// Machine code of `unit` for `arch` ("sm_90a").
     pub fn cubin(&self, unit: &Unit, arch: &str) -> Result<Cubin> {
         let options = options(unit, arch);

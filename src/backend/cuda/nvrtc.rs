@@ -104,7 +104,7 @@ impl Nvrtc {
         arch: &str,
         options: &[String],
     ) -> Result<Cubin, String> {
-        self.assert_knows(arch)?;
+        self.knows(arch)?;
         let program = OpenProgram::new(&self.api, source, headers)?;
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect::<Result<_, _>>()?;
         let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
@@ -118,13 +118,14 @@ impl Nvrtc {
         Ok(Cubin { bytes: program.text(self.api.cubin_size, self.api.cubin)?, log })
     }
 
-    fn assert_knows(&self, arch: &str) -> Result<(), String> {
+    /// An error, which says what it knows, when it cannot compile for `arch`.
+    pub fn knows(&self, arch: &str) -> Result<(), String> {
         let number: String = arch.chars().filter(char::is_ascii_digit).collect();
         if self.archs.iter().any(|known| known.to_string() == number) {
             return Ok(());
         }
-        let newest = self.archs.last().map(|arch| format!("sm_{arch}")).unwrap_or_default();
-        Err(format!("{} does not know {arch}; the newest that it knows is {newest}", self.describe()))
+        let known: Vec<String> = self.archs.iter().map(|arch| format!("sm_{arch}")).collect();
+        Err(format!("{} does not compile for {arch}, only for {}", self.describe(), known.join(", ")))
     }
 }
 
