@@ -9,7 +9,9 @@ use crate::out;
 
 /// Prints a line a kernel, unit and architecture.
 pub fn check(archs: &[String]) -> Result<ExitCode> {
-    let compiler = Compiler::open(None).map_err(|why| Error::NoDevice { device: "CUDA".into(), why })?;
+    let unusable = |why| Error::NoDevice { device: "CUDA".into(), why };
+    let compiler = Compiler::open(None).map_err(unusable)?;
+    archs.iter().try_for_each(|arch| compiler.knows(arch)).map_err(unusable)?;
     out::line(compiler.describe())?;
     out::line(format_args!("{:<8} {:>9} {:>6} {:>7}  kernel", "arch", "registers", "spills", "shared"))?;
     let reports = compile_all(&compiler, archs)?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use super::cache::Cubin;
+use super::libraries;
 use super::probe::CudaVersion;
 use super::unit::Source;
 
@@ -68,11 +69,10 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Opens the library at `path`, or of that name on the loader's path. The error is half a sentence.
+    /// Opens the library at `path`, or of that name on the loader's path. The error says what is wrong with it.
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
-        // SAFETY: NVRTC's initialisers are safe to run.
-        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
-        let api = Api::of(&library).map_err(|error| format!("{} is not NVRTC: {error}", path.display()))?;
+        let library = libraries::open(path)?;
+        let api = Api::of(&library).map_err(libraries::loaders_text)?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
         // SAFETY: writes three ints.
         let status = unsafe { first_failure([(api.version)(&mut major, &mut minor), (api.arch_count)(&mut count)]) };
