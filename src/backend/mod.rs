@@ -15,7 +15,6 @@
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
 pub mod cpu;
-pub mod cpu;
 pub mod cuda;
 mod step;
 pub mod weights;
