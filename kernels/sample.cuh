@@ -17,6 +17,8 @@ constexpr u32 RANDOM = 1;
 
 // In place of an index: nothing is unseen.
 constexpr u32 NONE = 0xffffffff;
+// In place of a token id or a count of equal scores: no token is too far.
+constexpr u32 ALL = 0xffffffff;
 
 // Followed by one Request an ask, then by the lists of all asks.
 struct Header {
@@ -67,12 +69,28 @@ struct Drawn {
     float logprob;
 };
 
+// The keys that may be drawn: all above `key`, and those equal to it up to the token `last`.
+struct Cut {
+    u32 key;
+    u32 last;
+};
+
+// The token that the host has not seen yet, and its logit as in the lists.
+struct Newest {
+    u32 token;
+    float was;
+};
+
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000);
 }
 
 __device__ __forceinline__ float largest_float() {
     return __uint_as_float(0x7f7fffff);
+}
+
+__device__ __forceinline__ u32 lane() {
+    return threadIdx.x % WARP;
 }
 
 // NaN counts as -inf, +inf as the largest float.
@@ -107,7 +125,7 @@ struct Chunk {
     float score[PER_LANE];
 
     __device__ __forceinline__ Chunk(const float* logits, u32 vocab, u32 chunk) {
-        u32 first = chunk * CHUNK + threadIdx.x % WARP;
+        u32 first = chunk * CHUNK + lane();
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {
             u32 token = first + j * WARP;
