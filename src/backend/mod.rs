@@ -1,7 +1,7 @@
 //! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
 //! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
 //!
-//! Activations are f32 buffers of `rows x width`, row-major. Weights keep their own dtype (f32, f16 or bf16).
+//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`Holds`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
 //! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 and bf16 weights: the activation operand of
 //! a dot product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
 //! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype; attention follows the same rule
@@ -15,6 +15,7 @@
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
 pub mod cpu;
+pub mod cuda;
 mod step;
 pub mod weights;
 
@@ -185,8 +186,8 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing.
-    fn step(&mut self) -> Result<Self::Step>;
+    /// A step of nothing yet, for a model with these heads and so many words.
+    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Self::Step>;
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].

@@ -100,7 +100,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("memory for keys and values", expected, format!("{} bytes", config.pool_bytes)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
-        let step = backend.step()?;
+        let step = model.step(&mut backend)?;
         let facts = EngineFacts {
             context: model.config().context,
             vocab: model.config().vocab,

@@ -131,6 +131,11 @@ impl<B: Backend> Decoder<B> {
         self.config.kv_bytes_per_token(self.dtype)
     }
 
+    /// A step for `forward` to load.
+    pub fn step(&self, backend: &mut B) -> Result<B::Step> {
+        backend.step(self.config.heads, self.config.vocab)
+    }
+
     /// Makes room for steps of this shape, so that none up to it allocates.
     pub fn reserve(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
         self.activations.resize(backend, shape)

@@ -51,7 +51,7 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
         plans,
         requests: picks.iter().map(request).collect(),
     };
-    let mut step = backend.step().unwrap();
+    let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
     backend.collect(&mut step).unwrap()
 }

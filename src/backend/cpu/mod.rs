@@ -133,7 +133,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Step> {
+    fn step(&mut self, _: HeadLayout, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 

@@ -23,7 +23,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
         let pages = capacity.div_ceil(B::PAGE_TOKENS as usize);
         let kv = backend.kv(&model.kv_shape(pages))?;
-        let step = backend.step()?;
+        let step = model.step(backend)?;
         Ok(Self { backend, model, kv, step, tokens: 0 })
     }
 
