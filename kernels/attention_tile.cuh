@@ -14,7 +14,20 @@ constexpr unsigned CHUNKS = HEAD_DIM / 8;  // of 16 bytes, the unit of copies
 // A token's row in shared memory. An odd number of 16-byte units: eight rows below one another lie in different banks.
 constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16;
 constexpr unsigned STEPS = HEAD_DIM / 16;  // multiplications along HEAD_DIM
-constexpr unsigned WIDEST = 64 * ROW_TILES;  // packed rows of a tile
+constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, that a warp of a wide tile takes
+constexpr unsigned WIDEST = 16 * WARPS * ROW_TILES;      // packed rows of a tile
+
+// Kilobytes of shared memory that a block may have, by architecture, and bytes of dynamic shared memory that it is given: half,
+// less what is declared, so that a multiprocessor holds two blocks; all where half is too little. As `Shape::shared_bytes` of
+// src/backend/cuda/attention.rs.
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
+constexpr unsigned SHARED_KB = 163;
+#elif __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
+constexpr unsigned SHARED_KB = 99;
+#else
+constexpr unsigned SHARED_KB = 227;
+#endif
+constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 2 : SHARED_KB / 2 - 2) * 1024;
 constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
 constexpr unsigned ALL_LANES = 0xffffffffu;
 

@@ -10,8 +10,7 @@
 // (limited by bytes), so that one multiprocessor does both at a time; who takes which tile changes no result. The CPU
 // definition is src/backend/cpu/attention.
 //
-// Defines: ELEMENT, HEAD_DIM, ROW_TILES (64 x ROW_TILES packed rows are the widest tile), HELD_STEPS (of HEAD_DIM / 16 steps of a
-// wide tile's queries, those held in registers), SHARED_BYTES (dynamic shared memory).
+// Defines: ELEMENT, HEAD_DIM.
 #include "attention_narrow.cuh"
 #include "attention_wide.cuh"
 
