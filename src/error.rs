@@ -35,6 +35,22 @@ pub enum Error {
     #[error("{needed} pages of keys and values are needed at once; the pool has {capacity} ({hint})")]
     OutOfPages { needed: usize, capacity: usize, hint: &'static str },
 
+    /// A GPU cannot be used: no driver, no such device, too old, or a library of CUDA is missing. `why` is one sentence.
+    #[error("{device} cannot be used: {why}")]
+    NoDevice { device: String, why: String },
+
+    /// An allocation does not fit the GPU's memory.
+    #[error("{device}: {asked} bytes of memory asked for, {free} of {total} are free")]
+    DeviceMemory { device: String, asked: usize, free: usize, total: usize },
+
+    /// The driver refused a call: `doing` says which, `why` is CUDA's own name and text for it.
+    #[error("{device}: cannot {doing}: {why}")]
+    Cuda { device: String, doing: String, why: String },
+
+    /// A kernel does not compile.
+    #[error("kernel {unit} for {arch}: {why}")]
+    Kernel { unit: String, arch: String, why: String },
+
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -52,7 +68,7 @@ impl Error {
     /// 2 for what the user can mend, 1 for what only we can, 130 for an interrupt.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Error::Internal(_) | Error::EngineStopped { .. } => 1,
+            Error::Internal(_) | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::Kernel { .. } => 1,
             Error::Interrupted => 130,
             _ => 2,
         }

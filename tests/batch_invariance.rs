@@ -1,12 +1,12 @@
 //! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of pages, with
 //! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
-use offshoot::backend::cpu::{Cpu, Isa, KvStore};
-use offshoot::backend::{Backend, Dtype};
+use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
+use offshoot::backend::{Backend, Dtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::model::check::Sequence;
-use offshoot::model::{Decoder, ModelConfig, StepBatch};
+use offshoot::model::{Decoder, ModelConfig};
 use offshoot::plan::Planner;
 use serde_json::{Value, json};
 
@@ -49,6 +49,7 @@ struct Forested<'a> {
     model: &'a mut Decoder<Cpu>,
     planner: Planner,
     kv: KvStore,
+    loaded: Step,
     pool: PagePool,
     tree: PrefixTree,
     alone: &'a [Alone],
@@ -59,7 +60,7 @@ impl<'a> Forested<'a> {
     fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [Alone]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
         let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(Cpu::PAGE_TOKENS));
-        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0 }
+        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: Step::default() }
     }
 
     fn append(&mut self, segment: SegmentId, tokens: &[TokenId]) -> Vec<StepRow> {
@@ -77,13 +78,15 @@ impl<'a> Forested<'a> {
             plan.check(&forest).unwrap();
         }
         let batch = StepBatch {
-            tokens: rows.iter().map(|row| self.tree.token_at(row.segment, row.position)).collect(),
+            tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
             positions: rows.iter().map(|row| row.position).collect(),
             slots: rows.iter().map(|row| self.tree.slot(row.segment, row.position)).collect(),
             wanted: (0..rows.len() as u32).collect(),
+            plans,
+            requests: Vec::new(),
         };
-        let logits = self.model.forward(self.backend, &mut self.kv, &batch, &plans).unwrap();
-        let logits = self.backend.read(logits).unwrap();
+        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
+        let logits = self.backend.read(logits, rows.len()).unwrap();
         for (row, logits) in rows.iter().zip(logits.chunks_exact(VOCAB as usize)) {
             self.tree.mark_computed(row.segment, row.position + 1);
             let position = row.position as usize;

@@ -2,8 +2,9 @@
 //! bits it has among others.
 
 use half::{bf16, f16};
+use offshoot::backend::cpu::Step;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa};
-use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, RopeTable, WeightView};
+use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, RopeTable, RowToken, StepBatch, WeightView};
 use offshoot::ids::TokenId;
 
 /// Numbers in [-1, 1) that depend on a seed alone.
@@ -207,7 +208,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
 
             let tokens: Vec<TokenId> = [50, 0, 4, 5, 20, 21, 0].map(TokenId::new).to_vec();
             let mut out = Buffer::new(tokens.len(), 21);
-            cpu.embed(&mut out, &stacked, &tokens);
+            cpu.embed(&mut out, &stacked, &step(&tokens, &[]));
             let rows: Vec<(usize, usize)> =
                 parts.iter().enumerate().flat_map(|(p, w)| (0..w.rows).map(move |r| (p, r))).collect();
             for (r, token) in tokens.iter().enumerate() {
@@ -271,6 +272,14 @@ fn norms() {
     }
 }
 
+/// A step of these tokens at these positions.
+fn step(tokens: &[TokenId], positions: &[u32]) -> Step {
+    let tokens = tokens.iter().copied().map(RowToken::Known).collect();
+    let mut step = Step::default();
+    step.load(StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() });
+    step
+}
+
 const HEADS: HeadLayout = HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 24 };
 
 #[test]
@@ -307,7 +316,7 @@ fn rope_turns_the_first_part_of_queries_and_keys() {
             let table = RopeTable { rotary, cos: numbers.vec(8 * half), sin: numbers.vec(8 * half) };
             let before = numbers.buffer(4, HEADS.qkv_width());
             let mut qkv = before.clone();
-            cpu.rope(&mut qkv, HEADS, &table, &positions);
+            cpu.rope(&mut qkv, HEADS, &table, &step(&[], &positions));
             check(&format!("{isa} rope"), &qkv, |r, i| {
                 let (head, at) = (i / 24, i % 24);
                 let x = |i: usize| f64::from(before.row(r)[head * 24 + i]);

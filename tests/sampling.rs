@@ -1,8 +1,9 @@
 //! Sampling: the fast path draws the tokens of the definition (`Isa::Clear`: a full sort in f64) for random logits, coins and
 //! parameters, and the definition itself does what its words say.
 
-use offshoot::backend::cpu::{Buffer, Cpu, Isa};
-use offshoot::backend::{Backend, Pick, SampleRequest, Sampled, SeenToken};
+use offshoot::backend::cpu::sampling;
+use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::{Pick, SampleRequest, Sampled, SeenToken};
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
 
@@ -10,6 +11,7 @@ fn request(pick: Pick) -> SampleRequest {
     SampleRequest {
         pick,
         seen: Vec::new(),
+        unseen: None,
         repetition_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -25,7 +27,7 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f6
 
 fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
     let logits = Buffer { rows: 1, width: logits.len(), data: logits.to_vec() };
-    Cpu::with_isa(isa).sample(&logits, std::slice::from_ref(request)).unwrap().remove(0)
+    sampling::sample(isa, &logits, std::slice::from_ref(request)).remove(0)
 }
 
 /// What every instruction set draws; they must agree.

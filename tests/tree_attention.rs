@@ -223,6 +223,7 @@ fn by_hand(
         spans: Vec::new(),
         pages: Vec::new(),
         row_positions: forest.row_positions.clone(),
+        growing: Vec::new(),
         merge: Csr::default(),
         flat_kv_tokens: 0,
     };

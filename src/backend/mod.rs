@@ -1,22 +1,28 @@
 //! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
 //! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
 //!
-//! Activations are f32 buffers of `rows x width`, row-major. Weights keep their own dtype (f32, f16 or bf16).
-//! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 weights: widened to f32, f32 operands and
-//! accumulation; bf16 weights: the activation operand of a dot product may be rounded to bf16 (to nearest even), products are
-//! accumulated in f32. Keys and values are stored in the weights' dtype; attention follows the same rule (queries and
-//! softmax numerators may be rounded to bf16 when keys and values are bf16).
+//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`Holds`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
+//! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 and bf16 weights: the activation operand of
+//! a dot product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
+//! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype; attention follows the same rule
+//! (queries and softmax numerators may be rounded to the dtype of keys and values).
 //!
-//! *Batch invariance*: an op's result for a row depends on that row's inputs alone; see `plan` for attention.
+//! *Batch invariance*: an op's result for a row depends on that row's inputs alone; see `plan` for attention. A backend whose
+//! `TILE` is 1 does not promise it.
+//!
+//! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may enqueue
+//! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
+//! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
 pub mod cpu;
+pub mod cuda;
+mod step;
 pub mod weights;
 
 use crate::error::Result;
-use crate::ids::{LayerIx, TokenId};
-use crate::kv::KvSlot;
-use crate::plan::AttentionPlan;
+use crate::ids::{LayerIx, PageId, TokenId};
 
+pub use step::{RowToken, StepBatch, StepShape};
 pub use weights::{Dtype, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
@@ -67,6 +73,15 @@ pub struct RopeTable {
     pub sin: Vec<f32>,
 }
 
+/// What a buffer of activations is for, and so how precisely a backend must keep it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Sums that many layers add to, and logits: f32.
+    Sums,
+    /// Operands of dot products and results of linear layers: f32, or the dtype of the weights (given).
+    Operands(Dtype),
+}
+
 /// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
 /// then the inverse of the cumulative distribution in vocabulary order at `coin`.
 #[derive(Clone, Debug)]
@@ -74,6 +89,9 @@ pub struct SampleRequest {
     pub pick: Pick,
     /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
     pub seen: Vec<SeenToken>,
+    /// The step loaded before draws this branch's newest token for its request of this index: one more sampled token, beside
+    /// `seen`, for penalties.
+    pub unseen: Option<u32>,
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
@@ -83,6 +101,15 @@ pub struct SampleRequest {
     pub banned: Vec<TokenId>,
     /// How many of the likeliest tokens to report beside the chosen one.
     pub top_logprobs: usize,
+}
+
+impl SampleRequest {
+    /// The coin of the draw, if it tosses one.
+    pub fn toss(&mut self, new: f64) {
+        if let Pick::Random { coin, .. } = &mut self.pick {
+            *coin = new;
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +141,7 @@ pub struct Sampled {
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
 /// checks shapes when it loads a model, so a misfit here is our own mistake.
 pub trait Backend: Send + 'static {
-    /// f32 activations, `rows x width`.
+    /// Activations, `rows x width`; see [`Holds`].
     type Buffer: Send;
     /// A weight matrix `[out, in]` in the layout this backend multiplies fastest.
     type Matrix: Send + Sync;
@@ -122,6 +149,12 @@ pub trait Backend: Send + 'static {
     type Vector: Send + Sync;
     /// Keys and values of all layers, in pages.
     type Kv: Send;
+    /// Keys and values of some pages, all layers, in host memory.
+    type SavedPages: Send;
+    /// A [`RopeTable`] where the ops read it.
+    type Rope: Send;
+    /// The step loaded last, where the ops read it, and the draws that were not collected yet.
+    type Step: Send;
 
     /// Slots of a page.
     const PAGE_TOKENS: u32;
@@ -130,23 +163,48 @@ pub trait Backend: Send + 'static {
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
+    /// Bytes that can still be allocated for weights, activations, keys and values.
+    fn free_bytes(&self) -> Result<usize>;
 
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix `[sum out_i, in]`.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
+    fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
+    /// A buffer without rows.
+    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Self::Buffer>;
+    /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
+    fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// The first `rows` rows, `rows * width` values, row-major.
+    fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
+
     /// Bytes that one page takes, all layers.
     fn page_bytes(shape: &KvShape) -> usize;
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
-    /// A buffer of unspecified contents.
-    fn buffer(&mut self, rows: usize, width: usize) -> Result<Self::Buffer>;
-    /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
-    fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
-    /// `rows * width` values, row-major.
-    fn read(&mut self, buffer: &Self::Buffer) -> Result<Vec<f32>>;
+    /// Copies `pages` to host memory.
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
+    /// Copies what was saved into `pages`, which may be other ones, in the same order.
+    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// A step of nothing yet, for a model with these heads and so many words.
+    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Self::Step>;
+    /// Replaces what `step` holds.
+    fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
+    /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].
+    fn advance(&mut self, step: &mut Self::Step, coins: &[f64]) -> Result<StepShape>;
+    /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
+    /// They must therefore depend on nothing but the shape, and on buffers that are still the same.
+    fn run(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()>;
+    /// Waits for the oldest step that was run and not collected: one draw for each of its requests.
+    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
-    fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, tokens: &[TokenId]);
+    fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
     /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
     fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
     /// `out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i]`, population variance.
@@ -165,26 +223,28 @@ pub trait Backend: Send + 'static {
     /// `rms_norm` of each query or key head of `qkv` alone, in place; `weight` is `[head_dim]`.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
     /// Rotates query and key heads of `qkv` in place by the rows' positions.
-    fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]);
-    /// Stores the key and value heads of row `r` of `qkv` in `slots[r]` of layer `layer`, rounded to the KV dtype.
-    fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, slots: &[KvSlot]);
-    /// Tree attention: for each row and query head, softmax over the positions it sees (see `AttentionPlan`) of
-    /// `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
+    fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
+    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV dtype.
+    fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
+    /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it sees (see
+    /// `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
+    #[allow(clippy::too_many_arguments)]
     fn tree_attention(
         &mut self,
         out: &mut Self::Buffer,
         qkv: &Self::Buffer,
         kv: &Self::Kv,
         layer: LayerIx,
-        plan: &AttentionPlan,
+        step: &mut Self::Step,
+        plan: usize,
         scale: f32,
     );
     /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
     fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     fn gelu(&mut self, x: &mut Self::Buffer);
-    /// `out[i] = x[rows[i]]`: the rows whose logits are wanted.
-    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, rows: &[u32]);
-    /// One token a row of `logits` `[requests.len(), vocab]`, by the order that [`SampleRequest`] states.
-    fn sample(&mut self, logits: &Self::Buffer, requests: &[SampleRequest]) -> Result<Vec<Sampled>>;
+    /// `out[i] = x[wanted[i]]`: the rows whose logits are wanted.
+    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
+    /// Draws one token for each request of the step, from `logits` `[wanted, vocab]`, by the order that [`SampleRequest`] states.
+    fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
 }

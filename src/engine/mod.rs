@@ -69,6 +69,7 @@ pub struct Engine<B: Backend> {
     backend: B,
     model: Decoder<B>,
     kv: B::Kv,
+    step: B::Step,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,
     config: EngineConfig,
@@ -99,6 +100,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("memory for keys and values", expected, format!("{} bytes", config.pool_bytes)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
+        let step = model.step(&mut backend)?;
         let facts = EngineFacts {
             context: model.config().context,
             vocab: model.config().vocab,
@@ -115,6 +117,7 @@ impl<B: Backend> Engine<B> {
             backend,
             model,
             kv,
+            step,
             tokenizer,
             facts,
             config,
@@ -138,7 +141,7 @@ impl<B: Backend> Engine<B> {
         }
         let forest = self.forest(&schedule);
         let plans = self.plan(&forest)?;
-        let drawn = self.compute(&mut schedule, &plans)?;
+        let drawn = self.compute(&mut schedule, plans)?;
         self.commit(&schedule, drawn);
         Ok(())
     }
@@ -180,20 +183,14 @@ impl<B: Backend> Engine<B> {
     }
 
     /// The forward step and a draw for each ask, in the order of `schedule.asks`.
-    fn compute(&mut self, schedule: &mut Schedule, plans: &[AttentionPlan]) -> Result<Vec<Sampled>> {
+    fn compute(&mut self, schedule: &mut Schedule, plans: Vec<AttentionPlan>) -> Result<Vec<Sampled>> {
         let began = Instant::now();
-        let batch = batch::step_batch(schedule, &self.branches);
-        let logits = self.model.forward(&mut self.backend, &mut self.kv, &batch, plans)?;
-        let computed = Instant::now();
-        self.metrics.seconds_forward += (computed - began).as_secs_f64();
-        if schedule.asks.is_empty() {
-            return Ok(Vec::new());
-        }
         let request =
             |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
-        let requests: Vec<_> = schedule.asks.iter().map(request).collect();
-        let drawn = self.backend.sample(logits, &requests)?;
-        self.metrics.seconds_sampling += computed.elapsed().as_secs_f64();
+        let batch = batch::step_batch(schedule, &self.branches, plans, request);
+        self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch)?;
+        let drawn = self.backend.collect(&mut self.step)?;
+        self.metrics.seconds_forward += began.elapsed().as_secs_f64();
         Ok(drawn)
     }
 }

@@ -76,6 +76,7 @@ fn neutral(pick: Pick) -> SampleRequest {
     SampleRequest {
         pick,
         seen: Vec::new(),
+        unseen: None,
         repetition_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,

@@ -1,7 +1,7 @@
 //! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
 //! allocates nothing.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Dtype, Holds, StepShape};
 use crate::error::Result;
 
 use super::config::{Mlp, ModelConfig};
@@ -32,40 +32,41 @@ pub struct Stream<B: Backend> {
 }
 
 impl<B: Backend> Activations<B> {
-    pub fn new(backend: &mut B, config: &ModelConfig) -> Result<Self> {
+    pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         Ok(Self {
-            all: Stream::new(backend, config)?,
-            qkv: backend.buffer(0, config.heads.qkv_width())?,
-            wanted: Stream::new(backend, config)?,
-            logits: backend.buffer(0, config.vocab)?,
+            all: Stream::new(backend, config, dtype)?,
+            qkv: backend.buffer(config.heads.qkv_width(), Holds::Operands(dtype))?,
+            wanted: Stream::new(backend, config, dtype)?,
+            logits: backend.buffer(config.vocab, Holds::Sums)?,
         })
     }
 
-    pub fn resize(&mut self, backend: &mut B, rows: usize, wanted: usize) -> Result<()> {
-        self.all.resize(backend, rows)?;
-        backend.resize(&mut self.qkv, rows)?;
-        self.wanted.resize(backend, wanted)?;
-        backend.resize(&mut self.logits, wanted)
+    pub fn resize(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        self.all.resize(backend, shape.rows)?;
+        backend.resize(&mut self.qkv, shape.rows)?;
+        self.wanted.resize(backend, shape.wanted)?;
+        backend.resize(&mut self.logits, shape.wanted)
     }
 
     /// Copies what the rest of a layer behind its attention reads.
-    pub fn select_wanted(&mut self, backend: &mut B, rows: &[u32]) {
+    pub fn select_wanted(&mut self, backend: &mut B, step: &B::Step) {
         let (all, wanted) = (&self.all, &mut self.wanted);
-        backend.select_rows(&mut wanted.residual, &all.residual, rows);
-        backend.select_rows(&mut wanted.normed, &all.normed, rows);
-        backend.select_rows(&mut wanted.attended, &all.attended, rows);
+        backend.select_rows(&mut wanted.residual, &all.residual, step);
+        backend.select_rows(&mut wanted.normed, &all.normed, step);
+        backend.select_rows(&mut wanted.attended, &all.attended, step);
     }
 }
 
 impl<B: Backend> Stream<B> {
-    fn new(backend: &mut B, config: &ModelConfig) -> Result<Self> {
-        let mut empty = |width| backend.buffer(0, width);
+    fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+        let residual = backend.buffer(config.hidden, Holds::Sums)?;
+        let mut empty = |width| backend.buffer(width, Holds::Operands(dtype));
         let (up, gated) = match config.mlp {
             Mlp::GatedSilu => (2 * config.intermediate, Some(empty(config.intermediate)?)),
             Mlp::Gelu => (config.intermediate, None),
         };
         Ok(Self {
-            residual: empty(config.hidden)?,
+            residual,
             normed: empty(config.hidden)?,
             attended: empty(config.heads.q_width())?,
             up: empty(up)?,

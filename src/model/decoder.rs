@@ -1,11 +1,10 @@
 //! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
 //! A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
-use crate::backend::{Backend, Dtype, HeadKind, KvShape};
+use crate::backend::{Backend, Dtype, HeadKind, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
-use crate::ids::{LayerIx, TokenId};
-use crate::kv::KvSlot;
-use crate::plan::{AttentionPlan, PlanHints};
+use crate::ids::LayerIx;
+use crate::plan::PlanHints;
 
 use super::activations::{Activations, Stream};
 use super::config::{ModelConfig, ModelFolder};
@@ -13,16 +12,6 @@ use super::layout::{LayerSpec, Layout};
 use super::parts::{Linear, Norm, load_matrix, load_vector};
 use super::rope::Rotary;
 use super::weights::{Checkpoint, RandomWeights, Source};
-
-/// The rows of one step, depth-first: token, absolute position and KV slot of each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StepBatch {
-    pub tokens: Vec<TokenId>,
-    pub positions: Vec<u32>,
-    pub slots: Vec<KvSlot>,
-    /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
-    pub wanted: Vec<u32>,
-}
 
 pub struct Decoder<B: Backend> {
     config: ModelConfig,
@@ -34,6 +23,9 @@ pub struct Decoder<B: Backend> {
     head: Option<B::Matrix>,
     head_bias: Option<B::Vector>,
     rotary: Rotary,
+    rope: B::Rope,
+    /// The largest position of the step that was loaded last.
+    last_position: u32,
     hints: Vec<PlanHints>,
     activations: Activations<B>,
 }
@@ -55,10 +47,9 @@ struct Layer<B: Backend> {
 /// What all layers of a step share.
 struct Step<'a, B: Backend> {
     config: &'a ModelConfig,
-    rotary: &'a Rotary,
-    batch: &'a StepBatch,
-    plans: &'a [AttentionPlan],
+    rope: &'a B::Rope,
     kv: &'a mut B::Kv,
+    loaded: &'a mut B::Step,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -85,6 +76,7 @@ impl<B: Backend> Decoder<B> {
             Layer::load(backend, source, spec, config.norm.eps(), plan)
         });
         let layers = layers.collect::<Result<_>>()?;
+        let rotary = Rotary::new(&config.rope);
         Ok(Self {
             embed: load_matrix(backend, source, std::slice::from_ref(&layout.embed))?,
             layers,
@@ -99,9 +91,11 @@ impl<B: Backend> Decoder<B> {
                 .as_ref()
                 .map(|spec| load_vector(backend, source, std::slice::from_ref(spec)))
                 .transpose()?,
-            rotary: Rotary::new(&config.rope),
+            rope: backend.rope_table(rotary.table())?,
+            rotary,
+            last_position: 0,
             hints: kinds.iter().map(|&window| plan_hints::<B>(&config, dtype, window)).collect(),
-            activations: Activations::new(backend, &config)?,
+            activations: Activations::new(backend, &config, dtype)?,
             config,
             dtype,
         })
@@ -137,21 +131,60 @@ impl<B: Backend> Decoder<B> {
         self.config.kv_bytes_per_token(self.dtype)
     }
 
-    /// Logits `[batch.wanted.len(), vocab]`; the keys and values of all rows are in `kv` afterwards.
+    /// A step for `forward` to load.
+    pub fn step(&self, backend: &mut B) -> Result<B::Step> {
+        backend.step(self.config.heads, self.config.vocab)
+    }
+
+    /// Makes room for steps of this shape, so that none up to it allocates.
+    pub fn reserve(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        self.activations.resize(backend, shape)
+    }
+
+    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.wanted.len(), vocab]`, as soon as it is
+    /// read), its draws can be collected, and the keys and values of all rows are in `kv` for whatever is enqueued after it.
     pub fn forward(
         &mut self,
         backend: &mut B,
         kv: &mut B::Kv,
-        batch: &StepBatch,
-        plans: &[AttentionPlan],
+        step: &mut B::Step,
+        batch: StepBatch,
     ) -> Result<&B::Buffer> {
-        self.check(batch, plans)?;
+        self.check(&batch)?;
+        self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
+        let shape = backend.load(step, batch)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    /// The step that is loaded, one token further; see `StepBatch::advance`.
+    pub fn advance(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        coins: &[f64],
+    ) -> Result<&B::Buffer> {
+        self.last_position += 1;
+        let shape = backend.advance(step, coins)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    fn enqueue(&mut self, backend: &mut B, kv: &mut B::Kv, step: &mut B::Step, shape: StepShape) -> Result<&B::Buffer> {
+        if self.rotary.cover(self.last_position as usize + 1) {
+            self.rope = backend.rope_table(self.rotary.table())?;
+        }
+        self.activations.resize(backend, shape)?;
+        backend.run(step, shape, |backend, step| {
+            self.ops(backend, kv, step, shape);
+            Ok(())
+        })?;
+        Ok(&self.activations.logits)
+    }
+
+    fn ops(&mut self, backend: &mut B, kv: &mut B::Kv, loaded: &mut B::Step, shape: StepShape) {
         let a = &mut self.activations;
-        a.resize(backend, batch.tokens.len(), batch.wanted.len())?;
-        let positions = batch.positions.iter().max().map_or(0, |&last| last as usize + 1);
-        self.rotary.cover(positions);
-        backend.embed(&mut a.all.residual, &self.embed, &batch.tokens);
-        let mut step = Step { config: &self.config, rotary: &self.rotary, batch, plans, kv };
+        backend.embed(&mut a.all.residual, &self.embed, loaded);
+        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
             layer.attend(backend, a, LayerIx::new(ix), &mut step);
@@ -159,21 +192,28 @@ impl<B: Backend> Decoder<B> {
                 layer.transform(backend, &mut a.all);
             }
         }
-        // Behind the last attention, no row reads another: only those whose logits are wanted go on.
-        if !batch.wanted.is_empty() {
-            a.select_wanted(backend, &batch.wanted);
-            self.layers[last].transform(backend, &mut a.wanted);
-            self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
-            let head = self.head.as_ref().unwrap_or(&self.embed);
-            backend.linear(&mut a.logits, &a.wanted.normed, head, self.head_bias.as_ref());
+        if shape.wanted == 0 {
+            return;
         }
-        Ok(&self.activations.logits)
+        // Behind the last attention, no row reads another: only those whose logits are wanted go on.
+        a.select_wanted(backend, step.loaded);
+        self.layers[last].transform(backend, &mut a.wanted);
+        self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
+        let head = self.head.as_ref().unwrap_or(&self.embed);
+        backend.linear(&mut a.logits, &a.wanted.normed, head, self.head_bias.as_ref());
+        if shape.draws {
+            backend.sample(&a.logits, step.loaded);
+        }
     }
 
     /// What a backend would panic on. Tokens and lengths come from callers' input, the rest from our own engine.
-    fn check(&self, batch: &StepBatch, plans: &[AttentionPlan]) -> Result<()> {
+    fn check(&self, batch: &StepBatch) -> Result<()> {
         let rows = batch.tokens.len();
-        if let Some(token) = batch.tokens.iter().find(|token| token.ix() >= self.config.vocab) {
+        let known = batch.tokens.iter().filter_map(|token| match token {
+            RowToken::Known(token) => Some(token),
+            RowToken::Drawn(_) => None,
+        });
+        if let Some(token) = known.into_iter().find(|token| token.ix() >= self.config.vocab) {
             let expected = format!("below the model's vocabulary of {}", self.config.vocab);
             return Err(Error::value("token id", expected, token.to_string()));
         }
@@ -186,9 +226,10 @@ impl<B: Backend> Decoder<B> {
             && batch.slots.len() == rows
             && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
-            && plans.len() == self.hints.len()
-            && plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
-            && plans.iter().all(|plan| plan.row_positions == batch.positions);
+            && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
+            && batch.plans.len() == self.hints.len()
+            && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
+            && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
         if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
     }
 }
@@ -236,10 +277,10 @@ impl<B: Backend> Layer<B> {
             backend.head_norm(&mut a.qkv, heads, HeadKind::Query, query, eps);
             backend.head_norm(&mut a.qkv, heads, HeadKind::Key, key, eps);
         }
-        backend.rope(&mut a.qkv, heads, step.rotary.table(), &step.batch.positions);
-        backend.kv_append(step.kv, ix, &a.qkv, &step.batch.slots);
+        backend.rope(&mut a.qkv, heads, step.rope, step.loaded);
+        backend.kv_append(step.kv, ix, &a.qkv, step.loaded);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
-        backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, &step.plans[self.plan], scale);
+        backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
     }
 
     /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part

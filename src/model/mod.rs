@@ -12,4 +12,4 @@ mod rope;
 pub mod weights;
 
 pub use config::{ModelConfig, ModelFolder};
-pub use decoder::{Decoder, StepBatch};
+pub use decoder::Decoder;

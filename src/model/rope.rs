@@ -30,11 +30,11 @@ impl Rotary {
         &self.table
     }
 
-    /// Makes the table reach at least `positions` positions; grows by doubling.
-    pub fn cover(&mut self, positions: usize) {
+    /// Makes the table reach at least `positions` positions; grows by doubling. Says whether it grew.
+    pub fn cover(&mut self, positions: usize) -> bool {
         const SMALLEST: usize = 1024;
         if positions <= self.positions {
-            return;
+            return false;
         }
         let target = positions.next_power_of_two().max(SMALLEST);
         for position in self.positions..target {
@@ -45,6 +45,7 @@ impl Rotary {
             }
         }
         self.positions = target;
+        true
     }
 }
 

@@ -64,6 +64,7 @@ impl<'a, D: Division> Builder<'a, D> {
             pages: forest.pages.clone(),
             row_positions: forest.row_positions.clone(),
             merge: Csr::default(),
+            growing: Vec::new(),
             flat_kv_tokens: 0,
         };
         Self { forest, division, plan }
@@ -79,7 +80,11 @@ impl<'a, D: Division> Builder<'a, D> {
             self.plan.flat_kv_tokens += u64::from(own_end - self.first_seen(own.clone()));
         }
         if self.forest.is_leaf(index) {
+            let grows = own.len() == 1 && own_end == segment.end();
             self.cover(index, own, from..own_end);
+            if grows {
+                self.plan.growing.push(index_u32(self.plan.spans.len() - 1));
+            }
             return from;
         }
         let whole_tiles = from.max(self.tile_start(segment.end()));

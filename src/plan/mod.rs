@@ -69,8 +69,36 @@ pub struct AttentionPlan {
     /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a row's
     /// items have rising indices.
     pub merge: Csr,
+    /// Spans that end with the newest token of a row that is alone in its segment: they grow with it, see `advance`.
+    pub growing: Vec<u32>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
+}
+
+impl AttentionPlan {
+    /// Whether the same plan serves when every row is one token further: each row grows a span of its own, and that span's
+    /// last page has room.
+    pub fn can_advance(&self) -> bool {
+        let has_room = |&span: &u32| {
+            let span = &self.spans[span as usize];
+            !(span.first_position + span.tokens).is_multiple_of(self.page_tokens)
+        };
+        self.growing.len() == self.row_positions.len() && self.growing.iter().all(has_room)
+    }
+
+    /// Makes every row one token longer; only where `can_advance`. Topology (items, pages, merges) stays.
+    pub fn advance(&mut self) {
+        debug_assert!(self.can_advance());
+        for &span in &self.growing {
+            self.spans[span as usize].tokens += 1;
+        }
+        self.row_positions.iter_mut().for_each(|position| *position += 1);
+        self.flat_kv_tokens += match self.window {
+            // A row's first tile moves on only now and then; what it no longer sees is not worth replanning.
+            Some(_) => 0,
+            None => self.row_positions.len() as u64,
+        };
+    }
 }
 
 /// What a planner needs to know of the model and the device.

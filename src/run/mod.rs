@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::backend::cpu::Cpu;
+use crate::backend::cpu::{Cpu, free_bytes};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
@@ -152,27 +152,19 @@ impl Budget {
 
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
     pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
-        let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_memory() / 2).min(useful);
+        let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_bytes() / 2).min(useful);
         EngineConfig { max_branches: self.max_branches, planner, pool_bytes, ..EngineConfig::default() }
     }
 }
 
 /// Whether a model's weights fit into the memory that is free.
 pub fn fits(config: &ModelConfig, dtype: Dtype) -> Result<()> {
-    let (weights, free) = (config.weight_bytes(dtype), free_memory());
+    let (weights, free) = (config.weight_bytes(dtype), free_bytes());
     if weights > free {
         let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
         return Err(Error::value("free memory", expected, bytes(free as u64)));
     }
     Ok(())
-}
-
-/// Bytes of memory that this program can still take: of the machine, and of its control group (a container) where that has less.
-fn free_memory() -> usize {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let group = system.cgroup_limits().map_or(u64::MAX, |limits| limits.free_memory);
-    usize::try_from(system.available_memory().min(group)).unwrap_or(usize::MAX)
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

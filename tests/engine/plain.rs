@@ -1,9 +1,8 @@
 //! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
 
-use offshoot::backend::{Backend, Pick, SampleRequest, Sampled};
+use offshoot::backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{Forest, ForestSegment, KvSlot};
-use offshoot::model::StepBatch;
 use offshoot::plan::Planner;
 
 use crate::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
@@ -33,16 +32,10 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
     };
     let plans: Vec<_> = decoder.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
     let slot = |p: u32| KvSlot { page: pages[(p / page_tokens) as usize], slot: p % page_tokens };
-    let batch = StepBatch {
-        tokens: tokens.to_vec(),
-        positions: (0..n).collect(),
-        slots: (0..n).map(slot).collect(),
-        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
-    };
-    let logits = decoder.forward(&mut backend, &mut kv, &batch, &plans).unwrap();
     let request = |&pick| SampleRequest {
         pick,
         seen: Vec::new(),
+        unseen: None,
         repetition_penalty: 1.0,
         frequency_penalty: 0.0,
         presence_penalty: 0.0,
@@ -50,7 +43,17 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
         banned: Vec::new(),
         top_logprobs: 0,
     };
-    backend.sample(logits, &picks.iter().map(request).collect::<Vec<_>>()).unwrap()
+    let batch = StepBatch {
+        tokens: tokens.iter().copied().map(RowToken::Known).collect(),
+        positions: (0..n).collect(),
+        slots: (0..n).map(slot).collect(),
+        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
+        plans,
+        requests: picks.iter().map(request).collect(),
+    };
+    let mut step = decoder.step(&mut backend).unwrap();
+    decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
+    backend.collect(&mut step).unwrap()
 }
 
 #[test]

@@ -21,7 +21,7 @@ use rayon::prelude::*;
 use super::Buffer;
 use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
-use crate::ids::LayerIx;
+use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 
 pub const PAGE_TOKENS: u32 = 16;
@@ -92,6 +92,9 @@ pub struct KvStore {
     layers: Vec<MmapMut>,
 }
 
+/// Pages as `KvStore::save` copied them: one list of bytes a layer, `[kv_head][page]`.
+pub struct SavedPages(Vec<Vec<u8>>);
+
 impl KvStore {
     /// Bytes that one page takes in all layers and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
@@ -138,6 +141,27 @@ impl KvStore {
             Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
             Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
             Dtype::Bf16 => elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect(),
+        }
+    }
+
+    /// Copies of `pages`, all layers and heads.
+    pub fn save(&self, pages: &[PageId]) -> SavedPages {
+        let page = self.layout.bytes();
+        let heads = (0..self.shape.heads.kv_heads).map(|head| head * self.shape.pages * page);
+        let starts = heads.flat_map(|head| pages.iter().map(move |at| head + at.ix() * page));
+        let of_layer = |layer: &MmapMut| starts.clone().flat_map(|at| layer[at..at + page].to_vec()).collect();
+        SavedPages(self.layers.iter().map(of_layer).collect())
+    }
+
+    /// Puts what was saved into `pages`, as many as were saved.
+    pub fn restore(&mut self, saved: &SavedPages, pages: &[PageId]) {
+        let page = self.layout.bytes();
+        let heads = (0..self.shape.heads.kv_heads).map(|head| head * self.shape.pages * page);
+        let starts = heads.flat_map(|head| pages.iter().map(move |at| head + at.ix() * page));
+        for (layer, saved) in self.layers.iter_mut().zip(&saved.0) {
+            for (at, bytes) in starts.clone().zip(saved.chunks_exact(page)) {
+                layer[at..at + page].copy_from_slice(bytes);
+            }
         }
     }
 
@@ -265,7 +289,6 @@ fn append_rows<T: Stored>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::PageId;
 
     fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
         KvShape { layers: 2, heads: HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, pages: 3 }

@@ -7,20 +7,22 @@ pub mod exp;
 pub mod gemm;
 pub mod isa;
 pub mod kv;
+mod memory;
 mod norm;
 mod rope;
 mod rows;
 pub mod sampling;
+pub mod step;
 
 use crate::error::Result;
-use crate::ids::{LayerIx, TokenId};
-use crate::kv::KvSlot;
-use crate::plan::AttentionPlan;
+use crate::ids::{LayerIx, PageId};
 
-use super::{Backend, HeadKind, HeadLayout, KvShape, RopeTable, SampleRequest, Sampled, WeightView};
+use super::{Backend, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView};
 pub use gemm::Matrix;
 pub use isa::Isa;
-pub use kv::KvStore;
+pub use kv::{KvStore, SavedPages};
+pub use memory::free_bytes;
+pub use step::Step;
 
 pub struct Cpu {
     isa: Isa,
@@ -73,12 +75,19 @@ impl Backend for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Kv = KvStore;
+    type SavedPages = SavedPages;
+    type Rope = RopeTable;
+    type Step = Step;
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const TILE: u32 = attention::TILE;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        Ok(memory::free_bytes())
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
@@ -97,8 +106,12 @@ impl Backend for Cpu {
         KvStore::new(shape)
     }
 
-    fn buffer(&mut self, rows: usize, width: usize) -> Result<Buffer> {
-        Ok(Buffer::new(rows, width))
+    fn rope_table(&mut self, table: &RopeTable) -> Result<RopeTable> {
+        Ok(table.clone())
+    }
+
+    fn buffer(&mut self, width: usize, _: Holds) -> Result<Buffer> {
+        Ok(Buffer::new(0, width))
     }
 
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
@@ -107,12 +120,48 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn read(&mut self, buffer: &Buffer) -> Result<Vec<f32>> {
-        Ok(buffer.data.clone())
+    fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
+        Ok(buffer.data[..rows * buffer.width].to_vec())
     }
 
-    fn embed(&mut self, out: &mut Buffer, table: &Matrix, tokens: &[TokenId]) {
-        gemm::embed(out, table, tokens);
+    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<SavedPages> {
+        Ok(kv.save(pages))
+    }
+
+    fn restore_pages(&mut self, kv: &mut KvStore, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        kv.restore(saved, pages);
+        Ok(())
+    }
+
+    fn step(&mut self, _: HeadLayout, _: usize) -> Result<Step> {
+        Ok(Step::default())
+    }
+
+    fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        Ok(step.load(batch))
+    }
+
+    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
+        Ok(step.advance(coins))
+    }
+
+    fn run(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        ops(self, step)?;
+        step.finish();
+        Ok(())
+    }
+
+    fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
+        Ok(step.collect())
+    }
+
+    fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
+        gemm::embed(out, table, step.tokens());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vec<f32>, eps: f32) {
@@ -135,12 +184,12 @@ impl Backend for Cpu {
         norm::head_norm(self.isa, qkv, heads, kind, weight, eps);
     }
 
-    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
-        rope::rope(self.isa, qkv, heads, table, positions);
+    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &RopeTable, step: &Step) {
+        rope::rope(self.isa, qkv, heads, table, &step.batch().positions);
     }
 
-    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
-        kv.append(layer, qkv, slots);
+    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &Buffer, step: &Step) {
+        kv.append(layer, qkv, &step.batch().slots);
     }
 
     fn tree_attention(
@@ -149,9 +198,11 @@ impl Backend for Cpu {
         qkv: &Buffer,
         kv: &KvStore,
         layer: LayerIx,
-        plan: &AttentionPlan,
+        step: &mut Step,
+        plan: usize,
         scale: f32,
     ) {
+        let plan = &step.batch().plans[plan];
         attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
     }
 
@@ -163,13 +214,14 @@ impl Backend for Cpu {
         activation::gelu(self.isa, x);
     }
 
-    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, rows: &[u32]) {
-        for (i, &row) in rows.iter().enumerate() {
+    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
+        for (i, &row) in step.batch().wanted.iter().enumerate() {
             out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
         }
     }
 
-    fn sample(&mut self, logits: &Buffer, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
-        Ok(sampling::sample(self.isa, logits, requests))
+    fn sample(&mut self, logits: &Buffer, step: &mut Step) {
+        let drawn = sampling::sample(self.isa, logits, &step.requests());
+        step.draw(drawn);
     }
 }

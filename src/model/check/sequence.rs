@@ -2,18 +2,19 @@
 
 use std::ops::Range;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, RowToken, StepBatch};
 use crate::error::Result;
 use crate::ids::{PageId, SegmentId, TokenId};
 use crate::kv::{Forest, ForestSegment, KvSlot};
 use crate::plan::Planner;
 
-use super::super::decoder::{Decoder, StepBatch};
+use super::super::decoder::Decoder;
 
 pub struct Sequence<'a, B: Backend> {
     backend: &'a mut B,
     model: &'a mut Decoder<B>,
     kv: B::Kv,
+    step: B::Step,
     tokens: u32,
 }
 
@@ -22,7 +23,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
         let pages = capacity.div_ceil(B::PAGE_TOKENS as usize);
         let kv = backend.kv(&model.kv_shape(pages))?;
-        Ok(Self { backend, model, kv, tokens: 0 })
+        let step = model.step(backend)?;
+        Ok(Self { backend, model, kv, step, tokens: 0 })
     }
 
     /// Runs `tokens` in one step behind what ran before. Logits of the rows `wanted`, one after another.
@@ -35,9 +37,19 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let slot =
             |&position: &u32| KvSlot { page: PageId(position / B::PAGE_TOKENS), slot: position % B::PAGE_TOKENS };
         let slots = positions.iter().map(slot).collect();
-        let batch = StepBatch { tokens: tokens.to_vec(), positions, slots, wanted: wanted.collect() };
-        let logits = self.model.forward(self.backend, &mut self.kv, &batch, &plans)?;
-        self.backend.read(logits)
+        let rows = wanted.len();
+        let batch = StepBatch {
+            tokens: tokens.iter().copied().map(RowToken::Known).collect(),
+            positions,
+            slots,
+            wanted: wanted.collect(),
+            plans,
+            requests: Vec::new(),
+        };
+        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
+        let logits = self.backend.read(logits, rows)?;
+        self.backend.collect(&mut self.step)?;
+        Ok(logits)
     }
 
     /// One segment whose page `i` is page `i` of the memory.

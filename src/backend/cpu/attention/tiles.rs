@@ -187,6 +187,7 @@ mod tests {
             spans,
             pages,
             row_positions: vec![last],
+            growing: Vec::new(),
             merge: Csr { offsets: vec![0, 1], values: vec![0] },
             flat_kv_tokens: 0,
         }

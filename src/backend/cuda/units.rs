@@ -1,0 +1,19 @@
+//! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its units here:
+//! the compile check and the loading at start read these tables, and a test compares them with the folder.
+
+use super::unit::{Source, Unit};
+
+/// A file of `kernels/` as a [`Source`].
+macro_rules! source {
+    ($name:literal) => {
+        Source { name: $name, text: include_str!(concat!("../../../kernels/", $name)) }
+    };
+}
+
+/// What kernels may include, by file name.
+pub static HEADERS: &[Source] = &[source!("element.cuh")];
+
+/// Every unit, all combinations of defines that the backend supports.
+pub fn all() -> Vec<Unit> {
+    Vec::new()
+}
