@@ -111,6 +111,11 @@ impl Device {
         }
     }
 
+    /// Keeps the error of an enqueue that returns none, for the next `check`.
+    pub(super) fn keep(&self, error: Error) {
+        self.kept().get_or_insert(error);
+    }
+
     /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
     pub(super) fn stream(&self) -> CUstream {
         self.0.stream
