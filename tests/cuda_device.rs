@@ -110,7 +110,7 @@ fn what_does_not_fit_says_how_much_there_is() {
     device.zero(&nothing).unwrap();
     device.upload(&nothing, 0, &[]).unwrap();
     device.upload_pinned(&nothing, 0, &pinned, 0..0).unwrap();
-    assert_eq!(device.download(&nothing, 0..0).unwrap(), []);
+    assert!(device.download(&nothing, 0..0).unwrap().is_empty());
 }
 
 #[test]
