@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 
 pub use step::{RowToken, StepBatch, StepShape};
-pub use weights::{Dtype, WeightView};
+pub use weights::{Dtype, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
