@@ -12,5 +12,6 @@ pub mod memory;
 pub mod nvrtc;
 pub mod probe;
 pub mod ptxas;
+pub mod sampling;
 pub mod unit;
 pub mod units;

@@ -11,9 +11,24 @@ macro_rules! source {
 }
 
 /// What kernels may include, by file name.
-pub static HEADERS: &[Source] = &[source!("element.cuh")];
+pub static HEADERS: &[Source] = &[
+    source!("element.cuh"),
+    source!("sample.cuh"),
+    source!("sample_row.cuh"),
+    source!("sample_select.cuh"),
+    source!("sample_edit.cuh"),
+];
+
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sample_chunks.cu"),
+    source!("sample_top.cu"),
+    source!("sample_edit.cu"),
+    source!("sample_filter.cu"),
+    source!("sample_draw.cu"),
+];
 
 /// Every unit, all combinations of defines that the backend supports.
 pub fn all() -> Vec<Unit> {
-    Vec::new()
+    SAMPLE.iter().map(Unit::new).collect()
 }
