@@ -19,6 +19,7 @@ pub mod probe;
 pub mod ptxas;
 pub mod staging;
 pub mod token_word;
+pub mod sampling;
 pub mod unit;
 pub mod units;
 pub mod weights;

@@ -19,6 +19,10 @@ pub static HEADERS: &[Source] = &[
     source!("element.cuh"),
     source!("lanes.cuh"),
     source!("reduce.cuh"),
+    source!("sample.cuh"),
+    source!("sample_edit.cuh"),
+    source!("sample_row.cuh"),
+    source!("sample_select.cuh"),
     source!("sigmoid.cuh"),
     source!("token_word.cuh"),
 ];
@@ -37,6 +41,15 @@ pub static RMS_NORM: Source = source!("rms_norm.cu");
 pub static ROPE: Source = source!("rope.cu");
 pub static SELECT_ROWS: Source = source!("select_rows.cu");
 
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sample_chunks.cu"),
+    source!("sample_top.cu"),
+    source!("sample_edit.cu"),
+    source!("sample_filter.cu"),
+    source!("sample_draw.cu"),
+];
+
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
@@ -44,6 +57,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(SAMPLE.iter().map(Unit::new));
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
