@@ -2,10 +2,12 @@
 
 pub mod args;
 pub mod buffer;
+pub mod attention;
 pub mod cache;
 pub mod compile;
 pub mod cublaslt;
 pub mod device;
+pub mod device_plan;
 pub mod event;
 pub mod function;
 pub mod gemm;
