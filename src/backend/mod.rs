@@ -104,7 +104,15 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
-    /// The coin of the draw, if it tosses one.
+    /// The coin of the draw; 0 where none is tossed.
+    pub fn coin(&self) -> f64 {
+        match self.pick {
+            Pick::Random { coin, .. } => coin,
+            Pick::Greedy | Pick::Given(_) => 0.0,
+        }
+    }
+
+    /// Changes the coin of the draw, if it tosses one.
     pub fn toss(&mut self, new: f64) {
         if let Pick::Random { coin, .. } = &mut self.pick {
             *coin = new;

@@ -27,6 +27,7 @@ pub static HEADERS: &[Source] = &[
     source!("token_word.cuh"),
 ];
 
+pub static ADVANCE: Source = source!("advance.cu");
 pub static ADD_BIAS: Source = source!("add_bias.cu");
 pub static EMBED: Source = source!("embed.cu");
 pub static GATED_SILU: Source = source!("gated_silu.cu");
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Unit> {
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(SAMPLE.iter().map(Unit::new));
+    all.push(advance());
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
@@ -76,6 +78,11 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// What moves a step on by one token.
+pub fn advance() -> Unit {
+    Unit::new(&ADVANCE)
 }
 
 /// Adds to results of `out`.
