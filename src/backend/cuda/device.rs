@@ -39,9 +39,10 @@ impl Device {
     /// command that installs it).
     pub fn open(ordinal: usize) -> Result<Device> {
         let facts = probe::probe_one(ordinal)?;
-        let missing = |why: String| probe::no_device(ordinal, why);
-        let compiler = Compiler::open(Some(facts.driver)).map_err(missing)?;
-        libraries::load_cublas_lt(facts.driver).map_err(missing)?;
+        let unusable = |why| probe::no_device(ordinal, why);
+        let compiler = Compiler::open(Some(facts.driver)).map_err(unusable)?;
+        compiler.knows(&facts.arch).map_err(unusable)?;
+        libraries::load_cublas_lt(facts.driver).map_err(unusable)?;
         let handle = probe::handle(ordinal)?;
         let refused = |error| probe::no_device(ordinal, format!("the driver refuses it: {}", probe::describe(error)));
         // SAFETY: `handle` comes from the driver; `Inner::drop` releases the context.
@@ -105,6 +106,11 @@ impl Device {
             let what = format!("launch {function} with grid {grid:?}, {block} threads, {shared} bytes shared");
             self.kept().get_or_insert(self.error(&what, error));
         }
+    }
+
+    /// Keeps the error of an enqueue that returns none, for the next `check`.
+    pub(super) fn keep(&self, error: Error) {
+        self.kept().get_or_insert(error);
     }
 
     /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
