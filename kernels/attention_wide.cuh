@@ -6,7 +6,7 @@
 
 // Steps of the queries that fit into registers beside M x HEAD_DIM results: as many as compile without spills for sm_80, sm_89
 // and sm_90a. The others lie in shared memory, before the ring.
-constexpr unsigned HELD_STEPS = HEAD_DIM > 192 ? 12 : ROW_TILES == 1 || HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 1;
+constexpr unsigned HELD_STEPS = HEAD_DIM > 240 ? 12 : ROW_TILES == 1 || HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 1;
 constexpr unsigned LAID_STEPS = STEPS - HELD_STEPS;
 constexpr unsigned QUERY_ROW_BYTES = LAID_STEPS * 32 + 16;
 constexpr unsigned QUERY_BYTES = LAID_STEPS > 0 ? WIDEST * QUERY_ROW_BYTES : 0;

@@ -194,8 +194,8 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing yet, for a model with these heads and so many words.
-    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Self::Step>;
+    /// A step of nothing yet, for a model with these heads, weights of `dtype` and so many words.
+    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self::Step>;
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].

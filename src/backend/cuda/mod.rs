@@ -10,13 +10,13 @@
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 
 pub mod args;
-mod attention;
+pub mod attention;
 pub mod buffer;
 pub mod cache;
 pub mod compile;
 pub mod cublaslt;
 pub mod device;
-mod device_plan;
+pub mod device_plan;
 pub mod event;
 pub mod function;
 pub mod gemm;
@@ -29,7 +29,7 @@ pub mod nvrtc;
 pub mod ops;
 pub mod probe;
 pub mod ptxas;
-mod sampling;
+pub mod sampling;
 mod staged;
 pub mod staging;
 pub mod step;
@@ -179,8 +179,8 @@ impl Backend for Cuda {
         kv.restore(saved, pages, self.loader.staging())
     }
 
-    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Step> {
-        Step::new(&self.device, heads, vocab)
+    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
+        Step::new(&self.device, heads, dtype, vocab)
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
@@ -257,7 +257,7 @@ impl Backend for Cuda {
         scale: f32,
     ) {
         if !self.skips_attention {
-            attention::tree_attention(&self.device, out, qkv, kv, layer, step, plan, scale);
+            step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
     }
 

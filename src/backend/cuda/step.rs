@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::attention;
+use super::attention::{self, At, AttentionKernels};
 use super::device::Device;
 use super::device_plan::DevicePlan;
 use super::event::Event;
@@ -20,7 +20,7 @@ use super::args::Args;
 use super::buffer::Buffer;
 use super::kv::{NO_SLOT, slot_word};
 use super::units;
-use crate::backend::{HeadLayout, SampleRequest, Sampled, StepBatch, StepShape};
+use crate::backend::{Dtype, HeadLayout, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::error::Result;
 
 /// Bytes that every list begins with; they grow by doubling.
@@ -29,8 +29,8 @@ const SMALLEST: usize = 4096;
 pub struct Step {
     heads: HeadLayout,
     vocab: usize,
-    multiprocessors: usize,
     advance: Function,
+    attention: AttentionKernels,
     sampler: SamplerKernels,
 
     tokens: Staged,
@@ -68,13 +68,13 @@ enum UnderWay {
 }
 
 impl Step {
-    pub fn new(device: &Device, heads: HeadLayout, vocab: usize) -> Result<Self> {
+    pub fn new(device: &Device, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
             vocab,
-            multiprocessors: device.facts().multiprocessors,
             advance: device.function(&units::advance(), "advance")?,
+            attention: AttentionKernels::load(device, dtype, heads)?,
             sampler: SamplerKernels::load(device, vocab)?,
             tokens: staged()?,
             positions: staged()?,
@@ -110,7 +110,7 @@ impl Step {
             if number == self.plans.len() {
                 self.plans.push(Staged::new(device, SMALLEST)?);
             }
-            let plan = DevicePlan::build(plan, self.heads, shape.rows, self.multiprocessors);
+            let plan = DevicePlan::build(plan, self.heads, shape.rows, self.attention.tiling());
             partial_slots = partial_slots.max(plan.partial_slots());
             moves |= self.plans[number].fill(device, turn, bytemuck::cast_slice(plan.words()))?;
         }
@@ -187,6 +187,19 @@ impl Step {
         self.coins.fill(device, self.turn, bytemuck::cast_slice(&coins))
     }
 
+    /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
+    pub fn attend(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
+        let operands = attention::Operands {
+            out: out.memory(),
+            qkv: qkv.memory(),
+            kv,
+            plan: (self.plans[plan].memory(), 0),
+            positions: (self.positions.memory(), 0),
+            partials: &self.partials,
+        };
+        self.attention.tree_attention(device, &operands, scale, out.rows);
+    }
+
     /// Draws for all requests from `logits` `[wanted, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
         let buffers = SampleBuffers {
@@ -241,16 +254,8 @@ impl Step {
         self.wanted.memory()
     }
 
-    pub fn plan(&self, number: usize) -> &Memory {
-        self.plans[number].memory()
-    }
-
     pub fn drawn(&self) -> &Memory {
         &self.drawn
-    }
-
-    pub fn partials(&self) -> &Memory {
-        &self.partials
     }
 }
 

@@ -16,6 +16,12 @@ macro_rules! source {
 
 /// What kernels may include, by file name.
 pub static HEADERS: &[Source] = &[
+    source!("attention_mma.cuh"),
+    source!("attention_narrow.cuh"),
+    source!("attention_plan.cuh"),
+    source!("attention_state.cuh"),
+    source!("attention_tile.cuh"),
+    source!("attention_wide.cuh"),
     source!("element.cuh"),
     source!("lanes.cuh"),
     source!("reduce.cuh"),
@@ -37,10 +43,13 @@ pub static KV_APPEND: Source = source!("kv_append.cu");
 pub static KV_PAGES: Source = source!("kv_pages.cu");
 pub static LAYER_NORM: Source = source!("layer_norm.cu");
 pub static LINEAR_ANY: Source = source!("linear_any.cu");
+pub static MERGE_STATES: Source = source!("merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("random_weights.cu");
 pub static RMS_NORM: Source = source!("rms_norm.cu");
 pub static ROPE: Source = source!("rope.cu");
 pub static SELECT_ROWS: Source = source!("select_rows.cu");
+pub static TREE_ATTENTION: Source = source!("tree_attention.cu");
+pub static TREE_ATTENTION_ANY: Source = source!("tree_attention_any.cu");
 
 /// The kernels of `sample`, in the order of their launches.
 pub static SAMPLE: [Source; 5] = [
@@ -60,6 +69,7 @@ pub fn all() -> Vec<Unit> {
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(SAMPLE.iter().map(Unit::new));
     all.push(advance());
+    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))));
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
@@ -83,6 +93,16 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 /// What moves a step on by one token.
 pub fn advance() -> Unit {
     Unit::new(&ADVANCE)
+}
+
+/// Head widths of the models that are known, and of the demo's.
+const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
+
+/// What `AttentionKernels` launches for keys and values of `element`.
+pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
+    let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
+    [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
 /// Adds to results of `out`.

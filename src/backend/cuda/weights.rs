@@ -47,6 +47,11 @@ impl Loader {
         Ok(Self { device: device.clone(), staging: Staging::new(device)? })
     }
 
+    /// For other large copies.
+    pub fn staging(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix.
     pub fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
         let (dtype, inner) = (parts[0].dtype, parts[0].cols);
