@@ -65,9 +65,7 @@ impl Commitment {
             let end = u32::try_from(need.end).expect("positions fit u32, as contexts do");
             match branch.hold {
                 Hold::Swapped(swapped) => cache.prefix.gain_after(&self.used, swapped.before, end),
-                Hold::Nothing | Hold::Path(_) => {
-                    cache.prefix.gain(&self.used, &branch.tokens[..need.match_upto], end)
-                }
+                Hold::Nothing | Hold::Path(_) => cache.prefix.gain(&self.used, &branch.tokens[..need.match_upto], end),
             }
         });
         Cost { gain, growth: expected.growth(branch, cache.prefix.page_tokens() as usize) }

@@ -52,12 +52,7 @@ impl<B: Backend> Engine<B> {
 }
 
 /// Takes what was drawn for a branch. Says how the extend ends, if it does.
-fn answer(
-    branch: &mut Branch,
-    drawn: Sampled,
-    eos: &[TokenId],
-    context: usize,
-) -> Option<Result<FinishReason, Error>> {
+fn answer(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) -> Option<Result<FinishReason, Error>> {
     if !drawn.logprob.is_finite() {
         let found = "NaN or infinity, as its weights hold";
         return Some(Err(Error::value("the model's logits", "finite numbers", found)));

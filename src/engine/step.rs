@@ -129,9 +129,9 @@ impl<B: Backend> Engine<B> {
 
     fn check_plan(&self, plan: &AttentionPlan, forest: &Forest) -> Result<()> {
         match self.config.check_plans {
-            true => plan
-                .check(forest)
-                .map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner))),
+            true => {
+                plan.check(forest).map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))
+            }
             false => Ok(()),
         }
     }
@@ -148,14 +148,17 @@ impl<B: Backend> Engine<B> {
     /// Whether the branch of `ask`, which asked for `row`, goes on right behind it, in the same page and in the same way.
     fn goes_on(&self, row: &Row, ask: &Ask) -> bool {
         let next = row.at.position + 1;
-        let Some(branch) = self.branches.get(&ask.branch).filter(|branch| branch.turn == ask.turn) else { return false };
+        let Some(branch) = self.branches.get(&ask.branch).filter(|branch| branch.turn == ask.turn) else {
+            return false;
+        };
         let Work::Draw(drawing) = &branch.work else { return false };
-        let bans_alike =
-            sampler::bans_ends(drawing, ask.position + 1) == sampler::bans_ends(drawing, ask.position + 2);
+        let bans_alike = sampler::bans_ends(drawing, ask.position + 1) == sampler::bans_ends(drawing, ask.position + 2);
+        let prefix = &self.cache.prefix;
         let on_its_own = branch.lease().is_some_and(|lease| {
-            lease.own && lease.segment == row.at.segment && self.cache.prefix.end(lease.segment) == next
+            let own = prefix.first_position(lease.segment)..prefix.end(lease.segment);
+            lease.own && lease.segment == row.at.segment && own.contains(&row.at.position) && own.end == next
         });
-        on_its_own && bans_alike && branch.need().is_some() && !next.is_multiple_of(self.cache.prefix.page_tokens())
+        on_its_own && bans_alike && branch.need().is_some() && !next.is_multiple_of(prefix.page_tokens())
     }
 
     /// The step that is loaded, every row one token further; see `can_advance`.

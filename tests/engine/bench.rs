@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams,
-    Stop,
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
+    SamplingParams, Stop,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -77,9 +77,11 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
     engine_of(Shape::Full, config)
 }
 
+/// Plans are proved, and steps run ahead where the suite says so.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, ..config }).unwrap()
+    let run_ahead = config.run_ahead || crate::RUN_AHEAD;
+    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 /// Room for everything.
