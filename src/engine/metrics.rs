@@ -43,7 +43,9 @@ pub struct Metrics {
     /// How many of them came back from there.
     pub swapped_in: u64,
     pub swapped_in_bytes: u64,
+    /// Choosing rows and slots, and noting what was submitted.
     pub seconds_scheduling: f64,
+    /// Forests, plans, and the integers of steps.
     pub seconds_planning: f64,
     /// Submitting steps: loading their integers and enqueueing their work; where nothing can be enqueued (on the CPU), doing it.
     pub seconds_forward: f64,

@@ -64,12 +64,11 @@ impl<B: Backend> Engine<B> {
     /// Tells branches what the oldest step in flight drew.
     fn collect(&mut self) -> Result<()> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
-        let began = Instant::now();
+        let mut began = Instant::now();
         let drawn = self.backend.collect(&mut self.step)?;
-        let drew = Instant::now();
+        lap(&mut began, &mut self.metrics.seconds_waiting);
         self.commit(&flight.asks, drawn);
-        self.metrics.seconds_waiting += (drew - began).as_secs_f64();
-        self.metrics.seconds_committing += drew.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_committing);
         Ok(())
     }
 
@@ -82,39 +81,40 @@ impl<B: Backend> Engine<B> {
         }
         let forest = self.forest(&schedule.rows);
         let (plans, stats) = self.plan(&forest)?;
-        let began = Instant::now();
+        let mut began = Instant::now();
         let eos = &self.facts.eos;
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
         let batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
         let advances = batch.can_advance();
         let copy = (self.config.check_plans && advances).then(|| batch.clone());
+        lap(&mut began, &mut self.metrics.seconds_planning);
         self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch)?;
-        self.metrics.seconds_forward += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
         Ok(Some(Loaded { schedule, stats, advances, copy }))
     }
 
     fn schedule(&mut self) -> Schedule {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let EngineConfig { max_branches, chunk, .. } = self.config;
         let budget = Budget { max_branches, chunk, max_asks: self.config.max_asks() };
         let schedule = self.scheduler.next_rows(&mut self.branches, &mut self.cache, budget);
         self.metrics.preemptions = self.scheduler.preemptions;
-        self.metrics.seconds_scheduling += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_scheduling);
         schedule
     }
 
     fn forest(&mut self, rows: &[Row]) -> Forest {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let rows: Vec<StepRow> = rows.iter().map(|row| row.at).collect();
         let forest = self.cache.prefix.forest(&rows);
-        self.metrics.seconds_planning += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_planning);
         forest
     }
 
     /// One plan for each window kind of the model's layers, and what it costs.
     fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let mut plans = Vec::new();
         let mut stats = Vec::new();
         for hints in self.model.plan_hints() {
@@ -123,7 +123,7 @@ impl<B: Backend> Engine<B> {
             stats.push(plan.stats(hints));
             plans.push(plan);
         }
-        self.metrics.seconds_planning += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_planning);
         Ok((plans, stats))
     }
 
@@ -163,16 +163,16 @@ impl<B: Backend> Engine<B> {
 
     /// The step that is loaded, every row one token further; see `can_advance`.
     fn advance(&mut self, mut loaded: Loaded) -> Result<Loaded> {
-        let began = Instant::now();
+        let mut began = Instant::now();
         loaded.schedule.advance();
         for ask in &loaded.schedule.asks {
             let branch = self.branches.get_mut(&ask.branch).expect("can_advance found it");
             let need = branch.need().expect("can_advance asked for it");
             self.cache.reserve(branch, need).expect("the page of the token before has room");
         }
-        self.metrics.seconds_scheduling += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_scheduling);
         self.check_advanced(&mut loaded)?;
-        let began = Instant::now();
+        let mut began = Instant::now();
         for (stats, hints) in loaded.stats.iter_mut().zip(self.model.plan_hints()) {
             stats.advance(hints, loaded.schedule.rows.len());
         }
@@ -182,7 +182,7 @@ impl<B: Backend> Engine<B> {
         };
         let coins: Vec<f64> = loaded.schedule.asks.iter().map(coin).collect();
         self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins)?;
-        self.metrics.seconds_forward += began.elapsed().as_secs_f64();
+        lap(&mut began, &mut self.metrics.seconds_forward);
         Ok(loaded)
     }
 
@@ -200,6 +200,7 @@ impl<B: Backend> Engine<B> {
 
     /// Whatever is submitted from now on sees the keys and values of this step's rows.
     fn note_submitted(&mut self, loaded: &Loaded) {
+        let mut began = Instant::now();
         let Schedule { rows, asks, .. } = &loaded.schedule;
         self.count_rows(rows);
         self.count_reads(&loaded.stats);
@@ -210,6 +211,7 @@ impl<B: Backend> Engine<B> {
         for (request, ask) in (0u32..).zip(asks) {
             self.branches.get_mut(&ask.branch).expect("it asked just now").asked(request);
         }
+        lap(&mut began, &mut self.metrics.seconds_scheduling);
     }
 
     /// Moves keys and values between device and host, as far as the cache has decided.
@@ -232,4 +234,10 @@ impl<B: Backend> Engine<B> {
         }
         Ok(())
     }
+}
+
+/// Adds the time since `began` to `seconds`, and begins anew.
+fn lap(began: &mut Instant, seconds: &mut f64) {
+    let now = Instant::now();
+    *seconds += (now - std::mem::replace(began, now)).as_secs_f64();
 }

@@ -30,24 +30,25 @@ impl PrefixTree {
 
     /// Adds the path of `segment`, and the pages that nothing in use holds yet.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
-        for id in self.meet_path(usage, segment) {
+        let Usage { met, pages } = usage;
+        for id in self.new_to(met, segment) {
             let segment = self.at(id);
             let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
             let shared = above.is_some() && above == segment.pages.first();
-            usage.pages += segment.pages.len() - usize::from(shared);
+            *pages += segment.pages.len() - usize::from(shared);
         }
     }
 
     /// Adds a path that was made just now and is known to gain so many pages: for that, segments in use may have been split.
     pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, gain: usize) {
-        self.meet_path(usage, segment);
+        self.new_to(&mut usage.met, segment).for_each(drop);
         usage.pages += gain;
     }
 
-    /// The segments of a path that are not in use yet; now they are.
-    fn meet_path(&self, usage: &mut Usage, segment: SegmentId) -> Vec<SegmentId> {
-        usage.met.resize(self.arena.len(), false);
-        self.ancestry(segment).take_while(|id| !std::mem::replace(&mut usage.met[id.ix()], true)).collect()
+    /// The segments of a path that were not met yet, and are with this.
+    fn new_to(&self, met: &mut Vec<bool>, segment: SegmentId) -> impl Iterator<Item = SegmentId> {
+        met.resize(self.arena.len(), false);
+        self.ancestry(segment).take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
     }
 
     /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
