@@ -208,7 +208,7 @@ mod tests {
         assert_eq!((given.pick, given.given, given.bans, given.unseen), (GIVEN, 6, 0, NONE));
         let lists = record(&block, 1);
         assert_eq!((lists.biases, lists.seens, lists.bans, lists.unseen, lists.top), (1, 3, 2, 3, 4));
-        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&block);
+        let words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let words = &words[lists.first as usize..];
         assert_eq!([words[0], words[3], words[7], words[11], words[15], words[17]], [1, 5, 7, 7, 2, 9]);
         assert_eq!(words.len(), 3 + 3 * 4 + 2 * 2);
