@@ -1,6 +1,8 @@
 //! `offshoot check`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
 //! `model::check`'s; this file prints and decides the exit code.
 
+pub mod kernels;
+
 use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;

@@ -29,7 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// Print the facts read from a model folder; with a golden file, compare logits, log-probabilities and greedy tokens
+    /// Print the facts read from a model folder; with a golden file, compare logits, log-probabilities and greedy tokens.
+    /// With --kernels: compile the CUDA kernels
     Check(CheckArgs),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(BenchArgs),
@@ -86,11 +87,17 @@ pub struct EngineArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// Model folder in Hugging Face form
-    #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "kernels")]
+    pub model: Option<PathBuf>,
     /// Golden file: transformers' logits, log-probabilities and greedy tokens
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "model")]
     pub golden: Option<PathBuf>,
+    /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill fail the check
+    #[arg(long, conflicts_with = "model")]
+    pub kernels: bool,
+    /// Architectures to compile for
+    #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
+    pub arch: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -33,7 +33,12 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome())?,
         Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
-        Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
+        Some(Command::Check(args)) => {
+            return match &args.model {
+                Some(model) => check::check(model, args.golden.as_deref()),
+                None => check::kernels::check(&args.arch),
+            };
+        }
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
             Bench::Gemm(args) => bench::tables::gemm(args.json)?,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use crate::backend::Dtype;
+use crate::backend::{Dtype, Uniform};
 use crate::mix::{GOLDEN, fnv1a, mix};
 
 use super::super::layout::TensorSpec;
@@ -18,20 +18,25 @@ pub struct RandomWeights {
 impl RandomWeights {
     /// Uniform around zero with variance `1 / in` (so that activations neither grow nor fade from layer to layer); norm
     /// weights lie around one, biases within 0.1 of zero.
-    pub fn tensor(&self, spec: &TensorSpec) -> Tensor<'static> {
+    pub fn draw(&self, spec: &TensorSpec) -> Uniform {
         let (centre, reach) = match spec.shape.len() {
             2 => (0.0, (3.0 / spec.cols() as f32).sqrt()),
             _ if spec.name.ends_with(".bias") => (0.0, 0.1),
             _ => (1.0, 0.1),
         };
         let stream = mix((self.seed ^ fnv1a(spec.name.as_bytes())).wrapping_add(GOLDEN));
-        let value = |i: usize| centre + reach * unit(stream.wrapping_add(i as u64));
+        Uniform { stream, centre, reach }
+    }
+
+    /// What `draw` says, rounded to the dtype.
+    pub fn tensor(&self, spec: &TensorSpec) -> Tensor<'static> {
+        let drawn = self.draw(spec);
         let width = self.dtype.bytes();
         let mut bytes = vec![0; spec.elements() * width];
         const CHUNK: usize = 1 << 14;
         bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
             for (i, element) in bytes.chunks_exact_mut(width).enumerate() {
-                let x = value(chunk * CHUNK + i);
+                let x = drawn.at(chunk * CHUNK + i);
                 match self.dtype {
                     Dtype::F32 => element.copy_from_slice(&x.to_le_bytes()),
                     Dtype::F16 => element.copy_from_slice(&half::f16::from_f32(x).to_le_bytes()),
@@ -41,9 +46,4 @@ impl RandomWeights {
         });
         Tensor { dtype: self.dtype, rows: spec.rows(), cols: spec.cols(), bytes: Cow::Owned(bytes) }
     }
-}
-
-/// Uniform in [-1, 1), of the upper 24 bits.
-fn unit(counter: u64) -> f32 {
-    (mix(counter.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
