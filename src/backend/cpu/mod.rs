@@ -17,7 +17,9 @@ pub mod step;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 
-use super::{Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView};
+use super::{
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
+};
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};

@@ -76,13 +76,7 @@ impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        Ok(Self {
-            loader: Loader::new(&device)?,
-            kernels: HashMap::new(),
-            moves: 0,
-            skips_attention: false,
-            device,
-        })
+        Ok(Self { loader: Loader::new(&device)?, kernels: HashMap::new(), moves: 0, skips_attention: false, device })
     }
 
     pub fn device(&self) -> &Device {
