@@ -53,7 +53,9 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
-    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))));
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
+    );
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
