@@ -3,10 +3,16 @@
 #[path = "../common/dice.rs"]
 mod dice;
 
+mod ahead;
 mod bench;
 mod pages;
 mod plain;
 mod requests;
 mod samples;
 mod scripts;
+mod steps;
 mod stops;
+mod swap;
+
+/// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
+const RUN_AHEAD: bool = false;
