@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::backend::Dtype;
 use crate::bench::decode::DecodeOptions;
+use crate::check::{CheckOptions, DeviceCheck};
 use crate::plan::Planner;
 use crate::run::{Budget, RunOptions};
 
@@ -29,7 +30,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// Print the facts read from a model folder; with a golden file, compare logits, log-probabilities and greedy tokens
+    /// Hold the device's arithmetic against the CPU's definition; with a model, print its facts and check its arithmetic
     Check(CheckArgs),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(BenchArgs),
@@ -85,12 +86,31 @@ pub struct EngineArgs {
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Model folder in Hugging Face form
+    /// Model folder in Hugging Face form; without one, the device itself is checked
     #[arg(long, value_name = "DIR")]
-    pub model: PathBuf,
-    /// Golden file: transformers' logits, log-probabilities and greedy tokens
-    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens
+    #[arg(long, value_name = "FILE", requires = "model")]
     pub golden: Option<PathBuf>,
+    /// Hold the device against every model folder with a golden.json beneath this one, too
+    #[arg(long, value_name = "DIR", conflicts_with = "model")]
+    pub goldens: Option<PathBuf>,
+    /// Few and small cases, for tools that slow the device down
+    #[arg(long, conflicts_with = "model")]
+    pub quick: bool,
+    /// One JSON object a row instead of a table
+    #[arg(long, conflicts_with = "model")]
+    pub json: bool,
+}
+
+impl From<CheckArgs> for CheckOptions {
+    fn from(args: CheckArgs) -> Self {
+        let CheckArgs { model, golden, goldens, quick, json } = args;
+        match model {
+            Some(folder) => CheckOptions::Model { folder, golden },
+            None => CheckOptions::Device(DeviceCheck { goldens, quick, json }),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

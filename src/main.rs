@@ -33,7 +33,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome())?,
         Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
-        Some(Command::Check(args)) => return check::check(&args.model, args.golden.as_deref()),
+        Some(Command::Check(args)) => return check::check(Cpu::new(), &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
             Bench::Gemm(args) => bench::tables::gemm(args.json)?,

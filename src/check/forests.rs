@@ -1,0 +1,227 @@
+//! Random forests as the engine may meet them: every shape of tree, decode rows and prompt chunks mixed, leaves without rows.
+//! Used by `offshoot check` and by every test that plans or computes attention.
+
+use std::collections::HashSet;
+
+use crate::ids::{SegmentId, TokenId};
+use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
+
+use super::dice::Dice;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One path of some hundred short segments, with a few twigs.
+    DeepChain,
+    /// One prompt, many samples.
+    Star,
+    /// A bush in which every fork comes after one token.
+    OneTokenSegments,
+    /// Branches that have no tokens yet, beside and beneath others that have.
+    EmptyLeaves,
+    /// Branches that split earlier ones anywhere.
+    MidPageForks,
+    /// Few-shot header, problems, this many samples.
+    Many(u32),
+    /// Several roots, everything mixed.
+    Ragged,
+}
+
+impl Shape {
+    pub const ALL: [Shape; 7] = [
+        Shape::DeepChain,
+        Shape::Star,
+        Shape::OneTokenSegments,
+        Shape::EmptyLeaves,
+        Shape::MidPageForks,
+        Shape::Many(2000),
+        Shape::Ragged,
+    ];
+}
+
+/// One step of a grown tree. Every segment in `rows` is leased.
+pub struct Grown {
+    pub tree: PrefixTree,
+    pub pool: PagePool,
+    /// Depth-first.
+    pub rows: Vec<StepRow>,
+    pub forest: Forest,
+}
+
+/// The tree, rows and forest of `shape` that `seed` stands for.
+pub fn grow(shape: Shape, page_tokens: u32, seed: u64) -> Grown {
+    let mut grove = Grove {
+        tree: PrefixTree::new(page_tokens),
+        pool: PagePool::new(40_000),
+        dice: Dice::new(seed),
+        ends: Vec::new(),
+    };
+    grove.plant(shape);
+    let mut rows = grove.schedule();
+    grove.tree.depth_first(&mut rows);
+    let forest = grove.tree.forest(&rows);
+    let grown = Grown { tree: grove.tree, pool: grove.pool, rows, forest };
+    grown.check().unwrap_or_else(|broken| panic!("{shape:?}, {page_tokens} slots a page, seed {seed}: {broken}"));
+    grown
+}
+
+impl Grown {
+    fn check(&self) -> Result<(), String> {
+        self.tree.check_integrity(&self.pool)?;
+        self.forest.check()?;
+        self.tree.check_ready(&self.forest)?;
+        assert_eq!(self.rows.len(), self.forest.row_positions.len());
+        Ok(())
+    }
+}
+
+struct Grove {
+    tree: PrefixTree,
+    pool: PagePool,
+    dice: Dice,
+    /// Everything that was admitted or forked.
+    ends: Vec<SegmentId>,
+}
+
+impl Grove {
+    fn plant(&mut self, shape: Shape) {
+        match shape {
+            Shape::DeepChain => {
+                let mut at = self.prompt(1, 200);
+                for _ in 0..self.dice.within(50, 300) {
+                    at = self.branch(at, 1, 12);
+                    if self.dice.one_in(40) {
+                        self.branch(at, 1, 40);
+                    }
+                }
+            }
+            Shape::Star => {
+                let at = self.prompt(1, 400);
+                for _ in 0..self.dice.within(1, 120) {
+                    self.branch(at, 1, 90);
+                }
+            }
+            Shape::OneTokenSegments => {
+                self.prompt(1, 1);
+                for _ in 0..self.dice.within(1, 150) {
+                    let at = self.any();
+                    self.branch(at, 1, 1);
+                }
+            }
+            Shape::EmptyLeaves => {
+                self.prompt(1, 150);
+                for _ in 0..self.dice.within(4, 60) {
+                    let at = self.any();
+                    let longest = if self.dice.one_in(2) { 0 } else { 30 };
+                    self.branch(at, 0, longest);
+                }
+            }
+            Shape::MidPageForks => {
+                self.prompt(20, 300);
+                for _ in 0..self.dice.within(2, 80) {
+                    let at = self.any();
+                    self.branch_inside(at, 1, 60);
+                }
+            }
+            Shape::Many(samples) => {
+                let header = self.prompt(1, 500);
+                let problems: Vec<_> = (0..20).map(|_| self.prompt_after(header, 1, 150)).collect();
+                for _ in 0..samples {
+                    let at = self.dice.pick(&problems);
+                    self.branch(at, 1, 70);
+                }
+            }
+            Shape::Ragged => {
+                for _ in 0..self.dice.within(1, 5) {
+                    self.prompt(1, 300);
+                }
+                for _ in 0..self.dice.within(1, 150) {
+                    let at = self.any();
+                    match self.dice.within(0, 3) {
+                        0 => self.branch_inside(at, 0, 80),
+                        1 => self.prompt_after(at, 1, 120),
+                        _ => self.branch(at, 0, 40),
+                    };
+                }
+            }
+        }
+    }
+
+    fn any(&mut self) -> SegmentId {
+        self.dice.pick(&self.ends)
+    }
+
+    fn text(&mut self, shortest: u32, longest: u32) -> Vec<TokenId> {
+        (0..self.dice.within(shortest, longest)).map(|_| TokenId(self.dice.within(0, 4999))).collect()
+    }
+
+    fn prompt(&mut self, shortest: u32, longest: u32) -> SegmentId {
+        let text = self.text(shortest, longest);
+        self.admit(&text)
+    }
+
+    /// A prompt that goes on where `at` ends.
+    fn prompt_after(&mut self, at: SegmentId, shortest: u32, longest: u32) -> SegmentId {
+        let mut text = self.tree.context(at);
+        text.extend(self.text(shortest, longest));
+        self.admit(&text)
+    }
+
+    fn admit(&mut self, text: &[TokenId]) -> SegmentId {
+        let end = self.tree.admit(&mut self.pool, text).expect("the pool is large enough");
+        self.ends.push(end);
+        end
+    }
+
+    fn branch(&mut self, at: SegmentId, shortest: u32, longest: u32) -> SegmentId {
+        let branch = self.tree.fork(at);
+        self.extend(branch, shortest, longest)
+    }
+
+    fn branch_inside(&mut self, at: SegmentId, shortest: u32, longest: u32) -> SegmentId {
+        let position = self.dice.within(0, self.tree.end(at));
+        let branch = self.tree.fork_at(&mut self.pool, at, position);
+        self.extend(branch, shortest, longest)
+    }
+
+    fn extend(&mut self, branch: SegmentId, shortest: u32, longest: u32) -> SegmentId {
+        let text = self.text(shortest, longest);
+        self.tree.append(&mut self.pool, branch, &text).expect("the pool is large enough");
+        self.ends.push(branch);
+        branch
+    }
+
+    /// Rows of one step: for each end a decode row, a chunk, a chunk that stops short of its end, everything that is not
+    /// computed yet, a token computed before, or nothing. No token twice.
+    fn schedule(&mut self) -> Vec<StepRow> {
+        let mut rows = Vec::new();
+        let mut taken = HashSet::new();
+        for segment in self.ends.clone() {
+            let end = self.tree.end(segment);
+            let newest = |tokens: u32| end.saturating_sub(tokens)..end;
+            let chunk = self.dice.within(1, 80);
+            let positions = match self.dice.within(0, 19) {
+                0 => 0..0,
+                1 => self.tree.computed(segment)..end,
+                2 => newest(chunk),
+                3 => newest(chunk).start..end - self.dice.within(0, chunk.min(end)),
+                4 => self.tree.first_position(segment).saturating_sub(1)..self.tree.first_position(segment),
+                _ => newest(1),
+            };
+            self.tree.mark_computed(segment, positions.start.max(self.tree.computed(segment)));
+            let fresh = positions.filter(|&p| taken.insert(self.slot(segment, p)));
+            rows.extend(fresh.map(|position| StepRow { segment, position }));
+        }
+        if rows.is_empty() {
+            let longest = self.ends.iter().copied().max_by_key(|&s| self.tree.end(s)).expect("something was planted");
+            let position = self.tree.end(longest) - 1;
+            self.tree.mark_computed(longest, position.max(self.tree.computed(longest)));
+            rows.push(StepRow { segment: longest, position });
+        }
+        rows
+    }
+
+    fn slot(&self, segment: SegmentId, position: u32) -> (u32, u32) {
+        let slot = self.tree.slot(segment, position);
+        (slot.page.0, slot.slot)
+    }
+}
