@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::out;
 
 use super::report::{Report, Row};
-use super::{DeviceCheck, attention, leaves, ops, sampling, whole};
+use super::{DeviceCheck, attention, forward, leaves, ops, sampling, whole};
 
 /// How much of the suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub enum Effort {
 /// A part of the suite: cases of one kind, filed in the report.
 type Part<B> = fn(&mut B, Effort, &mut Report) -> Result<()>;
 
-/// Runs everything that needs no model; `done` is told each part's rows.
+/// Runs everything that needs no model folder and no engine; `done` is told each part's rows.
 pub fn suite<B: Backend>(
     backend: &mut B,
     effort: Effort,
     mut done: impl FnMut(&[Row]) -> Result<()>,
 ) -> Result<Report> {
-    let parts: [Part<B>; 4] = [ops::ops, sampling::sampling, attention::attention, leaves::leaves];
+    let parts: [Part<B>; 5] = [ops::ops, sampling::sampling, attention::attention, leaves::leaves, forward::forwards];
     let mut report = Report::default();
     for part in parts {
         let before = report.rows.len();

@@ -7,6 +7,7 @@ mod case;
 mod device;
 pub mod dice;
 pub mod forests;
+mod forward;
 mod leaves;
 mod model;
 mod ops;

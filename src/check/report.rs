@@ -103,3 +103,30 @@ impl fmt::Display for Row {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(error: f64, tolerance: f64, repeats: bool) -> Row {
+        let mut report = Report::default();
+        report.see("op", None, "a case", Found { worst: Worst { error: 1.0, tolerance: 2.0 }, repeats: true });
+        report.see("op", None, "another case", Found { worst: Worst { error, tolerance }, repeats });
+        assert_eq!(report.rows.len(), 1);
+        assert_eq!(report.rows[0].cases, 2);
+        assert_eq!(report.holds(), report.rows[0].holds);
+        report.rows.remove(0)
+    }
+
+    #[test]
+    fn a_row_fails_by_its_worst_case() {
+        assert!(row(0.1, 1.0, true).holds);
+        assert!(row(0.0, 0.0, true).holds, "an exact op");
+        for (error, tolerance) in [(1.1, 1.0), (1e-9, 0.0), (f64::INFINITY, 1.0), (f64::NAN, 1.0)] {
+            let row = row(error, tolerance, true);
+            assert!(!row.holds, "{error} where {tolerance} is allowed");
+            assert!(row.to_string().contains("another case"), "{row}");
+        }
+        assert!(row(0.0, 1.0, false).to_string().contains("other bits"));
+    }
+}

@@ -100,16 +100,18 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     // Of differences of two values that may each be off.
     let tolerance = 2.0 * f64::from(tolerance(dtype, layers, scale));
     let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
-    let worst = given(&found)
-        .iter()
-        .zip(&given(&expected))
-        .map(difference)
-        .fold(0.0, |worst: f64, error| if error.is_nan() { f64::INFINITY } else { worst.max(error) });
+    let differences: Vec<f64> = given(&found).iter().zip(&given(&expected)).map(difference).collect();
+    let worst = differences.iter().fold(0.0, |worst: f64, e| if e.is_nan() { f64::INFINITY } else { worst.max(*e) });
     let same_shape = found.given.iter().map(Vec::len).eq(expected.given.iter().map(Vec::len));
     let error = if same_shape { worst } else { f64::INFINITY };
     let branches = expected.given.len();
     let found_given = Found { worst: Worst { error, tolerance }, repeats: true };
     report.see("run, given", Some(dtype), format_args!("{branches} branches"), found_given);
+
+    // The largest of so many is some four deviations, and a mean is less than one.
+    let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+    let found_mean = Found { worst: Worst { error: mean, tolerance: tolerance / 4.0 }, repeats: true };
+    report.see("run, mean", Some(dtype), format_args!("{} tokens", differences.len()), found_mean);
 
     let margins = found.greedy.iter().zip(&expected.greedy).map(|(found, expected)| margin(found, expected));
     let error = margins.fold(0.0, f64::max);

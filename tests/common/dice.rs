@@ -1,3 +1,0 @@
-//! Seeded choices.
-
-pub use offshoot::check::dice::Dice;
