@@ -1,5 +1,5 @@
-//! Weights as they lie in a file: dtype, shape and bytes, borrowed; and weights that are drawn from a seed. Loading and
-//! choosing seeds is `model::weights`; packing is each backend's.
+//! Weights as they lie in a file (dtype, shape and bytes, borrowed) and the numbers that stand for them where there is no file.
+//! Loading is `model::weights`; packing is each backend's.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::mix::{GOLDEN, mix};
 
 /// Element type of weights, keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     F32,
@@ -16,7 +16,6 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// From the dtype with most bits of mantissa to the one with fewest.
     pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
     pub fn bytes(self) -> usize {
@@ -67,24 +66,33 @@ impl WeightView<'_> {
     }
 }
 
-/// Weights `rows x cols` of `dtype` that are uniform in `centre - reach .. centre + reach`; each depends on `stream` and its
-/// index alone.
-#[derive(Clone, Copy, Debug)]
-pub struct RandomWeight {
-    pub dtype: Dtype,
-    pub rows: usize,
-    pub cols: usize,
+/// Numbers within `reach` of `centre`, uniform: number `i` depends on `stream` and `i` alone, so that it can be drawn anywhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Uniform {
     pub stream: u64,
     pub centre: f32,
     pub reach: f32,
 }
 
-impl RandomWeight {
-    /// Element `i` (row-major), before it is rounded.
-    pub fn get(&self, i: usize) -> f32 {
-        self.centre + self.reach * unit(self.stream.wrapping_add(i as u64))
+impl Uniform {
+    pub fn at(&self, i: usize) -> f32 {
+        let upper = mix(self.stream.wrapping_add(i as u64).wrapping_add(GOLDEN)) >> 40;
+        // In [-1, 1), of the upper 24 bits.
+        let unit = upper as f32 / (1 << 23) as f32 - 1.0;
+        self.centre + self.reach * unit
     }
+}
 
+/// A tensor that nobody has yet: `rows x cols` of `numbers`, row-major, rounded to `dtype`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomWeight {
+    pub dtype: Dtype,
+    pub rows: usize,
+    pub cols: usize,
+    pub numbers: Uniform,
+}
+
+impl RandomWeight {
     /// All elements, as they would lie in a file.
     pub fn draw(&self) -> Vec<u8> {
         const CHUNK: usize = 1 << 14;
@@ -92,7 +100,7 @@ impl RandomWeight {
         let mut bytes = vec![0; self.rows * self.cols * width];
         bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
             let first = chunk * CHUNK;
-            let values: Vec<f32> = (first..first + bytes.len() / width).map(|i| self.get(i)).collect();
+            let values: Vec<f32> = (first..first + bytes.len() / width).map(|i| self.numbers.at(i)).collect();
             bytes.copy_from_slice(&self.dtype.encode(&values));
         });
         bytes
@@ -102,9 +110,4 @@ impl RandomWeight {
     pub fn view<'a>(&self, drawn: &'a [u8]) -> WeightView<'a> {
         WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: drawn }
     }
-}
-
-/// Uniform in [-1, 1), of the upper 24 bits.
-fn unit(counter: u64) -> f32 {
-    (mix(counter.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }

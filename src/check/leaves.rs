@@ -104,7 +104,7 @@ impl Leaves {
         let holds = Holds::Operands(setting.dtype);
         let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
         let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before))?;
-        let mut step = backend.step(setting.heads, ANY_VOCAB)?;
+        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch::<B>(setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;

@@ -1,6 +1,6 @@
 //! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
 //! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
-//! against the CPU. This file only chooses; each part of the suite states its tolerances beside it.
+//! against the CPU. `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside each part.
 
 pub mod attention;
 mod case;
@@ -8,6 +8,7 @@ mod device;
 pub mod dice;
 pub mod forests;
 mod forward;
+mod kernels;
 mod leaves;
 mod model;
 mod ops;
@@ -33,6 +34,10 @@ pub enum CheckOptions {
         golden: Option<PathBuf>,
     },
     Device(DeviceCheck),
+    /// Whether every CUDA kernel compiles for these architectures.
+    Kernels {
+        archs: Vec<String>,
+    },
 }
 
 /// How the device is checked.
@@ -50,6 +55,7 @@ pub fn check<B: Backend>(backend: B, options: &CheckOptions) -> Result<ExitCode>
     let holds = match options {
         CheckOptions::Model { folder, golden } => model::model(backend, folder, golden.as_deref())?,
         CheckOptions::Device(options) => device::device(backend, options)?,
+        CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -129,7 +129,7 @@ impl<B: Backend> Decoder<B> {
 
     /// A step for `forward` to load.
     pub fn step(&self, backend: &mut B) -> Result<B::Step> {
-        backend.step(self.config.heads, self.config.vocab)
+        backend.step(self.config.heads, self.dtype, self.config.vocab)
     }
 
     /// Makes room for steps of this shape, so that none up to it allocates.

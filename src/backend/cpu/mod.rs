@@ -17,7 +17,9 @@ pub mod step;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 
-use super::{Backend, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView};
+use super::{
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
+};
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};
@@ -138,7 +140,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self, _: HeadLayout, _: usize) -> Result<Step> {
+    fn step(&mut self, _: HeadLayout, _: Dtype, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 

@@ -33,6 +33,11 @@ impl Compiler {
         self.nvrtc.describe()
     }
 
+    /// An error, which says what NVRTC knows, when it cannot compile for `arch`.
+    pub fn knows(&self, arch: &str) -> Result<(), String> {
+        self.nvrtc.knows(arch)
+    }
+
     /// Machine code of `unit` for `arch` ("sm_90a").
     pub fn cubin(&self, unit: &Unit, arch: &str) -> Result<Cubin> {
         let options = options(unit, arch);
@@ -67,9 +72,9 @@ pub struct KernelReport {
 }
 
 /// Compiles every unit for every architecture. The first kernel that does not compile is the error.
-pub fn compile_all(compiler: &Compiler, archs: &[&str]) -> Result<Vec<KernelReport>> {
+pub fn compile_all(compiler: &Compiler, archs: &[String]) -> Result<Vec<KernelReport>> {
     let units = units::all();
-    let jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |&arch| (unit, arch))).collect();
+    let jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |arch| (unit, arch.as_str()))).collect();
     let compile = |&(unit, arch): &(&Unit, &str)| -> Result<Vec<KernelReport>> {
         let usage = compiler.cubin(unit, arch)?.usage();
         Ok(usage

@@ -39,9 +39,10 @@ impl Device {
     /// command that installs it).
     pub fn open(ordinal: usize) -> Result<Device> {
         let facts = probe::probe_one(ordinal)?;
-        let missing = |why: String| probe::no_device(ordinal, why);
-        let compiler = Compiler::open(Some(facts.driver)).map_err(missing)?;
-        libraries::load_cublas_lt(facts.driver).map_err(missing)?;
+        let unusable = |why| probe::no_device(ordinal, why);
+        let compiler = Compiler::open(Some(facts.driver)).map_err(unusable)?;
+        compiler.knows(&facts.arch).map_err(unusable)?;
+        libraries::load_cublas_lt(facts.driver).map_err(unusable)?;
         let handle = probe::handle(ordinal)?;
         let refused = |error| probe::no_device(ordinal, format!("the driver refuses it: {}", probe::describe(error)));
         // SAFETY: `handle` comes from the driver; `Inner::drop` releases the context.
@@ -75,7 +76,7 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
-    /// The first error of the launches since the last call, or of work that they started and that has failed by now.
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls that wait.
     pub fn check(&self) -> Result<()> {
         match self.kept().take() {
             Some(error) => Err(error),
@@ -84,17 +85,20 @@ impl Device {
     }
 
     /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is kept for
-    /// the next `check`. Panics when `args` do not fit the kernel's parameters.
+    /// the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's parameters.
     pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
         function.assert_takes(args);
+        if grid.contains(&0) {
+            return;
+        }
         let mut parameters = [std::ptr::null_mut::<c_void>(); Args::MOST];
         for (parameter, value) in parameters.iter_mut().zip(args.values()) {
             *parameter = std::ptr::from_ref(value).cast_mut().cast();
         }
         let [x, y, z] = grid;
         let launched = self.bind().and_then(|()| {
-            // SAFETY: function and stream live; there are as many arguments as parameters, each of its size; the driver reads
-            // them before it returns. That addresses and row counts fit the kernel is the promise of the caller in `launchers`.
+            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the driver reads
+            // them before it returns. That addresses and grids suit the kernel is for its launcher to see to.
             unsafe {
                 let shared = u32::try_from(shared).unwrap_or(u32::MAX);
                 let stream = self.0.stream;
@@ -105,6 +109,11 @@ impl Device {
             let what = format!("launch {function} with grid {grid:?}, {block} threads, {shared} bytes shared");
             self.kept().get_or_insert(self.error(&what, error));
         }
+    }
+
+    /// Keeps the error of an enqueue that returns none, for the next `check`.
+    pub(super) fn keep(&self, error: Error) {
+        self.kept().get_or_insert(error);
     }
 
     /// The stream, for libraries that enqueue on it themselves (cuBLASLt).

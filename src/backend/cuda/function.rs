@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::args::Args;
 use super::device::Device;
+use super::probe;
 use super::unit::Unit;
 use crate::error::{Error, Result};
 
@@ -70,7 +71,7 @@ impl Modules {
         for (unit, module) in self.0.lock().expect(UNPOISONED).drain() {
             // SAFETY: loaded in `load`, unloaded once; the caller promises the rest.
             if let Err(error) = unsafe { result::module::unload(module) } {
-                log::warn!("cannot unload {unit}: {error}");
+                log::warn!("cannot unload {unit}: {}", probe::describe(error));
             }
         }
     }

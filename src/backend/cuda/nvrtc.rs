@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use libloading::Library;
 
 use super::cache::Cubin;
+use super::libraries;
 use super::probe::CudaVersion;
 use super::unit::Source;
 
@@ -38,7 +39,8 @@ struct Api {
 
 impl Api {
     fn of(library: &Library) -> Result<Api, libloading::Error> {
-        // SAFETY: the names are NVRTC's and the signatures those of its header; the pointers are used while the library is open.
+        // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes
+        // the library, so the pointers stay good.
         unsafe {
             Ok(Api {
                 error_string: *library.get(b"nvrtcGetErrorString\0")?,
@@ -64,15 +66,13 @@ pub struct Nvrtc {
     version: CudaVersion,
     /// 80 for sm_80, rising.
     archs: Vec<c_int>,
-    _library: Library,
 }
 
 impl Nvrtc {
-    /// Opens the library at `path`, or of that name on the loader's path. The error is half a sentence.
+    /// Opens the library at `path`, or of that name on the loader's path. The error says what is wrong with it.
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
-        // SAFETY: NVRTC's initialisers are safe to run.
-        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
-        let api = Api::of(&library).map_err(|error| format!("{} is not NVRTC: {error}", path.display()))?;
+        let library = libraries::open(path)?;
+        let api = Api::of(&library).map_err(libraries::loaders_text)?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
         // SAFETY: writes three ints.
         let status = unsafe { first_failure([(api.version)(&mut major, &mut minor), (api.arch_count)(&mut count)]) };
@@ -82,7 +82,9 @@ impl Nvrtc {
         status.map_err(|status| format!("{} does not answer: {}", path.display(), api.describe(status)))?;
         archs.sort_unstable();
         let version = CudaVersion { major: major.cast_unsigned(), minor: minor.cast_unsigned() };
-        Ok(Nvrtc { api, path: path.to_path_buf(), version, archs, _library: library })
+        // It stays open for the life of the process: `api` points into it, and it ends threads of its own only then.
+        std::mem::forget(library);
+        Ok(Nvrtc { api, path: path.to_path_buf(), version, archs })
     }
 
     pub fn version(&self) -> CudaVersion {
@@ -102,7 +104,7 @@ impl Nvrtc {
         arch: &str,
         options: &[String],
     ) -> Result<Cubin, String> {
-        self.assert_knows(arch)?;
+        self.knows(arch)?;
         let program = OpenProgram::new(&self.api, source, headers)?;
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect::<Result<_, _>>()?;
         let option_pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
@@ -116,13 +118,14 @@ impl Nvrtc {
         Ok(Cubin { bytes: program.text(self.api.cubin_size, self.api.cubin)?, log })
     }
 
-    fn assert_knows(&self, arch: &str) -> Result<(), String> {
+    /// An error, which says what it knows, when it cannot compile for `arch`.
+    pub fn knows(&self, arch: &str) -> Result<(), String> {
         let number: String = arch.chars().filter(char::is_ascii_digit).collect();
         if self.archs.iter().any(|known| known.to_string() == number) {
             return Ok(());
         }
-        let newest = self.archs.last().map(|arch| format!("sm_{arch}")).unwrap_or_default();
-        Err(format!("{} does not know {arch}; the newest that it knows is {newest}", self.describe()))
+        let known: Vec<String> = self.archs.iter().map(|arch| format!("sm_{arch}")).collect();
+        Err(format!("{} does not compile for {arch}, only for {}", self.describe(), known.join(", ")))
     }
 }
 

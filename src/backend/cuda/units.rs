@@ -1,7 +1,11 @@
 //! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its units here:
 //! the compile check and the loading at start read these tables, and a test compares them with the folder.
 
+use std::collections::HashSet;
+
+use super::ops::element_name;
 use super::unit::{Source, Unit};
+use crate::backend::Dtype;
 
 /// A file of `kernels/` as a [`Source`].
 macro_rules! source {
@@ -11,9 +15,107 @@ macro_rules! source {
 }
 
 /// What kernels may include, by file name.
-pub static HEADERS: &[Source] = &[source!("element.cuh")];
+pub static HEADERS: &[Source] = &[
+    source!("attention_mma.cuh"),
+    source!("attention_narrow.cuh"),
+    source!("attention_plan.cuh"),
+    source!("attention_state.cuh"),
+    source!("attention_tile.cuh"),
+    source!("attention_wide.cuh"),
+    source!("element.cuh"),
+    source!("lanes.cuh"),
+    source!("reduce.cuh"),
+    source!("sample.cuh"),
+    source!("sample_edit.cuh"),
+    source!("sample_row.cuh"),
+    source!("sample_select.cuh"),
+    source!("sigmoid.cuh"),
+    source!("token_word.cuh"),
+];
+
+pub static ADVANCE: Source = source!("advance.cu");
+pub static ADD_BIAS: Source = source!("add_bias.cu");
+pub static EMBED: Source = source!("embed.cu");
+pub static GATED_SILU: Source = source!("gated_silu.cu");
+pub static GELU: Source = source!("gelu.cu");
+pub static HEAD_NORM: Source = source!("head_norm.cu");
+pub static KV_APPEND: Source = source!("kv_append.cu");
+pub static KV_PAGES: Source = source!("kv_pages.cu");
+pub static LAYER_NORM: Source = source!("layer_norm.cu");
+pub static LINEAR_ANY: Source = source!("linear_any.cu");
+pub static MERGE_STATES: Source = source!("merge_states.cu");
+pub static RANDOM_WEIGHTS: Source = source!("random_weights.cu");
+pub static RMS_NORM: Source = source!("rms_norm.cu");
+pub static ROPE: Source = source!("rope.cu");
+pub static SELECT_ROWS: Source = source!("select_rows.cu");
+pub static TREE_ATTENTION: Source = source!("tree_attention.cu");
+pub static TREE_ATTENTION_ANY: Source = source!("tree_attention_any.cu");
+
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sample_chunks.cu"),
+    source!("sample_top.cu"),
+    source!("sample_edit.cu"),
+    source!("sample_filter.cu"),
+    source!("sample_draw.cu"),
+];
+
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
 pub fn all() -> Vec<Unit> {
-    Vec::new()
+    let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
+    all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
+    all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(SAMPLE.iter().map(Unit::new));
+    all.push(advance());
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
+    );
+    // Some serve several element types and came once with each.
+    let mut seen = HashSet::new();
+    all.retain(|unit| seen.insert(unit.clone()));
+    all
+}
+
+/// What `Ops` launches for weights of `element`, and what moves pages.
+pub fn ops(element: Dtype) -> Vec<Unit> {
+    let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
+    let plain = [&KV_APPEND, &SELECT_ROWS, &KV_PAGES];
+    elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
+}
+
+/// What `Gemm` launches for weights of `element` where the library cannot help.
+pub fn gemm(element: Dtype) -> Vec<Unit> {
+    let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
+    let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
+    products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// What moves a step on by one token.
+pub fn advance() -> Unit {
+    Unit::new(&ADVANCE)
+}
+
+/// Head widths of the models that are known, and of the demo's.
+const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
+
+/// What `AttentionKernels` launches for keys and values of `element`.
+pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
+    let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
+    [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// Adds to results of `out`.
+pub fn add_bias(out: Dtype) -> Unit {
+    Unit::new(&ADD_BIAS).define("OUT", element_name(out))
+}
+
+pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
+    typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+pub fn typed(source: &'static Source, element: Dtype) -> Unit {
+    Unit::new(source).define("ELEMENT", element_name(element))
 }

@@ -69,7 +69,7 @@ impl Case for Values {
         let mut kv = backend.kv(&shape)?;
         let holds = Holds::Operands(self.dtype);
 
-        let mut step = backend.step(self.heads, ANY_VOCAB)?;
+        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch::<B>(&written))?;
         let qkv = buffer(backend, holds, shape.rows, self.heads.qkv_width(), &self.qkv)?;
         backend.run(&mut step, shape, |backend, step| {
@@ -82,7 +82,7 @@ impl Case for Values {
             backend.restore_pages(&mut kv, &saved, &read)?;
         }
 
-        let mut step = backend.step(self.heads, ANY_VOCAB)?;
+        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch::<B>(&read))?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         backend.run(&mut step, shape, |backend, step| {

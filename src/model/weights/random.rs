@@ -1,6 +1,6 @@
 //! Weights drawn from a seed, for benchmarks and tests: each element depends on seed, tensor name and index alone.
 
-use crate::backend::{Dtype, RandomWeight};
+use crate::backend::{Dtype, RandomWeight, Uniform};
 use crate::mix::{GOLDEN, fnv1a, mix};
 
 use super::super::layout::TensorSpec;
@@ -20,6 +20,7 @@ impl RandomWeights {
             _ => (1.0, 0.1),
         };
         let stream = mix((self.seed ^ fnv1a(spec.name.as_bytes())).wrapping_add(GOLDEN));
-        RandomWeight { dtype: self.dtype, rows: spec.rows(), cols: spec.cols(), stream, centre, reach }
+        let numbers = Uniform { stream, centre, reach };
+        RandomWeight { dtype: self.dtype, rows: spec.rows(), cols: spec.cols(), numbers }
     }
 }

@@ -1,0 +1,75 @@
+// The words of a device plan as src/backend/cuda/device_plan.rs lays them out, and where partial states lie.
+#pragma once
+
+#include "attention_state.cuh"
+
+// Header. Offsets count words from the start of the plan.
+enum PlanWord {
+    WIDE_TILES,      // how many; their descriptions start at WIDE_AT
+    NARROW_TILES,    // how many; their descriptions start at NARROW_AT
+    WIDE_AT,
+    NARROW_AT,
+    PIECES_AT,       // two words a piece
+    MERGE_AT,        // row r merges the states named by words [MERGE_AT + r] .. [MERGE_AT + r + 1] of STATES_AT
+    STATES_AT,
+    PARTIAL_SLOTS,   // each holds the states of all query heads of a row
+    WINDOW,          // a row at position `at` sees p iff p <= at and at - p < WINDOW
+    WIDE_TICKET,     // next tile to be taken: 0 before and after a step
+    NARROW_TICKET,
+    HEADER_WORDS = 16
+};
+
+constexpr unsigned PIECE_TOKENS = 32;
+constexpr unsigned TILE_WORDS = 8;
+
+// Some packed rows (row * GROUP + head in group) of some pieces, for every key head.
+struct Tile {
+    unsigned first_row;    // packed
+    unsigned rows;         // packed
+    unsigned first_piece;
+    unsigned pieces;
+    unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
+};
+
+__device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, unsigned index) {
+    const uint4* tile = reinterpret_cast<const uint4*>(words + at + index * TILE_WORDS);
+    uint4 a = tile[0];
+    return {a.x, a.y, a.z, a.w, words[at + index * TILE_WORDS + 4]};
+}
+
+// Slots [from, to) of one page, which hold the positions base + slot.
+struct Piece {
+    unsigned page, base, from, to;
+};
+
+__device__ __forceinline__ const uint2* pieces_at(const unsigned* words) {
+    return reinterpret_cast<const uint2*>(words + words[PIECES_AT]);
+}
+
+// A piece as two words: page, then (base / PIECE_TOKENS) << 12 | from << 6 | to. What lies behind `last`, the largest
+// position of the tile's rows, may not be written yet and is cut off.
+__device__ __forceinline__ Piece piece_of(uint2 words, unsigned last) {
+    Piece piece = {words.x, (words.y >> 12) * PIECE_TOKENS, (words.y >> 6) & 63, words.y & 63};
+    piece.to = min(piece.to, last < piece.base ? 0u : last + 1 - piece.base);
+    return piece;
+}
+
+__device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned window) {
+    return position <= at && at - position < window;
+}
+
+// A row with one state has it written to `out` straight away.
+__device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned row) {
+    const unsigned* merge = words + words[MERGE_AT] + row;
+    return merge[1] - merge[0] == 1;
+}
+
+// Partial states: o [slot][q head][HEAD_DIM], behind all of them Extent [slot][q head].
+struct Partials {
+    float* o;
+    Extent* extents;
+};
+
+__device__ __forceinline__ Partials partials_at(float* memory, const unsigned* words, unsigned q_heads, unsigned head_dim) {
+    return {memory, reinterpret_cast<Extent*>(memory + static_cast<size_t>(words[PARTIAL_SLOTS]) * q_heads * head_dim)};
+}

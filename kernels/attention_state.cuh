@@ -1,0 +1,32 @@
+// The state (o, m, l) of a softmax that is computed piece by piece, and how states combine. For scores s (in units of log2:
+// q.k * scale * log2 e) and values v: m = max s, l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. The state of no
+// scores at all is m = -inf, l = 0, o = 0. That m must never be subtracted from itself; nobody but this file looks at it.
+#pragma once
+
+#define NO_SCORE __int_as_float(0xff800000)  // -inf; NVRTC has no constant for it
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What exponents are taken against when the largest score is `m`: `m`, and any number where there is no score.
+__device__ __forceinline__ float anchor(float m) {
+    return m == NO_SCORE ? 0.0f : m;
+}
+
+// 2^(s - m) for a score or another state's `m`; 0 where there is none. `against` = anchor(m).
+__device__ __forceinline__ float weight(float s, float against) {
+    return exp2_fast(s - against);
+}
+
+// What `o` is multiplied by at last.
+__device__ __forceinline__ float normaliser(float l) {
+    return l == 0.0f ? 0.0f : 1.0f / l;
+}
+
+// `m` and `l` as partial states are stored.
+struct Extent {
+    float m, l;
+};

@@ -1,0 +1,159 @@
+// A tile of up to 64 x M packed rows: each warp takes 16 x M of them and all pieces, which the block loads together, STAGES
+// ahead. With 128 rows a byte of keys or values read from shared memory meets 64 multiplications: limited by the tensor cores.
+#pragma once
+
+#include "attention_tile.cuh"
+
+// Steps of the queries that fit into registers beside M x HEAD_DIM results: as many as compile without spills for sm_80, sm_89
+// and sm_90a. The others lie in shared memory, before the ring.
+constexpr unsigned HELD_STEPS = HEAD_DIM > 240 ? 12 : ROW_TILES == 1 || HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 1;
+constexpr unsigned LAID_STEPS = STEPS - HELD_STEPS;
+constexpr unsigned QUERY_ROW_BYTES = LAID_STEPS * 32 + 16;
+constexpr unsigned QUERY_BYTES = LAID_STEPS > 0 ? WIDEST * QUERY_ROW_BYTES : 0;
+constexpr unsigned STAGE_BYTES = 2 * PIECE_TOKENS * ROW_BYTES;
+constexpr unsigned STAGES = least((SHARED_BYTES - QUERY_BYTES) / STAGE_BYTES, MOST_AHEAD);
+static_assert(STAGES >= 2, "one piece is loaded while another is computed");
+
+template <int M, int HELD>
+struct WideTile {
+    unsigned query[M][HELD][4];
+    float o[M][2 * STEPS][4];
+    Running state[M];
+
+    // `keys`: a stage in shared memory. `queries`: those of this warp there; the first is row `first` of the tile.
+    __device__ __forceinline__ void attend(unsigned keys, unsigned queries, unsigned first, const Piece& piece, const TileShared& shared, float scale) {
+        const unsigned query_lane = threadIdx.x % 16 * QUERY_ROW_BYTES + threadIdx.x % 32 / 16 * 16;
+        float s[M][4][4] = {};
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            unsigned a[M][4];
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                if (k < HELD) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        a[m][i] = query[m][k < HELD ? k : 0][i];
+                    }
+                } else {
+                    load_matrices(a[m], queries + m * 16 * QUERY_ROW_BYTES + (k - HELD) * 32 + query_lane);
+                }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                unsigned b[4];
+                load_matrices(b, keys + half * 16 * ROW_BYTES + k * 32 + key_lane());
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    multiply<T>(s[m][2 * half], a[m], b[0], b[1]);
+                    multiply<T>(s[m][2 * half + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+        bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
+                     shared.highest - piece.base < shared.window;
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            if (!whole) {
+                mask(s[m], piece, 0, shared, first + m * 16);
+            }
+            rescale(o[m], soften(s[m], state[m], scale));
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            unsigned p[M][4];
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                p[m][0] = pack<T>(s[m][2 * half][0], s[m][2 * half][1]);
+                p[m][1] = pack<T>(s[m][2 * half][2], s[m][2 * half][3]);
+                p[m][2] = pack<T>(s[m][2 * half + 1][0], s[m][2 * half + 1][1]);
+                p[m][3] = pack<T>(s[m][2 * half + 1][2], s[m][2 * half + 1][3]);
+            }
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                unsigned b[4];
+                load_matrices_transposed(b, keys + (PIECE_TOKENS + half * 16) * ROW_BYTES + k * 32 + value_lane());
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    multiply<T>(o[m][2 * k], p[m], b[0], b[1]);
+                    multiply<T>(o[m][2 * k + 1], p[m], b[2], b[3]);
+                }
+            }
+        }
+    }
+};
+
+// `notes`: one word a stage, the second word of the piece in it. Begins and ends with no copies under way.
+template <int M, int HELD>
+__device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, unsigned ring, unsigned* notes) {
+    const Tile& tile = shared.tile;
+    const unsigned lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 * M;
+    const unsigned queries = ring, stages = ring + QUERY_BYTES;
+
+    uint2 held = {0, 0};  // this lane's of the 32 pieces that are copied next
+    auto copy = [&](unsigned i, unsigned stage) {
+        if (i < tile.pieces) {
+            if (i % 32 == 0 && i + lane < tile.pieces) {
+                held = pieces_at(job.words)[tile.first_piece + i + lane];
+            }
+            uint2 words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
+            Piece piece = piece_of(words, shared.highest);
+            copy_rows<2 * PIECE_TOKENS, THREADS>(stages + stage * STAGE_BYTES, job.keys(piece.page, shared.kv_head), threadIdx.x, 0, piece);
+            if (threadIdx.x == 0) {
+                notes[stage] = words.y;
+            }
+        }
+        copies_issued();
+    };
+    if (HELD < STEPS) {
+        constexpr unsigned LAID = 2 * (STEPS - HELD);
+        for (unsigned i = threadIdx.x; i < 64 * M * LAID; i += THREADS) {
+            const T* from = job.query(packed_row(tile, i / LAID), shared.kv_head) + HELD * 16 + i % LAID * 8;
+            copy_16(queries + i / LAID * QUERY_ROW_BYTES + i % LAID * 16, from, true);
+        }
+    }
+    for (unsigned i = 0; i < STAGES - 1; i++) {
+        copy(i, i);
+    }
+    draw(shared);
+
+    WideTile<M, HELD> wide = {};
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        unsigned upper = packed_row(tile, first + m * 16 + lane / 4), lower = packed_row(tile, first + m * 16 + lane / 4 + 8);
+#pragma unroll
+        for (int k = 0; k < HELD; k++) {
+            load_query(wide.query[m][k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
+        }
+    }
+    for (unsigned i = 0, stage = 0, free = STAGES - 1; i < tile.pieces; i++) {
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+        copy(i + STAGES - 1, free);
+        free = stage;
+        if (first < tile.rows) {
+            Piece piece = piece_of({0, notes[stage]}, shared.highest);
+            wide.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, piece, shared, job.scale);
+        }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            unsigned i = first + m * 16 + lane / 4 + r * 8;
+            float l = quad_sum(wide.state[m].l[r]);
+            if (i >= tile.rows) {
+                continue;
+            }
+            Place place = place_of(job, shared, i);
+            float scale = normaliser(l);
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n++) {
+                store_pair(job, place, n * 8 + lane % 4 * 2, {wide.o[m][n][2 * r], wide.o[m][n][2 * r + 1]}, scale);
+            }
+            if (!place.out && lane % 4 == 0) {
+                job.partials.extents[place.state] = {wide.state[m].m[r], l};
+            }
+        }
+    }
+}

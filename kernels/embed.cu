@@ -1,0 +1,26 @@
+// out[r] = table[token of row r], widened to f32.
+//
+// Shapes: out f32 [R, width], table ELEMENT [vocab, width]; tokens [R] and drawn as token_word.cuh says.
+// Grid: one block a row.
+// Limit: bytes, sizeof(ELEMENT) + 4 an element.
+// Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/mod.rs.
+#include "lanes.cuh"
+#include "token_word.cuh"
+
+template <int N>
+__device__ __forceinline__ void embed_row(float* out, const ELEMENT* from, unsigned width) {
+    for (unsigned i = threadIdx.x * N; i < width; i += blockDim.x * N) {
+        store<N>(out + i, load<N>(from + i));
+    }
+}
+
+extern "C" __global__ void embed(float* __restrict__ out, const ELEMENT* __restrict__ table,
+                                 const unsigned* __restrict__ tokens, const unsigned* __restrict__ drawn, unsigned width) {
+    unsigned long long row = blockIdx.x;
+    unsigned long long token = token_of(tokens[row], drawn);
+    if (width % LANES == 0) {
+        embed_row<LANES>(out + row * width, table + token * width, width);
+    } else {
+        embed_row<1>(out + row * width, table + token * width, width);
+    }
+}

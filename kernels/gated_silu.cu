@@ -1,0 +1,28 @@
+// out[r][i] = silu(x[r][i]) * x[r][width + i], where silu(x) = x / (1 + e^-x).
+//
+// Shapes: out ELEMENT [R, width], x ELEMENT [R, 2 * width].
+// Grid: x = row, y = the row's elements by blocks.
+// Limit: bytes, 3 * sizeof(ELEMENT) an output.
+// Definition: `Backend::gated_silu`; on the CPU, `gated_silu` of src/backend/cpu/activation.rs.
+#include "lanes.cuh"
+#include "sigmoid.cuh"
+
+template <int N>
+__device__ __forceinline__ void gated_silu_row(ELEMENT* out, const ELEMENT* x, unsigned width) {
+    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < width; i += gridDim.y * blockDim.x * N) {
+        Lanes<float, N> gate = load<N>(x + i), up = load<N>(x + width + i);
+        for (int lane = 0; lane < N; ++lane) {
+            gate.at[lane] *= sigmoid<ELEMENT>(gate.at[lane]) * up.at[lane];
+        }
+        store<N>(out + i, gate);
+    }
+}
+
+extern "C" __global__ void gated_silu(ELEMENT* __restrict__ out, const ELEMENT* __restrict__ x, unsigned width) {
+    unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
+    if (width % LANES == 0) {
+        gated_silu_row<LANES>(out + at, x + 2 * at, width);
+    } else {
+        gated_silu_row<1>(out + at, x + 2 * at, width);
+    }
+}

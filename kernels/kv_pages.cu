@@ -1,0 +1,30 @@
+// Copies whole pages of all layers to and from one contiguous buffer, so that one large transfer over the bus carries them:
+// save: packed[i][layer] = kv[layer][pages[i]]; restore: the other way.
+//
+// Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks], in chunks of 16 bytes; pages [P].
+// Grid: x = i, y = layer.
+// Limit: bytes, twice those of the pages.
+
+__device__ __forceinline__ void copy_page(uint4* to, const uint4* from, unsigned chunks) {
+    for (unsigned i = threadIdx.x; i < chunks; i += blockDim.x) {
+        to[i] = from[i];
+    }
+}
+
+__device__ __forceinline__ unsigned long long packed_at(unsigned page_chunks) {
+    return (static_cast<unsigned long long>(blockIdx.x) * gridDim.y + blockIdx.y) * page_chunks;
+}
+
+__device__ __forceinline__ unsigned long long kv_at(const unsigned* pages, unsigned layer_pages, unsigned page_chunks) {
+    return (static_cast<unsigned long long>(blockIdx.y) * layer_pages + pages[blockIdx.x]) * page_chunks;
+}
+
+extern "C" __global__ void kv_save(uint4* __restrict__ packed, const uint4* __restrict__ kv,
+                                   const unsigned* __restrict__ pages, unsigned layer_pages, unsigned page_chunks) {
+    copy_page(packed + packed_at(page_chunks), kv + kv_at(pages, layer_pages, page_chunks), page_chunks);
+}
+
+extern "C" __global__ void kv_restore(uint4* __restrict__ kv, const uint4* __restrict__ packed,
+                                      const unsigned* __restrict__ pages, unsigned layer_pages, unsigned page_chunks) {
+    copy_page(kv + kv_at(pages, layer_pages, page_chunks), packed + packed_at(page_chunks), page_chunks);
+}

@@ -1,0 +1,31 @@
+// Sums over a warp and over a block, each in one fixed order: the same bits from run to run.
+#pragma once
+
+// Threads of a block that calls block_sum.
+constexpr unsigned THREADS = 256;
+
+// The sum over the 32 lanes, in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        x += __shfl_xor_sync(0xffffffff, x, distance);
+    }
+    return x;
+}
+
+// The sum over the block, in every thread. All THREADS threads call it together.
+__device__ __forceinline__ float block_sum(float x) {
+    __shared__ float warps[THREADS / 32];
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) {
+        warps[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    float sum = 0.0f;
+#pragma unroll
+    for (unsigned warp = 0; warp < THREADS / 32; ++warp) {
+        sum += warps[warp];
+    }
+    __syncthreads();  // `warps` may be written again
+    return sum;
+}

@@ -1,0 +1,43 @@
+// out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i].
+//
+// Shapes: out ELEMENT [R, width], x f32 [R, width], weight f32 [width].
+// Grid: one block of THREADS threads a row, which keeps the row in shared memory (width floats) until its sum is known; a
+// thread reads back only what it wrote.
+// Limit: bytes, 4 + sizeof(ELEMENT) an element.
+// Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of src/backend/cpu/norm.rs.
+#include "lanes.cuh"
+#include "reduce.cuh"
+
+template <int N>
+__device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const float* weight, unsigned width, float eps,
+                                             float* row) {
+    float squares = 0.0f;
+    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
+        Lanes<float, N> lanes = load<N>(x + i);
+        store<N>(row + i, lanes);
+        for (float value : lanes.at) {
+            squares += value * value;
+        }
+    }
+    float scale = 1.0f / sqrtf(block_sum(squares) / width + eps);
+    for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
+        Lanes<float, N> lanes = load<N>(row + i);
+        Lanes<float, N> weights = load<N>(weight + i);
+        for (int lane = 0; lane < N; ++lane) {
+            lanes.at[lane] *= scale * weights.at[lane];
+        }
+        store<N>(out + i, lanes);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rms_norm(ELEMENT* __restrict__ out, const float* __restrict__ x, const float* __restrict__ weight, unsigned width,
+             float eps) {
+    extern __shared__ __align__(16) float row[];
+    unsigned long long at = static_cast<unsigned long long>(blockIdx.x) * width;
+    if (width % LANES == 0) {
+        rms_norm_row<LANES>(out + at, x + at, weight, width, eps, row);
+    } else {
+        rms_norm_row<1>(out + at, x + at, weight, width, eps, row);
+    }
+}

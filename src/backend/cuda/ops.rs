@@ -1,0 +1,239 @@
+//! Launchers of the ops that bytes limit: each checks shapes, chooses the grid and passes the arguments in the order of its
+//! kernel. What an op computes is said by `Backend` and by its file in `kernels/`; products are `gemm`'s, attention and
+//! sampling have files of their own.
+
+use super::args::Args;
+use super::buffer::Buffer;
+use super::device::Device;
+use super::function::Function;
+use super::kv::Kv;
+use super::memory::Memory;
+use super::unit::Unit;
+use super::units;
+use super::weights::{Matrix, Vector};
+use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable};
+use crate::error::Result;
+use crate::ids::LayerIx;
+
+/// Words that vary from step to step: memory and the byte at which they begin.
+pub type Words<'a> = (&'a Memory, usize);
+
+/// Threads of a block that sums a row, as in kernels/reduce.cuh.
+const THREADS: u32 = 256;
+
+/// Threads of a block of the other kernels, and warps of it.
+pub(super) const LANE_BLOCK: u32 = 128;
+const LANE_BLOCK_WARPS: u32 = LANE_BLOCK / 32;
+
+/// Elements that a thread of an element-wise kernel takes at once, as in kernels/lanes.cuh.
+const LANES: u32 = 8;
+
+/// The kernels of one element type.
+pub struct Ops {
+    device: Device,
+    element: Dtype,
+    embed: Function,
+    rms_norm: Function,
+    layer_norm: Function,
+    head_norm: Function,
+    rope: Function,
+    kv_append: Function,
+    gated_silu: Function,
+    gelu: Function,
+    select_rows: Function,
+}
+
+/// A [`RopeTable`] on the device.
+pub struct Rope {
+    cosines: Memory,
+    sines: Memory,
+    rotary: usize,
+}
+
+/// What kernels call an element type.
+pub fn element_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F32 => "f32",
+        Dtype::F16 => "f16",
+        Dtype::Bf16 => "bf16",
+    }
+}
+
+impl Rope {
+    /// Waits for nothing; a graph captured with another table does not see this one.
+    pub fn upload(device: &Device, table: &RopeTable) -> Result<Self> {
+        let upload = |values: &[f32]| {
+            let memory = device.alloc(size_of_val(values))?;
+            device.upload(&memory, 0, bytemuck::cast_slice(values))?;
+            Ok(memory)
+        };
+        Ok(Self { cosines: upload(&table.cos)?, sines: upload(&table.sin)?, rotary: table.rotary })
+    }
+}
+
+impl Ops {
+    /// Compiles the kernels, or takes them from the cache.
+    pub fn load(device: &Device, element: Dtype) -> Result<Self> {
+        device.prepare(&units::ops(element))?;
+        let plain = |source, name| device.function(&Unit::new(source), name);
+        let typed = |source, name| device.function(&units::typed(source, element), name);
+        Ok(Self {
+            embed: typed(&units::EMBED, "embed")?,
+            rms_norm: typed(&units::RMS_NORM, "rms_norm")?,
+            layer_norm: typed(&units::LAYER_NORM, "layer_norm")?,
+            head_norm: typed(&units::HEAD_NORM, "head_norm")?,
+            rope: typed(&units::ROPE, "rope")?,
+            kv_append: plain(&units::KV_APPEND, "kv_append")?,
+            gated_silu: typed(&units::GATED_SILU, "gated_silu")?,
+            gelu: typed(&units::GELU, "gelu")?,
+            select_rows: plain(&units::SELECT_ROWS, "select_rows")?,
+            device: device.clone(),
+            element,
+        })
+    }
+
+    /// `tokens`: a `token_word` for each row of `out`; `drawn`: the tokens that the step before has drawn.
+    pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, drawn: &Memory) {
+        assert_eq!((out.width, table.dtype), (table.inner, self.element), "embed: shapes");
+        self.assert_sums(out);
+        let args = |out: &Memory| {
+            Args::new()
+                .memory(out)
+                .memory(&table.memory)
+                .memory_at(tokens.0, tokens.1)
+                .memory(drawn)
+                .u32(small(table.inner))
+        };
+        self.launch(&self.embed, out, 1, THREADS, 0, args);
+    }
+
+    pub fn rms_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        assert_eq!((out.rows, out.width, weight.len), (x.rows, x.width, x.width), "rms_norm: shapes");
+        self.assert_operands(out);
+        self.assert_sums(x);
+        let args = |out: &Memory| {
+            Args::new().memory(out).memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps)
+        };
+        self.launch(&self.rms_norm, out, 1, THREADS, x.row_bytes(), args);
+    }
+
+    pub fn layer_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width), "layer_norm: shape of the output");
+        assert_eq!((weight.len, bias.len), (x.width, x.width), "layer_norm: lengths of weight and bias");
+        self.assert_operands(out);
+        self.assert_sums(x);
+        let args = |out: &Memory| {
+            let args = Args::new().memory(out).memory(x.memory()).memory(&weight.memory).memory(&bias.memory);
+            args.u32(small(x.width)).f32(eps)
+        };
+        self.launch(&self.layer_norm, out, 1, THREADS, x.row_bytes(), args);
+    }
+
+    pub fn head_norm(&self, qkv: &Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
+        assert_eq!((qkv.width, weight.len), (heads.qkv_width(), heads.head_dim), "head_norm: shapes");
+        self.assert_operands(qkv);
+        let (first, count) = match kind {
+            HeadKind::Query => (0, heads.q_heads),
+            HeadKind::Key => (heads.q_width(), heads.kv_heads),
+        };
+        let args = |memory: &Memory| {
+            let args = Args::new().memory_at(memory, first * self.element.bytes()).memory(&weight.memory);
+            args.u32(small(qkv.width)).u32(small(count)).u32(small(heads.head_dim)).f32(eps)
+        };
+        let blocks = small(count).div_ceil(LANE_BLOCK_WARPS);
+        self.launch(&self.head_norm, qkv, blocks, LANE_BLOCK, 0, args);
+    }
+
+    /// `positions`: one word for each row.
+    pub fn rope(&self, qkv: &Buffer, heads: HeadLayout, table: &Rope, positions: Words<'_>) {
+        assert_eq!(qkv.width, heads.qkv_width(), "rope: shapes");
+        assert!(table.rotary.is_multiple_of(2) && table.rotary <= heads.head_dim, "rope: rotated part of a head");
+        self.assert_operands(qkv);
+        if table.rotary == 0 {
+            return;
+        }
+        let turned = small(heads.q_heads + heads.kv_heads);
+        let args = |memory: &Memory| {
+            let args = Args::new().memory(memory).memory(&table.cosines).memory(&table.sines);
+            let args = args.memory_at(positions.0, positions.1).u32(small(qkv.width));
+            args.u32(turned).u32(small(heads.head_dim)).u32(small(table.rotary))
+        };
+        let pairs = turned * small(table.rotary / 2);
+        self.launch(&self.rope, qkv, lane_blocks(pairs), LANE_BLOCK, 0, args);
+    }
+
+    /// `slots`: a `slot_word` for each row.
+    pub fn kv_append(&self, kv: &Kv, layer: LayerIx, qkv: &Buffer, slots: Words<'_>) {
+        let heads = kv.shape().heads;
+        assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
+        self.assert_operands(qkv);
+        let head_bytes = heads.head_dim * self.element.bytes();
+        let args = |memory: &Memory| {
+            let args = Args::new().memory_at(kv.memory(), kv.layer_at(layer)).memory(memory);
+            let args = args.memory_at(slots.0, slots.1).u32(small(qkv.row_bytes()));
+            args.u32(small(heads.kv_heads)).u32(small(head_bytes))
+        };
+        let blocks = chunk_blocks(2 * heads.kv_heads * head_bytes);
+        self.launch(&self.kv_append, qkv, blocks, LANE_BLOCK, 0, args);
+    }
+
+    pub fn gated_silu(&self, out: &Buffer, x: &Buffer) {
+        assert_eq!((x.rows, x.width), (out.rows, 2 * out.width), "gated_silu: shapes");
+        self.assert_operands(out);
+        self.assert_operands(x);
+        let args = |out_memory: &Memory| Args::new().memory(out_memory).memory(x.memory()).u32(small(out.width));
+        self.launch(&self.gated_silu, out, lane_blocks(small(out.width)), LANE_BLOCK, 0, args);
+    }
+
+    pub fn gelu(&self, x: &Buffer) {
+        self.assert_operands(x);
+        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width));
+        self.launch(&self.gelu, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+    }
+
+    /// `rows`: for each row of `out`, the row of `x` that it becomes.
+    pub fn select_rows(&self, out: &Buffer, x: &Buffer, rows: Words<'_>) {
+        assert_eq!((out.width, out.element), (x.width, x.element), "select_rows: shapes");
+        let args = |out: &Memory| {
+            Args::new().memory(out).memory(x.memory()).memory_at(rows.0, rows.1).u32(small(x.row_bytes()))
+        };
+        self.launch(&self.select_rows, out, chunk_blocks(x.row_bytes()), LANE_BLOCK, 0, args);
+    }
+
+    /// `blocks` blocks for each row of `of`; none where it has no rows. `args` takes the memory of `of`.
+    fn launch(
+        &self,
+        kernel: &Function,
+        of: &Buffer,
+        blocks: u32,
+        threads: u32,
+        shared: usize,
+        args: impl FnOnce(&Memory) -> Args,
+    ) {
+        if of.rows > 0 {
+            self.device.launch(kernel, [small(of.rows), blocks, 1], threads, shared, &args(of.memory()));
+        }
+    }
+
+    fn assert_operands(&self, buffer: &Buffer) {
+        assert_eq!(buffer.element, self.element, "a buffer of operands has the dtype of the weights");
+    }
+
+    fn assert_sums(&self, buffer: &Buffer) {
+        assert_eq!(buffer.element, Dtype::F32, "a buffer of sums is f32");
+    }
+}
+
+/// Blocks over the elements of a row, LANES to a thread.
+pub(super) fn lane_blocks(elements: u32) -> u32 {
+    elements.div_ceil(LANE_BLOCK * LANES)
+}
+
+/// Blocks over bytes that are copied 16 to a thread.
+fn chunk_blocks(bytes: usize) -> u32 {
+    small(bytes).div_ceil(LANE_BLOCK * 16)
+}
+
+pub(super) fn small(count: usize) -> u32 {
+    u32::try_from(count).expect("rows, widths and bytes of a row are below 2^32")
+}
