@@ -37,7 +37,11 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
             Bench::Gemm(args) => bench::tables::gemm(args.json)?,
-            Bench::Attention(args) => bench::tables::attention(args.json)?,
+            Bench::Attention(args) => match args.tree_options() {
+                Some(options) => bench::tree_attention::main(Cpu::new(), &options)?,
+                None => bench::tables::attention(args.json)?,
+            },
+            Bench::Workloads(args) => bench::workloads::main(Cpu::new(), &args.into())?,
             Bench::Machine(args) => bench::tables::machine(args.json)?,
         },
         Some(Command::New(args)) => {

@@ -6,6 +6,7 @@ use std::fmt;
 use rayon::prelude::*;
 
 use super::case::{ANY_VOCAB, buffer, rounding, rows_at};
+use super::dense::{dense, relative_error};
 use super::device::Effort;
 use super::dice::{Dice, noise};
 use super::forests::{Shape, grow};
@@ -76,40 +77,17 @@ impl Setting {
         }
     }
 
-    /// The definition: softmax over all visible positions at once, in f64. All heads of one row, whose own position is the last
-    /// of `context`.
+    /// The definition of one row, whose own position is the last of `context`.
     pub fn dense(&self, row: usize, context: &[KvSlot]) -> Vec<f64> {
-        let d = self.heads.head_dim;
         let hidden = self.window.map_or(0, |window| context.len().saturating_sub(window as usize));
-        let query: Vec<f64> = self.query(row, context.len() - 1).map(f64::from).collect();
-        let stored: Vec<Vec<f64>> = context[hidden..].iter().map(|&at| self.kv(at).map(f64::from).collect()).collect();
-        let mut out = Vec::with_capacity(query.len());
-        for (head, q) in query.chunks_exact(d).enumerate() {
-            let kv_head = head / self.heads.group();
-            let key = |kv: &[f64]| -> f64 { q.iter().zip(&kv[kv_head * d..][..d]).map(|(q, k)| q * k).sum() };
-            let scores: Vec<f64> = stored.iter().map(|kv| key(kv) * f64::from(self.scale())).collect();
-            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let (mut sums, mut total) = (vec![0.0; d], 0.0);
-            for (score, kv) in scores.iter().zip(&stored) {
-                let weight = (score - most).exp();
-                total += weight;
-                let value = &kv[(self.heads.kv_heads + kv_head) * d..][..d];
-                sums.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * v);
-            }
-            out.extend(sums.iter().map(|sum| sum / total));
-        }
-        out
+        let query: Vec<f32> = self.query(row, context.len() - 1).collect();
+        let stored: Vec<Vec<f32>> = context[hidden..].iter().map(|&at| self.kv(at).collect()).collect();
+        dense(self.heads, self.scale(), &query, &stored.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     /// What the device found beside the definition of the same rows: see `tolerance`. `repeats` as given.
     pub fn found(&self, pairs: &[(&[f32], &[f64])], repeats: bool) -> Found {
-        let (mut difference, mut size) = (0.0, 0.0);
-        for (found, exact) in pairs {
-            difference += found.iter().zip(*exact).map(|(&x, y)| (f64::from(x) - y).powi(2)).sum::<f64>();
-            size += exact.iter().map(|y| y * y).sum::<f64>();
-        }
-        let error = (difference / size).sqrt();
-        let error = if error.is_nan() { f64::INFINITY } else { error };
+        let error = relative_error(pairs.iter().copied());
         Found { worst: Worst { error, tolerance: self.tolerance() }, repeats }
     }
 }
@@ -151,23 +129,21 @@ pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> Attent
     }
 }
 
-/// The context of each row of a forest: where its positions `0 ..= pos(row)` lie.
-pub fn contexts(forest: &Forest) -> Vec<Vec<KvSlot>> {
-    let context = |(&segment, &position): (&u32, &u32)| {
-        let mut slots = vec![None; position as usize + 1];
-        let mut at = Some(segment);
-        while let Some(ix) = at {
-            let segment = &forest.segments[ix as usize];
-            let first_page = segment.first_position / forest.page_tokens;
-            for p in segment.first_position..(segment.first_position + segment.tokens).min(position + 1) {
-                let page = segment.pages.start + p / forest.page_tokens - first_page;
-                slots[p as usize] = Some(KvSlot { page: forest.pages[page as usize], slot: p % forest.page_tokens });
-            }
-            at = segment.parent;
+/// The context of a row of a forest: where its positions `0 ..= pos(row)` lie.
+pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
+    let position = forest.row_positions[row];
+    let mut slots = vec![None; position as usize + 1];
+    let mut at = Some(forest.row_segments[row]);
+    while let Some(ix) = at {
+        let segment = &forest.segments[ix as usize];
+        let first_page = segment.first_position / forest.page_tokens;
+        for p in segment.first_position..(segment.first_position + segment.tokens).min(position + 1) {
+            let page = segment.pages.start + p / forest.page_tokens - first_page;
+            slots[p as usize] = Some(KvSlot { page: forest.pages[page as usize], slot: p % forest.page_tokens });
         }
-        slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
-    };
-    forest.row_segments.iter().zip(&forest.row_positions).map(context).collect()
+        at = segment.parent;
+    }
+    slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
 }
 
 /// Rows of an append: few enough that its buffers stay small.
@@ -289,7 +265,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
     let grown = grow(shape, B::PAGE_TOKENS, seed);
-    let contexts = contexts(&grown.forest);
+    let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied())?;
     let queries = queries(setting, &grown.forest.row_positions);
     let first = Dice::new(seed).next() as usize % contexts.len().div_ceil(CHECKED);

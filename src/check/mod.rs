@@ -4,6 +4,7 @@
 
 pub mod attention;
 mod case;
+pub mod dense;
 mod device;
 pub mod dice;
 pub mod forests;

@@ -33,6 +33,7 @@ pub mod sampling;
 mod staged;
 pub mod staging;
 pub mod step;
+mod timing;
 pub mod token_word;
 pub mod unit;
 pub mod units;
