@@ -1,12 +1,10 @@
 //! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked after
 //! each step, and a mock device memory that shows whether every branch would read what it wrote.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::dice::Dice;
-use common::forests::{Shape, grow};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree};
 

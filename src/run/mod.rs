@@ -26,6 +26,7 @@ use crate::plan::Planner;
 use crate::report::{Summary, bytes};
 use crate::tokenizer::Tokenizer;
 
+pub use demo::bundled;
 pub use prepare::{ItemPrompt, Prepared};
 use progress::Progress;
 

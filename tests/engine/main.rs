@@ -1,7 +1,6 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
 
-#[path = "../common/dice.rs"]
-mod dice;
+use offshoot::check::dice;
 
 mod ahead;
 mod bench;
