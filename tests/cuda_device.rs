@@ -91,7 +91,11 @@ fn copies_keep_every_byte() {
 
     device.upload(&b, 0, &there).unwrap();
     there.fill(9);
-    assert_eq!(device.download(&b, 0..1000).unwrap(), values[..1000], "page-locked memory given to `upload` may change");
+    assert_eq!(
+        device.download(&b, 0..1000).unwrap(),
+        values[..1000],
+        "page-locked memory given to `upload` may change"
+    );
 }
 
 #[test]
