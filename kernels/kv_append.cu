@@ -1,13 +1,14 @@
 // Stores the keys and values of row r of qkv in slot slots[r] of one layer.
 //
 // Shapes: qkv ELEMENT [R, q | keys | values], a key and a value of `head_bytes` for each of kv_heads; layer
-// [page][kv_head][keys, values][PAGE_TOKENS][head]; slots[r] = page * PAGE_TOKENS + slot. The element types are one, so bytes
-// are copied.
+// [page][kv_head][keys, values][PAGE_TOKENS][head]; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which is
+// left out. The element types are one, so bytes are copied.
 // Grid: x = row, y = the row's keys and values by blocks.
 // Limit: bytes, 2 * sizeof(ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 
 constexpr unsigned PAGE_TOKENS = 32;
+constexpr unsigned NO_SLOT = ~0u;
 
 template <class Chunk>
 __device__ __forceinline__ void append_row(char* layer, const char* row, unsigned slot, unsigned kv_heads,
@@ -27,6 +28,9 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
 extern "C" __global__ void kv_append(char* __restrict__ layer, const char* __restrict__ qkv,
                                      const unsigned* __restrict__ slots, unsigned row_bytes, unsigned kv_heads,
                                      unsigned head_bytes) {
+    if (slots[blockIdx.x] == NO_SLOT) {
+        return;
+    }
     const char* row = qkv + (blockIdx.x + 1ull) * row_bytes - 2 * kv_heads * head_bytes;
     if (head_bytes % sizeof(uint4) == 0) {
         append_row<uint4>(layer, row, slots[blockIdx.x], kv_heads, head_bytes);

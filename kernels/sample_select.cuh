@@ -105,7 +105,7 @@ __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 targe
 // Of all threads: the best tokens, of keys from `lowest` to `highest`, up to the one at which `target` of count or weight
 // (relative to the score of `highest`) is reached. Unreached: all of them. `target` is at least 1.
 __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest, u32 highest, float rate,
-                                            bool by_weight, u64 target) {
+                                         bool by_weight, u64 target) {
     float best = score_of(highest);
     u64 count_above = 0;
     u64 weight_above = 0;

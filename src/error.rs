@@ -39,8 +39,11 @@ pub enum Error {
     #[error("{device} cannot be used: {why}")]
     NoDevice { device: String, why: String },
 
-    /// An allocation does not fit the GPU's memory.
-    #[error("{device}: {asked} bytes of memory asked for, {free} of {total} are free")]
+    /// An allocation does not fit the GPU's memory. In bytes.
+    #[error(
+        "{device}: {} MiB of memory are asked for, {} of {} MiB are free",
+        asked.div_ceil(1 << 20), free >> 20, total >> 20
+    )]
     DeviceMemory { device: String, asked: usize, free: usize, total: usize },
 
     /// The driver refused a call: `doing` says which, `why` is CUDA's own name and text for it.

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 
 pub use step::{RowToken, StepBatch, StepShape};
-pub use weights::{Dtype, WeightView};
+pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,15 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
-    /// The coin of the draw, if it tosses one.
+    /// The coin of the draw; 0 where none is tossed.
+    pub fn coin(&self) -> f64 {
+        match self.pick {
+            Pick::Random { coin, .. } => coin,
+            Pick::Greedy | Pick::Given(_) => 0.0,
+        }
+    }
+
+    /// Changes the coin of the draw, if it tosses one.
     pub fn toss(&mut self, new: f64) {
         if let Pick::Random { coin, .. } = &mut self.pick {
             *coin = new;
@@ -168,6 +176,12 @@ pub trait Backend: Send + 'static {
 
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix `[sum out_i, in]`.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
+    /// The same of tensors that nobody has yet, drawn where they will be used.
+    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Self::Matrix> {
+        let drawn: Vec<Vec<u8>> = parts.iter().map(RandomWeight::draw).collect();
+        let views: Vec<WeightView<'_>> = parts.iter().zip(&drawn).map(|(part, bytes)| part.view(bytes)).collect();
+        self.matrix(&views)
+    }
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
@@ -175,6 +189,8 @@ pub trait Backend: Send + 'static {
     fn buffer(&mut self, width: usize, holds: Holds) -> Result<Self::Buffer>;
     /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// Puts `values`, `rows * width`, row-major, in the first `rows` rows, rounded to what the buffer holds.
+    fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()>;
     /// The first `rows` rows, `rows * width` values, row-major.
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
 
@@ -186,8 +202,8 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing yet, for a model with these heads and so many words.
-    fn step(&mut self, heads: HeadLayout, vocab: usize) -> Result<Self::Step>;
+    /// A step of nothing yet, for a model with these heads, weights of `dtype` and so many words.
+    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self::Step>;
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].

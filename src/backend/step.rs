@@ -46,10 +46,14 @@ impl StepBatch {
     }
 
     /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,
-    /// so that request `r` draws the next token of row `r`, and every plan has room.
+    /// so that request `r` draws the next token of row `r`, without regard to the tokens before, and every plan has room.
     pub fn can_advance(&self) -> bool {
         let each_once = self.wanted.len() == self.tokens.len() && (0u32..).zip(&self.wanted).all(|(r, &w)| r == w);
-        each_once && self.requests.len() == self.wanted.len() && self.plans.iter().all(AttentionPlan::can_advance)
+        let forgetful = self.requests.iter().all(|request| request.seen.is_empty() && request.unseen.is_none());
+        each_once
+            && forgetful
+            && self.requests.len() == self.wanted.len()
+            && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Makes it that step: row `r` holds what request `r` draws, one position further; `coins` are the new draws' (of

@@ -17,7 +17,9 @@ pub mod step;
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 
-use super::{Backend, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView};
+use super::{
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
+};
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};
@@ -120,6 +122,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        buffer.data[..rows * buffer.width].copy_from_slice(values);
+        Ok(())
+    }
+
     fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
         Ok(buffer.data[..rows * buffer.width].to_vec())
     }
@@ -133,7 +140,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self, _: HeadLayout, _: usize) -> Result<Step> {
+    fn step(&mut self, _: HeadLayout, _: Dtype, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 

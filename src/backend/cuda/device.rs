@@ -76,7 +76,7 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
-    /// The first error of the launches since the last call, or of work that they started and that has failed by now.
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls that wait.
     pub fn check(&self) -> Result<()> {
         match self.kept().take() {
             Some(error) => Err(error),
@@ -85,17 +85,20 @@ impl Device {
     }
 
     /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is kept for
-    /// the next `check`. Panics when `args` do not fit the kernel's parameters.
+    /// the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's parameters.
     pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
         function.assert_takes(args);
+        if grid.contains(&0) {
+            return;
+        }
         let mut parameters = [std::ptr::null_mut::<c_void>(); Args::MOST];
         for (parameter, value) in parameters.iter_mut().zip(args.values()) {
             *parameter = std::ptr::from_ref(value).cast_mut().cast();
         }
         let [x, y, z] = grid;
         let launched = self.bind().and_then(|()| {
-            // SAFETY: function and stream live; there are as many arguments as parameters, each of its size; the driver reads
-            // them before it returns. That addresses and row counts fit the kernel is the promise of the caller in `launchers`.
+            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the driver reads
+            // them before it returns. That addresses and grids suit the kernel is for its launcher to see to.
             unsafe {
                 let shared = u32::try_from(shared).unwrap_or(u32::MAX);
                 let stream = self.0.stream;

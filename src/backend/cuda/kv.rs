@@ -3,8 +3,7 @@
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys and
-//! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes. Behind the pages of
-//! the pool each layer has one more, where padded rows leave theirs.
+//! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes.
 
 use super::args::Args;
 use super::device::Device;
@@ -54,12 +53,15 @@ pub fn page_bytes(shape: &KvShape) -> usize {
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
 pub fn overhead_bytes(shape: &KvShape) -> usize {
     let pages = packed_pages(shape);
-    page_bytes(shape) + pages * (page_bytes(shape) + size_of::<u32>())
+    pages * (page_bytes(shape) + size_of::<u32>())
 }
 
 fn packed_pages(shape: &KvShape) -> usize {
     (PACKED / page_bytes(shape)).clamp(1, shape.pages.max(1))
 }
+
+/// Slot word of a padded row, as in kernels/kv_append.cu: its key and value are left out.
+pub const NO_SLOT: u32 = u32::MAX;
 
 /// A slot as kernels read it.
 pub fn slot_word(slot: KvSlot) -> u32 {
@@ -74,7 +76,7 @@ impl Kv {
         let unit = Unit::new(&units::KV_PAGES);
         let pages = packed_pages(shape);
         Ok(Self {
-            memory: device.alloc((shape.pages + 1) * page_bytes(shape))?,
+            memory: device.alloc(shape.pages * page_bytes(shape))?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
             packed: device.alloc(pages * page_bytes(shape))?,
@@ -95,13 +97,7 @@ impl Kv {
     /// The byte of `memory` at which a layer begins.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
         assert!(layer.ix() < self.shape.layers, "layer {layer} of {}", self.shape.layers);
-        layer.ix() * (self.shape.pages + 1) * layer_page_bytes(&self.shape)
-    }
-
-    /// The slot word of padded row `row`: in the page behind the pool's. Rows may share one; nobody reads it.
-    pub fn padded_slot_word(&self, row: usize) -> u32 {
-        let slot = u32::try_from(row % PAGE_TOKENS as usize).expect("below 32");
-        slot_word(KvSlot { page: PageId::new(self.shape.pages), slot })
+        layer.ix() * self.shape.pages * layer_page_bytes(&self.shape)
     }
 
     /// Copies `pages` to host memory, and waits for them.
@@ -138,7 +134,7 @@ impl Kv {
 
     fn launch(&self, function: &Function, pages: usize, to: &Memory, from: &Memory) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
-        let layer_pages = small(self.shape.pages + 1);
+        let layer_pages = small(self.shape.pages);
         let chunks = small(layer_page_bytes(&self.shape) / 16);
         let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
         self.device.launch(function, [small(pages), small(self.shape.layers), 1], 256, 0, &args);

@@ -2,6 +2,7 @@
 //! pip's folders. Only files and folders are looked at; `python3` is asked last, when nothing else has helped.
 
 use std::env;
+use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,8 +52,6 @@ pub fn load_nvrtc(driver: Option<CudaVersion>) -> Result<Nvrtc, String> {
 
 /// Opens cuBLASLt and leaves it open, so that its bindings, which know only its name, find it.
 pub fn load_cublas_lt(driver: CudaVersion) -> Result<(), String> {
-    // SAFETY: cuBLASLt's initialisers are safe to run.
-    let open = |path: &Path| unsafe { Library::new(path) }.map_err(|error| error.to_string());
     std::mem::forget(CUBLAS_LT.load(driver, open)?);
     // SAFETY: opens and closes a library that is open by now.
     if unsafe { cudarc::cublaslt::sys::is_culib_present() } {
@@ -60,6 +59,17 @@ pub fn load_cublas_lt(driver: CudaVersion) -> Result<(), String> {
     } else {
         Err("cuBLASLt was found, but not under the name of a version that is known (12 or 13)".into())
     }
+}
+
+/// Opens a library of CUDA by path, or by a name on the loader's path. The error is the loader's own text.
+pub(super) fn open(path: &Path) -> Result<Library, String> {
+    // SAFETY: the initialisers of CUDA's libraries are safe to run.
+    unsafe { Library::new(path) }.map_err(loaders_text)
+}
+
+/// What the loader says is wrong; libloading's own text only names the call.
+pub(super) fn loaders_text(error: libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 impl Wanted {

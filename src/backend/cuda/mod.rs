@@ -1,4 +1,13 @@
-//! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why.
+//! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why. This
+//! file only routes the ops of `Backend` to their rooms; everything is enqueued on one stream, and graphs repeat whole steps.
+//!
+//! | room | |
+//! |---|---|
+//! | `device`, `memory`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
+//! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
+//! | `step`, `staged`, `graphs` | what a step's kernels read, and how it is enqueued |
+//! | `ops`, `gemm`, `attention`, `device_plan`, `sampling` | the launchers |
+//! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 
 pub mod args;
 pub mod attention;
@@ -12,6 +21,7 @@ pub mod event;
 pub mod function;
 pub mod gemm;
 pub mod graph;
+mod graphs;
 pub mod kv;
 pub mod libraries;
 pub mod memory;
@@ -19,8 +29,259 @@ pub mod nvrtc;
 pub mod ops;
 pub mod probe;
 pub mod ptxas;
+pub mod sampling;
+mod staged;
 pub mod staging;
+pub mod step;
+mod timing;
 pub mod token_word;
 pub mod unit;
 pub mod units;
 pub mod weights;
+
+use std::collections::HashMap;
+
+pub use self::buffer::Buffer;
+pub use self::kv::{Kv, SavedPages};
+pub use self::ops::Rope;
+pub use self::step::Step;
+pub use self::weights::{Matrix, Vector};
+
+use self::device::Device;
+use self::gemm::Gemm;
+use self::graphs::Way;
+use self::ops::Ops;
+use self::weights::Loader;
+use super::{
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
+    WeightView,
+};
+use crate::error::Result;
+use crate::ids::{LayerIx, PageId};
+
+pub struct Cuda {
+    device: Device,
+    loader: Loader,
+    kernels: HashMap<Dtype, Kernels>,
+    /// Times that memory moved whose address a graph may hold.
+    moves: u64,
+    skips_attention: bool,
+}
+
+/// The kernels of one dtype of weights.
+struct Kernels {
+    ops: Ops,
+    gemm: Gemm,
+}
+
+impl Cuda {
+    /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        let device = Device::open(ordinal)?;
+        Ok(Self { loader: Loader::new(&device)?, kernels: HashMap::new(), moves: 0, skips_attention: false, device })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Leaves out attention from now on: what remains is the ceiling that no attention can pass. For benchmarks.
+    pub fn skip_attention(&mut self) {
+        self.skips_attention = true;
+    }
+
+    fn load_kernels(&mut self, dtype: Dtype) -> Result<()> {
+        if !self.kernels.contains_key(&dtype) {
+            let kernels = Kernels { ops: Ops::load(&self.device, dtype)?, gemm: Gemm::load(&self.device, dtype)? };
+            self.kernels.insert(dtype, kernels);
+        }
+        Ok(())
+    }
+
+    fn kernels(&mut self, dtype: Dtype) -> &mut Kernels {
+        self.kernels.get_mut(&dtype).expect("kernels are loaded with the first buffer or matrix of their dtype")
+    }
+
+    fn ops(&mut self, dtype: Dtype) -> &Ops {
+        &self.kernels(dtype).ops
+    }
+}
+
+impl Backend for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Kv = Kv;
+    type SavedPages = SavedPages;
+    type Rope = Rope;
+    type Step = Step;
+
+    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
+    const TILE: u32 = 1;
+
+    fn describe(&self) -> String {
+        self.device.facts().to_string()
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        self.device.free_bytes()
+    }
+
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        self.load_kernels(parts[0].dtype)?;
+        self.loader.matrix(parts)
+    }
+
+    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
+        let RandomWeight { dtype, cols, .. } = parts[0];
+        self.load_kernels(dtype)?;
+        let parts: Vec<_> = parts.iter().map(|part| (part.rows, part.numbers)).collect();
+        self.loader.random_matrix(&parts, cols, dtype)
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
+        self.loader.vector(parts)
+    }
+
+    fn rope_table(&mut self, table: &RopeTable) -> Result<Rope> {
+        self.moves += 1;
+        Rope::upload(&self.device, table)
+    }
+
+    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Buffer> {
+        let element = match holds {
+            Holds::Sums => Dtype::F32,
+            Holds::Operands(dtype) => dtype,
+        };
+        self.load_kernels(element)?;
+        Ok(Buffer::new(width, element))
+    }
+
+    fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+        self.moves += u64::from(buffer.resize(&self.device, rows)?);
+        Ok(())
+    }
+
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        buffer.write(&self.device, rows, values)
+    }
+
+    fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
+        buffer.read(&self.device, rows)
+    }
+
+    fn page_bytes(shape: &KvShape) -> usize {
+        kv::page_bytes(shape)
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
+        self.load_kernels(shape.dtype)?;
+        Kv::new(&self.device, shape)
+    }
+
+    fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
+        kv.save(pages, self.loader.staging())
+    }
+
+    fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        kv.restore(saved, pages, self.loader.staging())
+    }
+
+    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
+        Step::new(&self.device, heads, dtype, vocab)
+    }
+
+    fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        step.load(&self.device, batch)
+    }
+
+    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
+        step.advance(&self.device, coins)
+    }
+
+    fn run(
+        &mut self,
+        step: &mut Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        match step.graphs.way(shape, self.moves) {
+            Way::OpByOp => ops(self, step)?,
+            Way::Capture => {
+                let device = self.device.clone();
+                let graph = device.capture(|| ops(self, step))?;
+                graph.launch()?;
+                step.graphs.keep(shape, graph);
+            }
+            Way::Replay(graph) => graph.launch()?,
+        }
+        step.finish(&self.device)
+    }
+
+    fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
+        step.collect()
+    }
+
+    fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
+        self.ops(table.dtype).embed(out, table, (step.tokens(), 0), step.drawn());
+    }
+
+    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        self.ops(out.element).rms_norm(out, x, weight, eps);
+    }
+
+    fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
+        self.ops(out.element).layer_norm(out, x, weight, bias, eps);
+    }
+
+    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        self.kernels(w.dtype).gemm.linear(out, x, w, bias);
+    }
+
+    fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        self.kernels(w.dtype).gemm.linear_add(out, x, w, bias);
+    }
+
+    fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
+        self.ops(qkv.element).head_norm(qkv, heads, kind, weight, eps);
+    }
+
+    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
+        self.ops(qkv.element).rope(qkv, heads, table, (step.positions(), 0));
+    }
+
+    fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
+        self.ops(qkv.element).kv_append(kv, layer, qkv, (step.slots(), 0));
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scale: f32,
+    ) {
+        if !self.skips_attention {
+            step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
+        }
+    }
+
+    fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
+        self.ops(x.element).gated_silu(out, x);
+    }
+
+    fn gelu(&mut self, x: &mut Buffer) {
+        self.ops(x.element).gelu(x);
+    }
+
+    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
+        self.ops(x.element).select_rows(out, x, (step.wanted(), 0));
+    }
+
+    fn sample(&mut self, logits: &Buffer, step: &mut Step) {
+        step.sample(&self.device, logits);
+    }
+}

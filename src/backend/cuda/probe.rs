@@ -45,6 +45,14 @@ pub struct DeviceFacts {
     pub shared_optin: usize,
 }
 
+/// "cuda:0, NVIDIA H200, sm_90a, 132 multiprocessors, 140 GiB".
+impl std::fmt::Display for DeviceFacts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DeviceFacts { ordinal, name, arch, multiprocessors, total_bytes, .. } = self;
+        write!(f, "cuda:{ordinal}, {name}, {arch}, {multiprocessors} multiprocessors, {} GiB", total_bytes >> 30)
+    }
+}
+
 /// Every GPU that the driver shows: its facts, or why it will not do. An error when there is no driver or it shows none.
 pub fn probe() -> Result<Vec<Result<DeviceFacts>>> {
     let (driver, count) = start()?;

@@ -25,10 +25,15 @@ pub static HEADERS: &[Source] = &[
     source!("element.cuh"),
     source!("lanes.cuh"),
     source!("reduce.cuh"),
+    source!("sample.cuh"),
+    source!("sample_edit.cuh"),
+    source!("sample_row.cuh"),
+    source!("sample_select.cuh"),
     source!("sigmoid.cuh"),
     source!("token_word.cuh"),
 ];
 
+pub static ADVANCE: Source = source!("advance.cu");
 pub static ADD_BIAS: Source = source!("add_bias.cu");
 pub static EMBED: Source = source!("embed.cu");
 pub static GATED_SILU: Source = source!("gated_silu.cu");
@@ -46,6 +51,15 @@ pub static SELECT_ROWS: Source = source!("select_rows.cu");
 pub static TREE_ATTENTION: Source = source!("tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("tree_attention_any.cu");
 
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sample_chunks.cu"),
+    source!("sample_top.cu"),
+    source!("sample_edit.cu"),
+    source!("sample_filter.cu"),
+    source!("sample_draw.cu"),
+];
+
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
@@ -53,6 +67,8 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(SAMPLE.iter().map(Unit::new));
+    all.push(advance());
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
     );
@@ -74,6 +90,11 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// What moves a step on by one token.
+pub fn advance() -> Unit {
+    Unit::new(&ADVANCE)
 }
 
 /// Head widths of the models that are known, and of the demo's.

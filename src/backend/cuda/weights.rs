@@ -6,7 +6,7 @@ use super::device::Device;
 use super::memory::Memory;
 use super::staging::Staging;
 use super::units;
-use crate::backend::{Dtype, WeightView};
+use crate::backend::{Dtype, Uniform, WeightView};
 use crate::error::Result;
 
 /// `[outputs, inner]` elements, row-major.
@@ -23,16 +23,6 @@ pub struct Vector {
     pub memory: Memory,
     pub len: usize,
     as_given: Option<(Dtype, Memory)>,
-}
-
-/// Rows drawn from a seed: element `i` of a part is `centre + reach * u(i)`, `u` uniform in [-1, 1), as `RandomWeights` draws
-/// it.
-#[derive(Clone, Copy, Debug)]
-pub struct RandomPart {
-    pub rows: usize,
-    pub stream: u64,
-    pub centre: f32,
-    pub reach: f32,
 }
 
 /// Brings weights to the device. Holds page-locked memory: made for a load, dropped after it.
@@ -55,6 +45,11 @@ impl Vector {
 impl Loader {
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { device: device.clone(), staging: Staging::new(device)? })
+    }
+
+    /// For other large copies.
+    pub fn staging(&mut self) -> &mut Staging {
+        &mut self.staging
     }
 
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix.
@@ -86,21 +81,17 @@ impl Loader {
         Ok(Vector { memory, len: elements.len(), as_given })
     }
 
-    /// A matrix drawn on the device, each part from its own stream.
-    pub fn random_matrix(&self, parts: &[RandomPart], inner: usize, dtype: Dtype) -> Result<Matrix> {
+    /// A matrix `[sum rows_i, inner]` drawn on the device, each part of `rows_i` rows from its own numbers.
+    pub fn random_matrix(&self, parts: &[(usize, Uniform)], inner: usize, dtype: Dtype) -> Result<Matrix> {
         let random_weights = self.device.function(&units::typed(&units::RANDOM_WEIGHTS, dtype), "random_weights")?;
-        let outputs = parts.iter().map(|part| part.rows).sum();
+        let outputs = parts.iter().map(|(rows, _)| rows).sum();
         let memory = self.device.alloc(outputs * inner * dtype.bytes())?;
+        // As many blocks of 256 threads as are resident at once.
         let blocks = self.device.facts().multiprocessors * 8;
         let mut at = 0;
-        for part in parts {
-            let elements = part.rows * inner;
-            let args = Args::new()
-                .memory_at(&memory, at)
-                .u64(elements as u64)
-                .u64(part.stream)
-                .f32(part.centre)
-                .f32(part.reach);
+        for (rows, Uniform { stream, centre, reach }) in parts {
+            let elements = rows * inner;
+            let args = Args::new().memory_at(&memory, at).u64(elements as u64).u64(*stream).f32(*centre).f32(*reach);
             self.device.launch(&random_weights, [blocks, 1, 1], 256, 0, &args);
             at += elements * dtype.bytes();
         }

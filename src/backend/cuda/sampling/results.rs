@@ -1,0 +1,76 @@
+//! What the kernels drew, as the engine reads it.
+
+use crate::backend::{SampleRequest, Sampled};
+use crate::ids::TokenId;
+
+/// Where the results of one step's requests lie: for each ask (padded ones too) the token drawn and its log-probability, 8
+/// bytes; then for each ask as many of the likeliest tokens as the most that any ask of the step wants, 8 bytes each.
+#[derive(Clone, Debug)]
+pub struct ResultLayout {
+    asks: usize,
+    top_width: usize,
+    /// Of each request, how many of the likeliest tokens are there.
+    tops: Vec<usize>,
+}
+
+const PAIR: usize = 8;
+
+impl ResultLayout {
+    /// Of `requests` padded to `asks`, over `vocab` tokens.
+    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize) -> Self {
+        let wanted = || requests.iter().map(|request| request.top_logprobs);
+        let tops = wanted().map(|top| top.min(vocab)).collect();
+        Self { asks, top_width: wanted().max().unwrap_or(0), tops }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.asks * (1 + self.top_width) * PAIR
+    }
+
+    /// The draws, one a request.
+    pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
+        let tops = &results[self.asks * PAIR..self.bytes()];
+        let one = |(ask, &top): (usize, &usize)| {
+            let (token, logprob) = pair(&results[ask * PAIR..]);
+            let tops = &tops[ask * self.top_width * PAIR..];
+            Sampled { token, logprob, top: tops.chunks_exact(PAIR).take(top).map(pair).collect() }
+        };
+        self.tops.iter().enumerate().map(one).collect()
+    }
+}
+
+/// A token and its log-probability.
+fn pair(bytes: &[u8]) -> (TokenId, f32) {
+    let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&bytes[at..at + 4]);
+    (TokenId(word(0)), f32::from_bits(word(4)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Pick;
+
+    #[test]
+    fn draws_and_likeliest_tokens_are_read_by_request() {
+        let request = |top_logprobs| SampleRequest {
+            pick: Pick::Greedy,
+            seen: Vec::new(),
+            unseen: None,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            banned: Vec::new(),
+            top_logprobs,
+        };
+        // Three asks, the last of them padding; two places for the likeliest.
+        let layout = ResultLayout::new(&[request(1), request(2)], 3, 50);
+        let pairs: Vec<u8> = (0..9u32).flat_map(|i| [i, (i as f32).to_bits()]).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(pairs.len(), layout.bytes());
+        let drawn = layout.parse(&pairs);
+        let pair = |i: u32| (TokenId(i), i as f32);
+        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
+        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
+        assert_eq!(drawn.len(), 2);
+    }
+}

@@ -1,0 +1,88 @@
+//! Host data that a step's kernels read at a fixed device address. Written in turns through two page-locked copies, so that
+//! the next step can be written while the one before is still being copied.
+
+use super::device::Device;
+use super::memory::{Memory, Pinned};
+use crate::error::Result;
+
+/// Steps that may be under way at once: one that runs, and one that is being loaded.
+pub const TURNS: usize = 2;
+
+/// Which of the two copies a step uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn(usize);
+
+impl Turn {
+    pub fn next(self) -> Self {
+        Turn((self.0 + 1) % TURNS)
+    }
+
+    pub fn ix(self) -> usize {
+        self.0
+    }
+}
+
+pub struct Staged {
+    memory: Memory,
+    pinned: [Pinned; TURNS],
+}
+
+impl Staged {
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        Ok(Self { memory: device.alloc(bytes)?, pinned: [device.pinned(bytes)?, device.pinned(bytes)?] })
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Enqueues the copy of `bytes` to the device. Says whether the device address changed, for want of room. The copy of
+    /// two turns ago must be done.
+    pub fn fill(&mut self, device: &Device, turn: Turn, bytes: &[u8]) -> Result<bool> {
+        let moves = bytes.len() > self.memory.bytes();
+        if moves {
+            *self = Self::new(device, bytes.len().next_power_of_two())?;
+        }
+        if !bytes.is_empty() {
+            let pinned = &mut self.pinned[turn.ix()];
+            pinned[..bytes.len()].copy_from_slice(bytes);
+            device.upload_pinned(&self.memory, 0, pinned, 0..bytes.len())?;
+        }
+        Ok(moves)
+    }
+}
+
+/// Results that a step's kernels leave at a fixed device address, copied to the host in turns.
+pub struct Fetched {
+    memory: Memory,
+    pinned: [Pinned; TURNS],
+}
+
+impl Fetched {
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        Ok(Self { memory: device.alloc(bytes)?, pinned: [device.pinned(bytes)?, device.pinned(bytes)?] })
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Makes room for `bytes`; says whether the device address changed.
+    pub fn reserve(&mut self, device: &Device, bytes: usize) -> Result<bool> {
+        let moves = bytes > self.memory.bytes();
+        if moves {
+            *self = Self::new(device, bytes.next_power_of_two())?;
+        }
+        Ok(moves)
+    }
+
+    /// Enqueues the copy of the first `bytes` to the host.
+    pub fn fetch(&mut self, device: &Device, turn: Turn, bytes: usize) -> Result<()> {
+        device.download_pinned(&mut self.pinned[turn.ix()], 0, &self.memory, 0..bytes)
+    }
+
+    /// What was fetched in `turn`, once that copy is done.
+    pub fn bytes(&self, turn: Turn) -> &[u8] {
+        &self.pinned[turn.ix()]
+    }
+}
