@@ -12,7 +12,7 @@ use offshoot::backend::cpu::{Buffer, Isa};
 use offshoot::backend::{Dtype, HeadLayout, KvShape};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
-use offshoot::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
+use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
 const LAYER: LayerIx = LayerIx(1);
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
@@ -39,6 +39,7 @@ impl Case {
             kv_heads: self.heads.kv_heads as u32,
             head_dim: self.heads.head_dim as u32,
             kv_element_bytes: self.dtype.bytes() as u32,
+            cost: CostModel::CPU,
         }
     }
 

@@ -16,8 +16,11 @@ pub mod step;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
+use crate::plan::CostModel;
 
-use super::{Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView};
+use super::{
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
+};
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};
@@ -84,6 +87,10 @@ impl Backend for Cpu {
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
+    }
+
+    fn cost_model(&self) -> CostModel {
+        CostModel::CPU
     }
 
     fn free_bytes(&self) -> Result<usize> {
