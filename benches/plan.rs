@@ -1,13 +1,10 @@
 //! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied: forests of every shape of the plan
 //! suite, and 2,560 leaves in three levels, decode rows and prompt chunks mixed. Medians of 200.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::hint::black_box;
 use std::time::Instant;
 
-use common::forests::{Shape, grow};
+use offshoot::check::forests::{Shape, grow};
 use offshoot::kv::StepRow;
 use offshoot::plan::{CostModel, PlanHints, Planner};
 

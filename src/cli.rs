@@ -2,11 +2,15 @@
 //! command to the floor that does it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::backend::Dtype;
 use crate::bench::decode::DecodeOptions;
+use crate::bench::tree_attention::TreeOptions;
+use crate::bench::workloads::WorkloadOptions;
+use crate::check::{CheckOptions, DeviceCheck};
 use crate::plan::Planner;
 use crate::run::{Budget, RunOptions};
 
@@ -29,8 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// Print the facts read from a model folder; with a golden file, compare logits, log-probabilities and greedy tokens.
-    /// With --kernels: compile the CUDA kernels
+    /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
+    /// arithmetic. With --kernels: compile the CUDA kernels
     Check(CheckArgs),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(BenchArgs),
@@ -87,17 +91,37 @@ pub struct EngineArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// Model folder in Hugging Face form
-    #[arg(long, value_name = "DIR", required_unless_present = "kernels")]
+    #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Golden file: transformers' logits, log-probabilities and greedy tokens
+    /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens
     #[arg(long, value_name = "FILE", requires = "model")]
     pub golden: Option<PathBuf>,
+    /// Hold the device against every model folder with a golden.json beneath this one, too
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "kernels"])]
+    pub goldens: Option<PathBuf>,
+    /// Few and small cases of the device's check, for tools that slow it down
+    #[arg(long, conflicts_with_all = ["model", "kernels"])]
+    pub quick: bool,
+    /// One JSON object a row of the device's check instead of a table
+    #[arg(long, conflicts_with_all = ["model", "kernels"])]
+    pub json: bool,
     /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill fail the check
     #[arg(long, conflicts_with = "model")]
     pub kernels: bool,
     /// Architectures to compile for
     #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
     pub arch: Vec<String>,
+}
+
+impl From<CheckArgs> for CheckOptions {
+    fn from(args: CheckArgs) -> Self {
+        let CheckArgs { model, golden, goldens, quick, json, kernels, arch } = args;
+        match model {
+            Some(folder) => CheckOptions::Model { folder, golden },
+            None if kernels => CheckOptions::Kernels { archs: arch },
+            None => CheckOptions::Device(DeviceCheck { goldens, quick, json }),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -112,8 +136,10 @@ pub enum Bench {
     Decode(DecodeArgs),
     /// Linear layers as a share of the machine's rate
     Gemm(JsonArgs),
-    /// Tree attention of one decode step, by planner
-    Attention(JsonArgs),
+    /// Tree attention of one decode step: by planner, or on the trees of a file
+    Attention(AttentionArgs),
+    /// Whole jobs on a model of random weights, as JSON lines
+    Workloads(WorkloadArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
 }
@@ -123,6 +149,92 @@ pub struct JsonArgs {
     /// One JSON object a line instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AttentionArgs {
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Trees to measure, a JSON object a line; prints JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub trees: Option<PathBuf>,
+    /// Only trees of these names
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "trees")]
+    pub only: Vec<String>,
+    /// How shared prefixes are attended to
+    #[arg(long, value_enum, default_value = "balanced", requires = "trees")]
+    pub plan: Planner,
+    /// Bytes a second of the floor (default: measured)
+    #[arg(long, value_name = "B", requires = "trees")]
+    pub floor_bandwidth: Option<f64>,
+    /// Operations a second of the floor (default: measured)
+    #[arg(long, value_name = "F", requires = "trees")]
+    pub floor_flops: Option<f64>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "S", default_value_t = 3600.0, requires = "trees")]
+    pub budget_seconds: f64,
+}
+
+impl AttentionArgs {
+    /// What to measure where a file of trees is given.
+    pub fn tree_options(&self) -> Option<TreeOptions> {
+        Some(TreeOptions {
+            trees: self.trees.clone()?,
+            only: self.only.clone(),
+            planner: self.plan,
+            bandwidth: self.floor_bandwidth,
+            flops: self.floor_flops,
+            budget: Duration::from_secs_f64(self.budget_seconds.max(0.0)),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    /// Shape of the model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: String,
+    /// Workloads to run (default: all)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Shapes and workloads, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// How shared prefixes are attended to
+    #[arg(long, value_enum, default_value = "balanced")]
+    pub plan: Planner,
+    /// Leave out attention: the ceiling that no attention can pass
+    #[arg(long)]
+    pub without_attention: bool,
+    /// Branches that grow at once (default: all of the largest workload)
+    #[arg(long, value_name = "N")]
+    pub max_branches: Option<usize>,
+    /// Memory for keys and values in MiB
+    #[arg(long, value_name = "MIB")]
+    pub kv_memory: Option<usize>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "S", default_value_t = 3600.0)]
+    pub budget_seconds: f64,
+}
+
+impl From<WorkloadArgs> for WorkloadOptions {
+    fn from(args: WorkloadArgs) -> Self {
+        Self {
+            file: args.file,
+            shape: args.shape,
+            workloads: args.workload,
+            dtype: args.dtype,
+            planner: args.plan,
+            without_attention: args.without_attention,
+            max_branches: args.max_branches,
+            kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            budget: Duration::from_secs_f64(args.budget_seconds.max(0.0)),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

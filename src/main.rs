@@ -33,16 +33,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome())?,
         Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
-        Some(Command::Check(args)) => {
-            return match &args.model {
-                Some(model) => check::check(model, args.golden.as_deref()),
-                None => check::kernels::check(&args.arch),
-            };
-        }
+        Some(Command::Check(args)) => return check::check(Cpu::new(), &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.into())?,
             Bench::Gemm(args) => bench::tables::gemm(args.json)?,
-            Bench::Attention(args) => bench::tables::attention(args.json)?,
+            Bench::Attention(args) => match args.tree_options() {
+                Some(options) => bench::tree_attention::main(Cpu::new(), &options)?,
+                None => bench::tables::attention(args.json)?,
+            },
+            Bench::Workloads(args) => bench::workloads::main(Cpu::new(), &args.into())?,
             Bench::Machine(args) => bench::tables::machine(args.json)?,
         },
         Some(Command::New(args)) => {

@@ -1,11 +1,9 @@
 //! A plan advances with its rows: as long as pages have room it is as good as one made anew, and it says when it is not.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::dice::Dice;
-use common::forests::{Grown, Shape, grow};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};

@@ -1,9 +1,7 @@
 //! Every planner on every shape of forest: `check` proves each plan, and is itself tried on plans that were spoilt.
 
-mod common;
-
-use common::dice::Dice;
-use common::forests::{Shape, grow};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment};
 use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};

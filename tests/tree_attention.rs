@@ -2,14 +2,12 @@
 //! and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan computes it and
 //! whatever other rows the step holds.
 
-mod common;
-
-use common::dice::Dice;
-use common::forests::{Grown, Shape, grow};
 use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Buffer, Isa};
 use offshoot::backend::{Dtype, HeadLayout, KvShape};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};

@@ -24,7 +24,7 @@ use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::CostModel;
 
 pub use step::{RowToken, StepBatch, StepShape};
-pub use weights::{Dtype, Uniform, WeightView};
+pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,12 @@ pub trait Backend: Send + 'static {
 
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix `[sum out_i, in]`.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
+    /// The same of tensors that nobody has yet, drawn where they will be used.
+    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Self::Matrix> {
+        let drawn: Vec<Vec<u8>> = parts.iter().map(RandomWeight::draw).collect();
+        let views: Vec<WeightView<'_>> = parts.iter().zip(&drawn).map(|(part, bytes)| part.view(bytes)).collect();
+        self.matrix(&views)
+    }
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
@@ -186,6 +192,8 @@ pub trait Backend: Send + 'static {
     fn buffer(&mut self, width: usize, holds: Holds) -> Result<Self::Buffer>;
     /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// Puts `values`, `rows * width`, row-major, in the first `rows` rows, rounded to what the buffer holds.
+    fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()>;
     /// The first `rows` rows, `rows * width` values, row-major.
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
 

@@ -50,7 +50,10 @@ impl StepBatch {
     pub fn can_advance(&self) -> bool {
         let each_once = self.wanted.len() == self.tokens.len() && (0u32..).zip(&self.wanted).all(|(r, &w)| r == w);
         let forgetful = self.requests.iter().all(|request| request.seen.is_empty() && request.unseen.is_none());
-        each_once && forgetful && self.requests.len() == self.wanted.len() && self.plans.iter().all(AttentionPlan::can_advance)
+        each_once
+            && forgetful
+            && self.requests.len() == self.wanted.len()
+            && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
     /// Makes it that step: row `r` holds what request `r` draws, one position further; `coins` are the new draws' (of

@@ -1,6 +1,7 @@
 //! Weights as they lie in a file (dtype, shape and bytes, borrowed) and the numbers that stand for them where there is no file.
 //! Loading is `model::weights`; packing is each backend's.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::mix::{GOLDEN, mix};
@@ -15,10 +16,30 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
     pub fn bytes(self) -> usize {
         match self {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
+
+    /// `values` as a file of this dtype holds them, rounded to nearest even.
+    pub fn encode(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Dtype::F16 => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
+            Dtype::Bf16 => values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        }
+    }
+
+    /// `x` rounded to this dtype, to nearest even.
+    pub fn round(self, x: f32) -> f32 {
+        match self {
+            Dtype::F32 => x,
+            Dtype::F16 => half::f16::from_f32(x).to_f32(),
+            Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         }
     }
 }
@@ -59,5 +80,34 @@ impl Uniform {
         // In [-1, 1), of the upper 24 bits.
         let unit = upper as f32 / (1 << 23) as f32 - 1.0;
         self.centre + self.reach * unit
+    }
+}
+
+/// A tensor that nobody has yet: `rows x cols` of `numbers`, row-major, rounded to `dtype`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomWeight {
+    pub dtype: Dtype,
+    pub rows: usize,
+    pub cols: usize,
+    pub numbers: Uniform,
+}
+
+impl RandomWeight {
+    /// All elements, as they would lie in a file.
+    pub fn draw(&self) -> Vec<u8> {
+        const CHUNK: usize = 1 << 14;
+        let width = self.dtype.bytes();
+        let mut bytes = vec![0; self.rows * self.cols * width];
+        bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
+            let first = chunk * CHUNK;
+            let values: Vec<f32> = (first..first + bytes.len() / width).map(|i| self.numbers.at(i)).collect();
+            bytes.copy_from_slice(&self.dtype.encode(&values));
+        });
+        bytes
+    }
+
+    /// What `draw` returned, as a tensor.
+    pub fn view<'a>(&self, drawn: &'a [u8]) -> WeightView<'a> {
+        WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: drawn }
     }
 }

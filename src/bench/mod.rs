@@ -5,3 +5,8 @@ pub mod decode;
 pub mod gemm;
 pub mod machine;
 pub mod tables;
+pub mod timed;
+pub mod tree_attention;
+pub mod trees;
+mod workload_file;
+pub mod workloads;

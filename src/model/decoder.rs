@@ -9,7 +9,7 @@ use crate::plan::PlanHints;
 use super::activations::{Activations, Stream};
 use super::config::{ModelConfig, ModelFolder};
 use super::layout::{LayerSpec, Layout};
-use super::parts::{Linear, Norm, load_matrix, load_vector};
+use super::parts::{Linear, Norm};
 use super::rope::Rotary;
 use super::weights::{Checkpoint, RandomWeights, Source};
 
@@ -78,18 +78,14 @@ impl<B: Backend> Decoder<B> {
         let layers = layers.collect::<Result<_>>()?;
         let rotary = Rotary::new(&config.rope);
         Ok(Self {
-            embed: load_matrix(backend, source, std::slice::from_ref(&layout.embed))?,
+            embed: source.matrix(backend, std::slice::from_ref(&layout.embed))?,
             layers,
             final_norm: Norm::load(backend, source, &layout.final_norm, config.norm.eps())?,
-            head: layout
-                .head
-                .as_ref()
-                .map(|spec| load_matrix(backend, source, std::slice::from_ref(spec)))
-                .transpose()?,
+            head: layout.head.as_ref().map(|spec| source.matrix(backend, std::slice::from_ref(spec))).transpose()?,
             head_bias: layout
                 .head_bias
                 .as_ref()
-                .map(|spec| load_vector(backend, source, std::slice::from_ref(spec)))
+                .map(|spec| source.vector(backend, std::slice::from_ref(spec)))
                 .transpose()?,
             rope: backend.rope_table(rotary.table())?,
             rotary,
@@ -251,8 +247,8 @@ impl<B: Backend> Layer<B> {
     fn load(backend: &mut B, source: &Source, spec: &LayerSpec, eps: f32, plan: usize) -> Result<Self> {
         let head_norms = match &spec.head_norms {
             Some([query, key]) => Some([
-                load_vector(backend, source, std::slice::from_ref(query))?,
-                load_vector(backend, source, std::slice::from_ref(key))?,
+                source.vector(backend, std::slice::from_ref(query))?,
+                source.vector(backend, std::slice::from_ref(key))?,
             ]),
             None => None,
         };

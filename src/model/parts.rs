@@ -1,10 +1,10 @@
 //! The two parts that every layer is made of, linear layers and norms: loaded from a source, applied through the backend.
 
-use crate::backend::{Backend, WeightView};
+use crate::backend::Backend;
 use crate::error::Result;
 
 use super::layout::{LinearSpec, NormSpec, TensorSpec};
-use super::weights::{Source, Tensor};
+use super::weights::Source;
 
 pub struct Linear<B: Backend> {
     matrix: B::Matrix,
@@ -18,8 +18,8 @@ pub enum Norm<B: Backend> {
 
 impl<B: Backend> Linear<B> {
     pub fn load(backend: &mut B, source: &Source, spec: &LinearSpec) -> Result<Self> {
-        let matrix = load_matrix(backend, source, &spec.weights)?;
-        let bias = if spec.biases.is_empty() { None } else { Some(load_vector(backend, source, &spec.biases)?) };
+        let matrix = source.matrix(backend, &spec.weights)?;
+        let bias = if spec.biases.is_empty() { None } else { Some(source.vector(backend, &spec.biases)?) };
         Ok(Self { matrix, bias })
     }
 
@@ -37,7 +37,7 @@ impl<B: Backend> Linear<B> {
 impl<B: Backend> Norm<B> {
     /// A norm with a bias is a layer norm.
     pub fn load(backend: &mut B, source: &Source, spec: &NormSpec, eps: f32) -> Result<Self> {
-        let mut vector = |tensor: &TensorSpec| load_vector(backend, source, std::slice::from_ref(tensor));
+        let mut vector = |tensor: &TensorSpec| source.vector(backend, std::slice::from_ref(tensor));
         let weight = vector(&spec.weight)?;
         Ok(match &spec.bias {
             None => Self::Rms { weight, eps },
@@ -51,22 +51,4 @@ impl<B: Backend> Norm<B> {
             Self::Layer { weight, bias, eps } => backend.layer_norm(out, x, weight, bias, *eps),
         }
     }
-}
-
-/// The matrices of `specs` stacked into one.
-pub fn load_matrix<B: Backend>(backend: &mut B, source: &Source, specs: &[TensorSpec]) -> Result<B::Matrix> {
-    packed(source, specs, |views| backend.matrix(views))
-}
-
-/// The vectors of `specs` one after another.
-pub fn load_vector<B: Backend>(backend: &mut B, source: &Source, specs: &[TensorSpec]) -> Result<B::Vector> {
-    packed(source, specs, |views| backend.vector(views))
-}
-
-fn packed<T>(source: &Source, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
-    let tensors = specs.iter().map(|spec| source.tensor(spec)).collect::<Result<Vec<Tensor<'_>>>>()?;
-    let views: Vec<_> = tensors.iter().map(Tensor::view).collect();
-    let packed = pack(&views)?;
-    specs.iter().for_each(|spec| source.release(spec));
-    Ok(packed)
 }

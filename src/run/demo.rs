@@ -149,7 +149,7 @@ fn verdict(correct: Option<bool>) -> &'static str {
 }
 
 /// A file of the bundled tasks: beneath the current folder, beside the binary's build folder, or where it was built.
-fn bundled(name: &str) -> Result<PathBuf> {
+pub fn bundled(name: &str) -> Result<PathBuf> {
     let beside_binary = std::env::current_exe().ok();
     let folders = beside_binary.iter().flat_map(|exe| exe.ancestors().skip(1)).map(Path::to_path_buf);
     let built = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

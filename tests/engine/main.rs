@@ -1,12 +1,17 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
 
-#[path = "../common/dice.rs"]
-mod dice;
+use offshoot::check::dice;
 
+mod ahead;
 mod bench;
 mod pages;
 mod plain;
 mod requests;
 mod samples;
 mod scripts;
+mod steps;
 mod stops;
+mod swap;
+
+/// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
+const RUN_AHEAD: bool = false;

@@ -127,6 +127,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        buffer.data[..rows * buffer.width].copy_from_slice(values);
+        Ok(())
+    }
+
     fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
         Ok(buffer.data[..rows * buffer.width].to_vec())
     }

@@ -58,11 +58,8 @@ impl AttentionKernels {
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let [attention, merge] = units::attention(element, head_dim);
         let facts = device.facts();
-        let narrow = Tiling {
-            narrow_rows: NARROW_ROWS,
-            wide_rows: None,
-            blocks: BLOCKS * facts.multiprocessors as usize,
-        };
+        let narrow =
+            Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, blocks: BLOCKS * facts.multiprocessors as usize };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => {
                 let wide = Tiling { wide_rows: Some(widest(head_dim)), ..narrow };

@@ -43,6 +43,16 @@ impl Buffer {
         self.width * self.element.bytes()
     }
 
+    /// Puts `values` in the first `rows` rows, rounded to nearest even.
+    pub fn write(&mut self, device: &Device, rows: usize, values: &[f32]) -> Result<()> {
+        assert!(rows <= self.rows, "{rows} rows of a buffer of {}", self.rows);
+        assert_eq!(values.len(), rows * self.width, "as many values as rows of {} hold", self.width);
+        match rows {
+            0 => Ok(()),
+            _ => device.upload(self.memory(), 0, &self.element.encode(values)),
+        }
+    }
+
     /// The first `rows` rows, widened to f32. Waits for the device.
     pub fn read(&self, device: &Device, rows: usize) -> Result<Vec<f32>> {
         assert!(rows <= self.rows, "{rows} rows of a buffer of {}", self.rows);

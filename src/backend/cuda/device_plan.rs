@@ -204,8 +204,7 @@ impl<'a> Builder<'a> {
     /// Those of `pieces` of which some of the packed rows see something.
     fn seen(&self, packed: &Range<usize>, pieces: &Range<usize>) -> Range<usize> {
         let positions = &self.plan.row_positions[self.rows(packed)];
-        let (lowest, highest) =
-            positions.iter().fold((u32::MAX, 0), |(low, high), &at| (low.min(at), high.max(at)));
+        let (lowest, highest) = positions.iter().fold((u32::MAX, 0), |(low, high), &at| (low.min(at), high.max(at)));
         let list = &self.pieces[pieces.clone()];
         let behind = list.partition_point(|piece| piece.base + piece.from <= highest);
         let before = match self.plan.window {
@@ -249,10 +248,9 @@ impl<'a> Builder<'a> {
         let set = |words: &mut Vec<u32>, at: PlanWord, value: u32| words[at as usize] = value;
         set(&mut words, PlanWord::PartialSlots, word(self.partial_slots));
         set(&mut words, PlanWord::Window, self.plan.window.unwrap_or(u32::MAX));
-        for (tiles, count, at) in [
-            (&wide, PlanWord::WideTiles, PlanWord::WideAt),
-            (&narrow, PlanWord::NarrowTiles, PlanWord::NarrowAt),
-        ] {
+        for (tiles, count, at) in
+            [(&wide, PlanWord::WideTiles, PlanWord::WideAt), (&narrow, PlanWord::NarrowTiles, PlanWord::NarrowAt)]
+        {
             let here = word(words.len());
             set(&mut words, count, word(tiles.len()));
             set(&mut words, at, here);

@@ -33,6 +33,7 @@ pub mod sampling;
 mod staged;
 pub mod staging;
 pub mod step;
+mod timing;
 pub mod token_word;
 pub mod unit;
 pub mod units;
@@ -52,7 +53,8 @@ use self::graphs::Way;
 use self::ops::Ops;
 use self::weights::Loader;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
+    WeightView,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
@@ -77,13 +79,7 @@ impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        Ok(Self {
-            loader: Loader::new(&device)?,
-            kernels: HashMap::new(),
-            moves: 0,
-            skips_attention: false,
-            device,
-        })
+        Ok(Self { loader: Loader::new(&device)?, kernels: HashMap::new(), moves: 0, skips_attention: false, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -104,7 +100,7 @@ impl Cuda {
     }
 
     fn kernels(&mut self, dtype: Dtype) -> &mut Kernels {
-        self.kernels.get_mut(&dtype).expect("kernels are loaded with the first buffer of their dtype")
+        self.kernels.get_mut(&dtype).expect("kernels are loaded with the first buffer or matrix of their dtype")
     }
 
     fn ops(&mut self, dtype: Dtype) -> &Ops {
@@ -137,7 +133,15 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        self.load_kernels(parts[0].dtype)?;
         self.loader.matrix(parts)
+    }
+
+    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
+        let RandomWeight { dtype, cols, .. } = parts[0];
+        self.load_kernels(dtype)?;
+        let parts: Vec<_> = parts.iter().map(|part| (part.rows, part.numbers)).collect();
+        self.loader.random_matrix(&parts, cols, dtype)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
@@ -161,6 +165,10 @@ impl Backend for Cuda {
     fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
         self.moves += u64::from(buffer.resize(&self.device, rows)?);
         Ok(())
+    }
+
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        buffer.write(&self.device, rows, values)
     }
 
     fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {

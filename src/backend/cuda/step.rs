@@ -6,19 +6,19 @@
 
 use std::collections::VecDeque;
 
+use super::args::Args;
 use super::attention::{self, At, AttentionKernels};
+use super::buffer::Buffer;
 use super::device::Device;
 use super::device_plan::DevicePlan;
 use super::event::Event;
 use super::function::Function;
 use super::graphs::Graphs;
+use super::kv::{NO_SLOT, slot_word};
 use super::memory::Memory;
 use super::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
 use super::staged::{Fetched, Staged, TURNS, Turn};
 use super::token_word::token_word;
-use super::args::Args;
-use super::buffer::Buffer;
-use super::kv::{NO_SLOT, slot_word};
 use super::units;
 use crate::backend::{Dtype, HeadLayout, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::error::Result;
@@ -103,7 +103,8 @@ impl Step {
         let tokens = batch.tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, turn, &words(tokens, shape.rows, 0))?;
         moves |= self.positions.fill(device, turn, &words(batch.positions.iter().copied(), shape.rows, 0))?;
-        moves |= self.slots.fill(device, turn, &words(batch.slots.iter().copied().map(slot_word), shape.rows, NO_SLOT))?;
+        moves |=
+            self.slots.fill(device, turn, &words(batch.slots.iter().copied().map(slot_word), shape.rows, NO_SLOT))?;
         moves |= self.wanted.fill(device, turn, &words(batch.wanted.iter().copied(), shape.wanted, 0))?;
         let mut partial_slots = 0;
         for (number, plan) in batch.plans.iter().enumerate() {

@@ -69,7 +69,9 @@ pub fn all() -> Vec<Unit> {
     all.extend(DTYPES.into_iter().flat_map(gemm));
     all.extend(SAMPLE.iter().map(Unit::new));
     all.push(advance());
-    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))));
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
+    );
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));

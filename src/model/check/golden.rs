@@ -65,7 +65,7 @@ pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: 
 /// layer, and less than a layer's at the end, add up like a random walk: `0.58 * sqrt(8 * (layers + 1))`, here
 /// `2 * sqrt(layers + 1)`. The largest error of a vocabulary is to its deviation as the largest logit is to a logit's, so
 /// that `scale` needs no further factor.
-fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
+pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
     let walk = 2.0 * (layers as f32 + 1.0).sqrt();
     match dtype {
         Dtype::F32 => 1e-3,

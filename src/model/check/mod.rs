@@ -9,6 +9,6 @@ mod sequence;
 
 pub use chunks::{ChunkReport, chunks};
 pub use facts::{Facts, facts};
-pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases};
+pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use sequence::Sequence;

@@ -98,6 +98,17 @@ impl ModelConfig {
         Ok(config)
     }
 
+    /// The same of a text that stands in no file.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let path = Path::new("a built-in config.json");
+        let json =
+            serde_json::from_str(text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))?;
+        let fields = Fields::of_file(path, &json)?;
+        let mut config = families::read(&fields)?;
+        families::read_special_tokens(&fields, &mut config)?;
+        Ok(config)
+    }
+
     /// The distinct windows, in order of the first layer that has them: each needs an attention plan of its own.
     pub fn window_kinds(&self) -> Vec<Option<u32>> {
         let mut kinds = Vec::new();

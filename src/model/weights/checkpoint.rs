@@ -1,7 +1,6 @@
 //! The tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names. `verify` holds
 //! all of them against a layout before anything is packed, so that a misfit is told at once and not after ten gigabytes.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +8,11 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorInfo;
 use serde_json::Value;
 
-use crate::backend::Dtype;
+use crate::backend::{Dtype, WeightView};
 use crate::error::{Error, Result};
 
 use super::super::config::read_json;
 use super::super::layout::{Layout, TensorSpec};
-use super::Tensor;
 use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
@@ -98,17 +96,19 @@ impl Checkpoint {
         Ok(self.find(spec)?.dtype)
     }
 
-    pub fn tensor(&self, spec: &TensorSpec) -> Result<Tensor<'_>> {
-        let found = self.find(spec)?;
-        let bytes = Cow::Borrowed(found.file.bytes(found.info));
-        Ok(Tensor { dtype: found.dtype, rows: spec.rows(), cols: spec.cols(), bytes })
-    }
-
-    /// See `Source::release`.
-    pub fn release(&self, spec: &TensorSpec) {
-        if let Ok(found) = self.find(spec) {
-            found.file.release(found.info);
-        }
+    /// What `pack` makes of the tensors of `specs`. Their mapped pages go back to the system behind it, so that weights are held
+    /// once.
+    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
+            dtype: found.dtype,
+            rows: spec.rows(),
+            cols: spec.cols(),
+            bytes: found.file.bytes(found.info),
+        });
+        let packed = pack(&views.collect::<Vec<_>>())?;
+        found.iter().for_each(|found| found.file.release(found.info));
+        Ok(packed)
     }
 
     fn find(&self, spec: &TensorSpec) -> Result<Found<'_>> {

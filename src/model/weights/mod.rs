@@ -1,32 +1,16 @@
-//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What becomes of them
-//! (stacking, packing) is `parts` and the backend.
+//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they are stacked
+//! into is said by `layout`, how they are packed is the backend's.
 
 mod checkpoint;
 mod random;
 mod safetensors_file;
 
-use std::borrow::Cow;
-
-use crate::backend::{Dtype, WeightView};
+use crate::backend::{Backend, WeightView};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
 pub use checkpoint::Checkpoint;
 pub use random::RandomWeights;
-
-/// One tensor: bytes of the map where it lies in a file, own bytes where it was drawn.
-pub struct Tensor<'a> {
-    dtype: Dtype,
-    rows: usize,
-    cols: usize,
-    bytes: Cow<'a, [u8]>,
-}
-
-impl Tensor<'_> {
-    pub fn view(&self) -> WeightView<'_> {
-        WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: &self.bytes }
-    }
-}
 
 pub enum Source {
     Checkpoint(Checkpoint),
@@ -34,17 +18,28 @@ pub enum Source {
 }
 
 impl Source {
-    pub fn tensor(&self, spec: &TensorSpec) -> Result<Tensor<'_>> {
+    /// The matrices of `specs` stacked into one.
+    pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Matrix> {
         match self {
-            Source::Checkpoint(checkpoint) => checkpoint.tensor(spec),
-            Source::Random(random) => Ok(random.tensor(spec)),
+            Source::Checkpoint(checkpoint) => checkpoint.packed(specs, |views| backend.matrix(views)),
+            Source::Random(random) => {
+                let parts: Vec<_> = specs.iter().map(|spec| random.tensor(spec)).collect();
+                backend.random_matrix(&parts)
+            }
         }
     }
 
-    /// To be called when a tensor has been packed: its mapped pages go back to the system, so that weights are held once.
-    pub fn release(&self, spec: &TensorSpec) {
-        if let Source::Checkpoint(checkpoint) = self {
-            checkpoint.release(spec);
+    /// The vectors of `specs` one after another.
+    pub fn vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Vector> {
+        match self {
+            Source::Checkpoint(checkpoint) => checkpoint.packed(specs, |views| backend.vector(views)),
+            Source::Random(random) => {
+                let parts: Vec<_> = specs.iter().map(|spec| random.tensor(spec)).collect();
+                let drawn: Vec<_> = parts.iter().map(|part| part.draw()).collect();
+                let views: Vec<WeightView<'_>> =
+                    parts.iter().zip(&drawn).map(|(part, bytes)| part.view(bytes)).collect();
+                backend.vector(&views)
+            }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Random forests as the engine may meet them: every shape of tree, decode rows and prompt chunks mixed, leaves without rows.
-//! Used by every suite that plans or computes attention.
+//! Used by `offshoot check` and by every test that plans or computes attention.
 
 use std::collections::HashSet;
 
-use offshoot::ids::{SegmentId, TokenId};
-use offshoot::kv::{Forest, PagePool, PrefixTree, StepRow};
+use crate::ids::{SegmentId, TokenId};
+use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
 
 use super::dice::Dice;
 

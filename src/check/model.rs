@@ -1,14 +1,10 @@
-//! `offshoot check`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
-//! `model::check`'s; this file prints and decides the exit code.
-
-pub mod kernels;
+//! `offshoot check --model`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
+//! `model::check`'s; this file prints and says whether all of it holds.
 
 use std::fmt::Display;
 use std::path::Path;
-use std::process::ExitCode;
 
 use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::check::{chunks, facts, golden};
@@ -19,8 +15,8 @@ use crate::tokenizer::Tokenizer;
 /// Tokens of the text by which chunks are compared: beyond a tile, and no multiple of a page.
 const CHUNK_TOKENS: usize = 150;
 
-/// Prints what the folder holds and how its arithmetic does; fails where a golden is missed or chunks change a bit.
-pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
+/// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
+pub fn model<B: Backend>(mut backend: B, model: &Path, golden_file: Option<&Path>) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
     out::text(facts(&folder)?)?;
     match Tokenizer::load(model) {
@@ -29,7 +25,6 @@ pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
         Err(error) => return Err(error),
     }
     log::info!("loading {}", model.display());
-    let mut backend = Cpu::new();
     let mut decoder = Decoder::load(&mut backend, &folder)?;
     fact("device", backend.describe())?;
 
@@ -38,13 +33,13 @@ pub fn check(model: &Path, golden_file: Option<&Path>) -> Result<ExitCode> {
         (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
     let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
     fact("chunks", &chunked)?;
-    let mut passes = chunked.passes();
+    let mut holds = chunked.passes();
     if let Some(file) = golden_file {
         let report = golden(&mut backend, &mut decoder, file)?;
         out::text(&report)?;
-        passes &= report.passes();
+        holds &= report.passes();
     }
-    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(holds)
 }
 
 fn fact(name: &str, value: impl Display) -> Result<()> {

@@ -1,0 +1,66 @@
+//! How long a step takes on the device, by its own clock: replays of the captured graph, each behind a write that leaves
+//! nothing of the step's data in the second-level cache. For benchmarks.
+
+use super::Cuda;
+use super::graphs::Way;
+use super::memory::Memory;
+use super::step::Step;
+use crate::backend::{Backend, StepShape};
+use crate::error::{Error, Result};
+
+/// More than the second-level cache of any GPU holds.
+const FLUSHED_BYTES: usize = 256 << 20;
+
+/// Bytes of a copy that tells the bandwidth.
+const COPIED_BYTES: usize = 1 << 30;
+
+/// Runs of a step before it is timed: op by op, captured, and some replays.
+const WARM_UP: usize = 5;
+
+impl Cuda {
+    /// Microseconds of each of `times` replays of `ops` on the step that is loaded.
+    pub fn time(
+        &mut self,
+        step: &mut Step,
+        shape: StepShape,
+        times: usize,
+        mut ops: impl FnMut(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<Vec<f64>> {
+        for _ in 0..WARM_UP {
+            self.run(step, shape, &mut ops)?;
+            self.collect(step)?;
+        }
+        let device = self.device.clone();
+        let flushed = device.alloc(FLUSHED_BYTES)?;
+        let Way::Replay(graph) = step.graphs.way(shape, self.moves) else {
+            return Err(Error::Internal("a step that was run often has no graph".to_owned()));
+        };
+        let mut marks = Vec::with_capacity(times);
+        for _ in 0..times {
+            let (before, after) = (device.event()?, device.event()?);
+            device.zero(&flushed)?;
+            before.record()?;
+            graph.launch()?;
+            after.record()?;
+            marks.push((before, after));
+        }
+        device.synchronise()?;
+        marks.iter().map(|(before, after)| before.elapsed_us(after)).collect()
+    }
+
+    /// Bytes a second that a large copy reads and writes: the best of some.
+    pub fn copy_rate(&mut self) -> Result<f64> {
+        let device = &self.device;
+        let (from, to): (Memory, Memory) = (device.alloc(COPIED_BYTES)?, device.alloc(COPIED_BYTES)?);
+        let mut least = f64::INFINITY;
+        for _ in 0..10 {
+            let (before, after) = (device.event()?, device.event()?);
+            before.record()?;
+            device.copy(&to, 0, &from, 0..COPIED_BYTES)?;
+            after.record()?;
+            after.wait()?;
+            least = least.min(before.elapsed_us(&after)?);
+        }
+        Ok(2.0 * COPIED_BYTES as f64 / least * 1e6)
+    }
+}

@@ -1,0 +1,144 @@
+//! Shapes of models and jobs to run on them: benches/workloads.json, which is built in, or a file of the same form.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::model::ModelConfig;
+
+const BUILT_IN: &str = include_str!("../../benches/workloads.json");
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "note")]
+    _note: Option<String>,
+    /// Fields of config.json; the others are llama's.
+    shapes: BTreeMap<String, Map<String, Value>>,
+    workloads: Map<String, Value>,
+}
+
+/// A job, or one for each shape.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Same(Work),
+    ByShape(BTreeMap<String, Work>),
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Work {
+    levels: Vec<(usize, usize)>,
+    samples: usize,
+    generate: usize,
+}
+
+/// Prompts by levels `(tokens, branching)` from the root, `samples` continuations of each, of `generate` tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub name: String,
+    pub levels: Vec<(usize, usize)>,
+    pub samples: usize,
+    pub generate: usize,
+}
+
+impl Job {
+    pub fn prompts(&self) -> usize {
+        self.levels.iter().map(|&(_, branching)| branching).product()
+    }
+
+    pub fn continuations(&self) -> usize {
+        self.prompts() * self.samples
+    }
+
+    /// Tokens of one branch in the end.
+    pub fn context(&self) -> usize {
+        self.levels.iter().map(|&(tokens, _)| tokens).sum::<usize>() + self.generate
+    }
+
+    /// Tokens whose keys and values are held in the end, whole pages of every node.
+    pub fn kv_tokens(&self, page_tokens: usize) -> usize {
+        let whole = |tokens: usize| (tokens.div_ceil(page_tokens) + 1) * page_tokens;
+        let mut nodes = 1;
+        let mut held = 0;
+        for &(tokens, branching) in &self.levels {
+            nodes *= branching;
+            held += nodes * whole(tokens);
+        }
+        held + self.continuations() * whole(self.generate)
+    }
+}
+
+/// The model of shape `shape`, and its jobs of these names (all, where none is named), in the file's order.
+pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(ModelConfig, Vec<Job>)> {
+    let path = file.unwrap_or(Path::new("the built-in workloads"));
+    let text = match file {
+        Some(path) => std::fs::read_to_string(path).map_err(Error::io(path, "read"))?,
+        None => BUILT_IN.to_owned(),
+    };
+    let file: File = serde_json::from_str(&text).map_err(|fault| Error::format(path, fault.to_string()))?;
+    let Some(fields) = file.shapes.get(shape) else {
+        let known: Vec<&str> = file.shapes.keys().map(String::as_str).collect();
+        return Err(Error::value("--shape", format!("one of {}", known.join(", ")), shape));
+    };
+    if let Some(name) = names.iter().find(|name| !file.workloads.contains_key(*name)) {
+        let known: Vec<&str> = file.workloads.keys().map(String::as_str).collect();
+        return Err(Error::value("--workload", format!("of {}", known.join(", ")), name));
+    }
+    let wanted = file.workloads.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
+    let jobs = wanted.map(|(name, entry)| job(path, shape, name, entry)).collect::<Result<Vec<_>>>()?;
+    Ok((config(fields)?, jobs.into_iter().flatten().collect()))
+}
+
+/// `None` where the workload is not for this shape.
+fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Job>> {
+    let field = || format!("workloads.{name}");
+    let expected = "levels, samples and generate, perhaps by shape";
+    let entry = Entry::deserialize(entry).map_err(|_| Error::field(path, field(), expected, entry.to_string()))?;
+    let work = match entry {
+        Entry::Same(work) => Some(work),
+        Entry::ByShape(mut works) => works.remove(shape),
+    };
+    let Some(Work { levels, samples, generate }) = work else { return Ok(None) };
+    let counts = levels.iter().flat_map(|&(tokens, branching)| [tokens, branching]).chain([samples, generate]);
+    if levels.is_empty() || counts.into_iter().any(|count| count == 0) {
+        return Err(Error::field(path, field(), "a level, and counts from 1 up", "none or 0"));
+    }
+    Ok(Some(Job { name: name.to_owned(), levels, samples, generate }))
+}
+
+/// A llama with these fields.
+fn config(fields: &Map<String, Value>) -> Result<ModelConfig> {
+    let mut config = serde_json::json!({
+        "model_type": "llama", "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "tie_word_embeddings": false,
+    });
+    config.as_object_mut().expect("it is an object").extend(fields.clone());
+    ModelConfig::from_json(&config.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_jobs_are_what_their_levels_say() {
+        let (config, jobs) = read_jobs(None, "llama3-8b", &[]).unwrap();
+        assert_eq!((config.heads.q_heads, config.heads.kv_heads, config.heads.head_dim), (32, 8, 128));
+        let apps = jobs.iter().find(|job| job.name == "apps_2level").unwrap();
+        assert_eq!((apps.prompts(), apps.continuations(), apps.context()), (20, 2560, 2400 + 500 + 256));
+        let (_, other) = read_jobs(None, "codellama-7b", &["apps_2level".to_owned()]).unwrap();
+        assert_eq!(other[0].continuations(), 512);
+        let batch = jobs.iter().find(|job| job.name == "batchllm_2000_200_sd16").unwrap();
+        assert_eq!(batch.kv_tokens(1), 16 * 2001 + 256 * 201 + 256 * 101);
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        assert!(read_jobs(None, "llama9", &[]).unwrap_err().to_string().contains("codellama-7b"));
+        assert!(read_jobs(None, "llama3-8b", &["x".to_owned()]).unwrap_err().to_string().contains("best_of_256"));
+    }
+}

@@ -1,0 +1,54 @@
+//! Attention's definition, dense and in f64: what every device is held against.
+
+use crate::backend::HeadLayout;
+
+/// Softmax over all positions at once, times their values: all query heads of one row. `stored` holds, of each position that the
+/// row sees, the key heads and then the value heads.
+pub fn dense(heads: HeadLayout, scale: f32, query: &[f32], stored: &[&[f32]]) -> Vec<f64> {
+    let d = heads.head_dim;
+    let of_head = |(head, q): (usize, &[f32])| {
+        let key_at = head / heads.group() * d;
+        let value_at = key_at + heads.kv_heads * d;
+        let score = |kv: &&[f32]| {
+            let products = q.iter().zip(&kv[key_at..][..d]).map(|(&q, &k)| f64::from(q) * f64::from(k));
+            products.sum::<f64>() * f64::from(scale)
+        };
+        let scores: Vec<f64> = stored.iter().map(score).collect();
+        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (mut sums, mut total) = (vec![0.0; d], 0.0);
+        for (score, kv) in scores.iter().zip(stored) {
+            let weight = (score - most).exp();
+            total += weight;
+            sums.iter_mut().zip(&kv[value_at..][..d]).for_each(|(sum, &v)| *sum += weight * f64::from(v));
+        }
+        sums.into_iter().map(move |sum| sum / total).collect::<Vec<_>>()
+    };
+    query.chunks_exact(d).enumerate().flat_map(of_head).collect()
+}
+
+/// The length of the difference of `found` and `exact` over the length of `exact`, all rows together; infinite where something
+/// is not a number.
+pub fn relative_error<'a>(rows: impl Iterator<Item = (&'a [f32], &'a [f64])>) -> f64 {
+    let (mut difference, mut size) = (0.0, 0.0);
+    for (found, exact) in rows {
+        difference += found.iter().zip(exact).map(|(&x, y)| (f64::from(x) - y).powi(2)).sum::<f64>();
+        size += exact.iter().map(|y| y * y).sum::<f64>();
+    }
+    let error = (difference / size).sqrt();
+    if error.is_nan() { f64::INFINITY } else { error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_scores_give_the_mean_of_the_values() {
+        let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 2 };
+        let stored: [&[f32]; 2] = [&[1.0, 0.0, 10.0, 20.0], &[1.0, 5.0, 30.0, 60.0]];
+        let out = dense(heads, 0.5, &[3.0, 0.0, 0.0, 200.0], &stored);
+        assert_eq!(out, [20.0, 40.0, 30.0, 60.0]);
+        assert_eq!(relative_error([(&[20.0f32, 40.0, 30.0, 60.0][..], out.as_slice())].into_iter()), 0.0);
+        assert_eq!(relative_error([(&[f32::NAN][..], &out[..1])].into_iter()), f64::INFINITY);
+    }
+}

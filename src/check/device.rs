@@ -1,0 +1,74 @@
+//! The suite for a device: which parts there are, in which order, and how it is told. It is what a user runs to see that the
+//! GPU works, and what tests run to see that the suite is right.
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::out;
+
+use super::report::{Report, Row};
+use super::{DeviceCheck, attention, forward, leaves, ops, sampling, whole};
+
+/// How much of the suite is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Every op and every way of running it, in few and small cases.
+    Quick,
+    Full,
+}
+
+/// A part of the suite: cases of one kind, filed in the report.
+type Part<B> = fn(&mut B, Effort, &mut Report) -> Result<()>;
+
+/// Runs everything that needs no model folder and no engine; `done` is told each part's rows.
+pub fn suite<B: Backend>(
+    backend: &mut B,
+    effort: Effort,
+    mut done: impl FnMut(&[Row]) -> Result<()>,
+) -> Result<Report> {
+    let parts: [Part<B>; 5] = [ops::ops, sampling::sampling, attention::attention, leaves::leaves, forward::forwards];
+    let mut report = Report::default();
+    for part in parts {
+        let before = report.rows.len();
+        part(backend, effort, &mut report)?;
+        done(&report.rows[before..])?;
+    }
+    Ok(report)
+}
+
+/// Runs and prints the whole suite; says whether all of it holds.
+pub fn device<B: Backend>(mut backend: B, options: &DeviceCheck) -> Result<bool> {
+    let effort = if options.quick { Effort::Quick } else { Effort::Full };
+    let device = backend.describe();
+    if !options.json {
+        out::line(format_args!("{device}\n"))?;
+        out::line(Row::head())?;
+    }
+    let print = |rows: &[Row]| rows.iter().try_for_each(|row| print(options.json, row));
+    let mut report = suite(&mut backend, effort, print)?;
+    let before = report.rows.len();
+    if let Some(folder) = &options.goldens {
+        whole::goldens(&mut backend, folder, &mut report)?;
+    }
+    whole::runs(backend, effort, &mut report)?;
+    print(&report.rows[before..])?;
+    let holds = report.holds();
+    if !options.json {
+        let cases: usize = report.rows.iter().map(|row| row.cases).sum();
+        let failing = report.rows.iter().filter(|row| !row.holds).count();
+        out::line(match holds {
+            true => format!("\n{device} computes what it should: {cases} cases within tolerance."),
+            false => {
+                format!("\n{device} does not compute what it should: {failing} of {} rows fail.", report.rows.len())
+            }
+        })?;
+    }
+    Ok(holds)
+}
+
+fn print(json: bool, row: &Row) -> Result<()> {
+    if !json {
+        return out::line(row);
+    }
+    let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a row is not JSON: {error}")))?;
+    out::line(line)
+}

@@ -1,0 +1,59 @@
+//! Seeded choices (SplitMix64), so that every failure can be replayed from the seed that its message names.
+
+use crate::ids::TokenId;
+use crate::mix::{GOLDEN, mix};
+
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest an end")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// `from ..= to`.
+    pub fn within(&mut self, from: u32, to: u32) -> u32 {
+        from + u32::try_from(self.next() % u64::from(to - from + 1)).expect("smaller than a u32")
+    }
+
+    /// True once in `n` throws on average.
+    pub fn one_in(&mut self, n: u32) -> bool {
+        self.within(1, n) == 1
+    }
+
+    /// Panics when there is nothing to pick.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.within(1, u32::try_from(from.len()).expect("a short list")) as usize - 1]
+    }
+
+    /// Uniform in [-1, 1), of 24 bits.
+    pub fn number(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub fn numbers(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.number()).collect()
+    }
+
+    /// Uniform in [0, 1).
+    pub fn coin(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// `len` tokens of a vocabulary.
+    pub fn text(&mut self, len: usize, vocab: usize) -> Vec<TokenId> {
+        let last = u32::try_from(vocab - 1).expect("token ids are u32");
+        (0..len).map(|_| TokenId(self.within(0, last))).collect()
+    }
+}
+
+/// In [-1, 1), the same for the same keys: a number for each element of something that is never held as a whole.
+pub fn noise(keys: [u64; 4]) -> f32 {
+    let seed = keys.iter().fold(0, |seed, &key| mix((seed ^ key).wrapping_add(GOLDEN)));
+    (mix(seed.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}

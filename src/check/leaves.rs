@@ -1,0 +1,169 @@
+//! Plans that move on without being made anew: decode steps of a tree's leaves, each a token further than the one before
+//! (`Backend::advance`), with keys and values appended on the way, against the definition on the longer contexts.
+
+use rayon::prelude::*;
+
+use super::attention::{LAYER, Setting, filled, hints};
+use super::case::{ANY_VOCAB, buffer};
+use super::device::Effort;
+use super::dice::Dice;
+use super::report::Report;
+use crate::backend::{Backend, Dtype, Holds, Pick, RowToken, SampleRequest, StepBatch};
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
+use crate::plan::Planner;
+
+/// Steps, the first of which is loaded and the others advanced.
+const STEPS: u32 = 4;
+/// Leaves held against the definition.
+const CHECKED: usize = 12;
+
+pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+    let trees = if effort == Effort::Quick { 1 } else { 5 };
+    for dtype in Dtype::ALL {
+        for seed in 0..trees {
+            let setting = Setting::number(seed * 3 + dtype.bytes(), dtype);
+            let dice = &mut Dice::new(seed as u64);
+            let leaves = if effort == Effort::Quick { 5 } else { dice.within(1, 150) };
+            let tree = Leaves::grow::<B>(dice, leaves)?;
+            for planner in Planner::ALL {
+                let found = tree.walk(backend, &setting, planner)?;
+                let case = format_args!("{leaves} leaves, seed {seed}, {setting}, {planner}");
+                report.see("advance", Some(dtype), case, found);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The leaves of a tree of three levels, each leaf's newest token a row, with room for more in its last page.
+struct Leaves {
+    forest: Forest,
+    /// Of each row, the context of the last step: `STEPS - 1` slots more than of the first.
+    contexts: Vec<Vec<KvSlot>>,
+}
+
+impl Leaves {
+    fn grow<B: Backend>(dice: &mut Dice, leaves: u32) -> Result<Self> {
+        let page = B::PAGE_TOKENS;
+        let mut pool = PagePool::new(40_000);
+        let mut tree = PrefixTree::new(page);
+        let short = |_| Error::Internal("the pool of the leaves is too small".to_owned());
+        let mut text = |longest: u32| -> Vec<TokenId> {
+            let len = dice.within(1, longest);
+            dice.text(len as usize, ANY_VOCAB)
+        };
+        let trunk = tree.admit(&mut pool, &text(600)).map_err(short)?;
+        tree.mark_computed(trunk, tree.end(trunk));
+        let mut rows = Vec::new();
+        let mut middle = trunk;
+        for leaf in 0..leaves {
+            if leaf % 7 == 0 {
+                middle = tree.fork(trunk);
+                tree.append(&mut pool, middle, &text(80)).map_err(short)?;
+                tree.mark_computed(middle, tree.end(middle));
+            }
+            let at = tree.fork(middle);
+            // Ends in a slot behind which there is room for the other steps.
+            let mut own = text(90);
+            while (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page {
+                own.push(TokenId(0));
+            }
+            tree.append(&mut pool, at, &own).map_err(short)?;
+            tree.mark_computed(at, tree.end(at) - 1);
+            rows.push(StepRow { segment: at, position: tree.end(at) - 1 });
+        }
+        tree.depth_first(&mut rows);
+        let context = |row: &StepRow| {
+            let mut slots: Vec<KvSlot> = (0..=row.position).map(|position| tree.slot(row.segment, position)).collect();
+            let last = *slots.last().expect("a row has a position");
+            slots.extend((1..STEPS).map(|step| KvSlot { slot: last.slot + step, ..last }));
+            slots
+        };
+        Ok(Self { contexts: rows.iter().map(context).collect(), forest: tree.forest(&rows) })
+    }
+
+    /// The step before any row has moved on.
+    fn batch<B: Backend>(&self, backend: &B, setting: &Setting, planner: Planner) -> StepBatch {
+        let rows = self.contexts.len();
+        let positions = self.forest.row_positions.clone();
+        StepBatch {
+            tokens: vec![RowToken::Known(TokenId(0)); rows],
+            slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
+            positions,
+            wanted: (0..rows as u32).collect(),
+            plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
+            requests: vec![greedy(); rows],
+        }
+    }
+
+    /// Takes all steps, and holds the results of each against the definition.
+    fn walk<B: Backend>(&self, backend: &mut B, setting: &Setting, planner: Planner) -> Result<super::report::Found> {
+        let rows = self.contexts.len();
+        let holds = Holds::Operands(setting.dtype);
+        let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
+        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before))?;
+        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
+        let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
+        let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
+        let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let mut results = Vec::new();
+        for number in 0..STEPS as usize {
+            if number > 0 {
+                shape = backend.advance(&mut step, &vec![0.0; rows])?;
+            }
+            backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.kv_append(&mut kv, LAYER, &qkv, step);
+                backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, setting.scale());
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            backend.collect(&mut step)?;
+            results.push(backend.read(&out, rows)?);
+        }
+        let checked: Vec<(usize, usize)> = (0..rows)
+            .step_by(rows.div_ceil(CHECKED))
+            .flat_map(|row| (0..STEPS as usize).map(move |number| (row, number)))
+            .collect();
+        let exact: Vec<Vec<f64>> =
+            checked.par_iter().map(|&(row, number)| setting.dense(row, self.context(row, number))).collect();
+        let width = setting.heads.q_width();
+        let found = checked.iter().map(|&(row, number)| &results[number][row * width..][..width]);
+        let pairs: Vec<_> = found.zip(exact.iter().map(Vec::as_slice)).collect();
+        Ok(setting.found(&pairs, true))
+    }
+
+    /// What row `row` sees in step `number`.
+    fn context(&self, row: usize, number: usize) -> &[KvSlot] {
+        let context = &self.contexts[row];
+        &context[..context.len() + 1 + number - STEPS as usize]
+    }
+
+    /// Queries, keys and values of all rows of step `number`.
+    fn inputs(&self, setting: &Setting, number: usize) -> Vec<f32> {
+        let row = |row: usize| {
+            let context = self.context(row, number);
+            let newest = *context.last().expect("a row sees itself");
+            setting.query(row, context.len() - 1).chain(setting.kv(newest)).collect::<Vec<_>>()
+        };
+        (0..self.contexts.len()).into_par_iter().flat_map_iter(row).collect()
+    }
+}
+
+/// A draw that depends on nothing but the logits.
+pub fn greedy() -> SampleRequest {
+    SampleRequest {
+        pick: Pick::Greedy,
+        seen: Vec::new(),
+        unseen: None,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        logit_bias: Vec::new(),
+        banned: Vec::new(),
+        top_logprobs: 0,
+    }
+}

@@ -1,0 +1,62 @@
+//! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
+//! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
+//! against the CPU. `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside each part.
+
+pub mod attention;
+mod case;
+pub mod dense;
+mod device;
+pub mod dice;
+pub mod forests;
+mod forward;
+mod kernels;
+mod leaves;
+mod model;
+mod ops;
+mod report;
+mod sampling;
+mod whole;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::backend::Backend;
+use crate::error::Result;
+
+pub use device::{Effort, suite};
+pub use report::{Report, Row};
+
+/// What `offshoot check` is asked to do.
+#[derive(Clone, Debug)]
+pub enum CheckOptions {
+    Model {
+        folder: PathBuf,
+        /// What to hold it against.
+        golden: Option<PathBuf>,
+    },
+    Device(DeviceCheck),
+    /// Whether every CUDA kernel compiles for these architectures.
+    Kernels {
+        archs: Vec<String>,
+    },
+}
+
+/// How the device is checked.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceCheck {
+    /// A folder of model folders with golden files.
+    pub goldens: Option<PathBuf>,
+    /// Few and small cases: for tools that slow the device down.
+    pub quick: bool,
+    pub json: bool,
+}
+
+/// Prints what is asked for, on `backend`. The exit code says whether all of it holds.
+pub fn check<B: Backend>(backend: B, options: &CheckOptions) -> Result<ExitCode> {
+    let holds = match options {
+        CheckOptions::Model { folder, golden } => model::model(backend, folder, golden.as_deref())?,
+        CheckOptions::Device(options) => device::device(backend, options)?,
+        CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
+    };
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

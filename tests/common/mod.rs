@@ -1,4 +1,0 @@
-//! What several suites share.
-
-pub mod dice;
-pub mod forests;
