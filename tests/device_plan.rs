@@ -2,14 +2,12 @@
 //! position that it sees exactly once, in the right page and slot, and still does when its position has moved on within its
 //! page. No GPU is needed.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::dice::Dice;
-use common::forests::{Shape, grow};
 use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::device_plan::{DevicePlan, HEADER_WORDS, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
@@ -119,10 +117,10 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
             for position in span.first_position..span.first_position + span.tokens {
                 let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
                 let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
-                for row in item.rows.start as usize..item.rows.end as usize {
-                    let at = plan.row_positions[row];
+                let rows = item.rows.start as usize..item.rows.end as usize;
+                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
-                        contexts[row].insert(position, place);
+                        context.insert(position, place);
                     }
                 }
             }

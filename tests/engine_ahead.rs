@@ -2,8 +2,7 @@
 
 #[path = "engine/bench.rs"]
 mod bench;
-#[path = "common/dice.rs"]
-mod dice;
+
 #[path = "engine/pages.rs"]
 mod pages;
 #[path = "engine/plain.rs"]
