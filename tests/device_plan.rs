@@ -10,7 +10,7 @@ use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
-use offshoot::plan::{AttentionPlan, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
 type Context = BTreeMap<u32, (u32, u32)>;
@@ -156,6 +156,7 @@ fn plan_hints(heads: HeadLayout, window: Option<u32>) -> PlanHints {
         kv_heads: number(heads.kv_heads),
         head_dim: number(heads.head_dim),
         kv_element_bytes: 2,
+        cost: CostModel::CUDA,
     }
 }
 
