@@ -1,8 +1,9 @@
 //! The suite of tests/engine once more, on engines that submit each step before the one before is collected.
 
+use offshoot::check::dice;
+
 #[path = "engine/bench.rs"]
 mod bench;
-
 #[path = "engine/pages.rs"]
 mod pages;
 #[path = "engine/plain.rs"]
