@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::tables::print_json;
+use super::tables::{print_json, rounded};
 use super::timed::Timed;
 use super::workload_file::{Job, read_jobs};
 use crate::backend::Dtype;
 use crate::check::dice::Dice;
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
+    CoinKey, Continuation, Engine, EngineFacts, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -64,7 +64,7 @@ struct Measured<'a> {
     prompts: usize,
     samples: usize,
     generate: usize,
-    /// The most bytes of keys and values that were held, and what they would have been without sharing.
+    /// Bytes of keys and values that were held in the end, and what they would have been without sharing.
     kv_bytes: u64,
     kv_bytes_unshared: u64,
     steps: u64,
@@ -126,10 +126,8 @@ fn measure<'a>(
 ) -> Result<Measured<'a>> {
     let salt = 3 * number;
     run(engine, job, job.generate.min(WARM_UP), salt)?;
-    let prefill_s = run(engine, job, 1, salt + 1)?;
-    let before = engine.metrics()?;
-    let seconds = run(engine, job, job.generate, salt + 2)?;
-    let after = engine.metrics()?;
+    let (prefill_s, before) = run(engine, job, 1, salt + 1)?;
+    let (seconds, after) = run(engine, job, job.generate, salt + 2)?;
     let out_tokens = job.continuations() * job.generate;
     let steps = after.steps - before.steps;
     let host = |metrics: &Metrics| metrics.seconds_scheduling + metrics.seconds_planning;
@@ -137,29 +135,34 @@ fn measure<'a>(
         engine: if options.without_attention { "offshoot without attention" } else { "offshoot" },
         shape: &options.shape,
         workload: &job.name,
-        seconds,
-        prefill_s,
+        seconds: rounded(seconds, 3),
+        prefill_s: rounded(prefill_s, 3),
         out_tokens,
-        tok_s: out_tokens as f64 / seconds,
-        decode_tok_s: out_tokens as f64 / (seconds - prefill_s),
+        tok_s: rounded(out_tokens as f64 / seconds, 0),
+        decode_tok_s: rounded(out_tokens as f64 / (seconds - prefill_s), 0),
         device: device.to_owned(),
         dtype: options.dtype,
         plan: options.planner,
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,
-        kv_bytes: after.kv_bytes_peak,
-        kv_bytes_unshared: after.kv_bytes_peak_unshared,
+        kv_bytes: after.kv_bytes_held,
+        kv_bytes_unshared: unshared_bytes(engine.facts(), job),
         steps,
-        mean_step_ms: 1e3 * seconds / steps as f64,
-        host_ms: 1e3 * (host(&after) - host(&before)) / steps as f64,
+        mean_step_ms: rounded(1e3 * seconds / steps as f64, 3),
+        host_ms: rounded(1e3 * (host(&after) - host(&before)) / steps as f64, 3),
         preemptions: after.preemptions - before.preemptions,
         tokens_recomputed: after.tokens_recomputed - before.tokens_recomputed,
     })
 }
 
-/// Runs a job whose prompts are known to nobody yet; seconds from its first command to its last token.
-fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<f64> {
+/// What the branches of a job would hold in the end, each with pages of its own.
+fn unshared_bytes(facts: &EngineFacts, job: &Job) -> u64 {
+    (job.continuations() * job.context().div_ceil(facts.page_tokens) * facts.page_bytes) as u64
+}
+
+/// Runs a job whose prompts are known to nobody yet: seconds from its first command to its last token, and the counters then.
+fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
     let begun = Instant::now();
     let (mut roots, mut extends) = (Vec::new(), Vec::new());
@@ -186,9 +189,10 @@ fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<f
     if drawn != expected {
         return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
     }
+    let metrics = engine.metrics()?;
     engine.discard(&branches);
     engine.discard(&roots);
-    Ok(seconds)
+    Ok((seconds, metrics))
 }
 
 fn draw(branch: BranchId, coins: CoinKey, generate: usize) -> Extend {
