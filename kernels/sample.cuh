@@ -126,10 +126,17 @@ struct Chunk {
 
     __device__ __forceinline__ Chunk(const float* logits, u32 vocab, u32 chunk) {
         u32 first = chunk * CHUNK + lane();
+        if ((chunk + 1) * CHUNK <= vocab) {
 #pragma unroll
-        for (u32 j = 0; j < PER_LANE; ++j) {
-            u32 token = first + j * WARP;
-            score[j] = token < vocab ? logits[token] : minus_infinity();
+            for (u32 j = 0; j < PER_LANE; ++j) {
+                score[j] = logits[first + j * WARP];
+            }
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < PER_LANE; ++j) {
+                u32 token = first + j * WARP;
+                score[j] = token < vocab ? logits[token] : minus_infinity();
+            }
         }
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {

@@ -32,7 +32,7 @@ __device__ __forceinline__ float penalised(float score, const Request& request, 
 }
 
 // Dynamic shared memory: whether a chunk is changed, a byte each [chunks].
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ drawn,
                 float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of) {
     extern __shared__ bool changed[];

@@ -33,8 +33,9 @@ __device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Reques
         }
     }
     if (request.min_p > 0.0f) {
-        double least = best + temperature * log(static_cast<double>(fminf(request.min_p, 1.0f)));
-        u32 key = key_of(fminf(__double2float_ru(least), best));
+        // From 2^-54 below 0 on, e^x rounds to 1.
+        double exponent = fmin(log(static_cast<double>(request.min_p)), -0x1p-54);
+        u32 key = key_of(fminf(__double2float_ru(best + temperature * exponent), best));
         if (key > kept.key) {
             kept = {key, ALL, 0, true};
         }

@@ -34,14 +34,16 @@ __device__ __forceinline__ T running_sum(T x) {
     return x;
 }
 
-// Of one warp: the sum over all chunks c of sum_at(c).
+// Of one warp: the sum over all chunks c of sum_at(c), first by lane, then over lanes.
 template <class SumAt>
 __device__ __forceinline__ double sum_of_chunks(u32 chunks, SumAt sum_at) {
     double total = 0.0;
-    for (u32 first = 0; first < chunks; first += WARP) {
-        u32 c = first + lane();
-        double running = total + running_sum(c < chunks ? sum_at(c) : 0.0);
-        total = __shfl_sync(ALL_LANES, running, WARP - 1);
+#pragma unroll 4
+    for (u32 c = lane(); c < chunks; c += WARP) {
+        total += sum_at(c);
+    }
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+        total += __shfl_xor_sync(ALL_LANES, total, step);
     }
     return total;
 }

@@ -8,13 +8,15 @@ use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree};
 
-/// What one lease must keep: the tokens of its context, whether it may grow, and how far it is computed.
+/// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
+/// last slot waits for.
 #[derive(Clone)]
 struct Lease {
     segment: SegmentId,
     tokens: Vec<TokenId>,
     may_grow: bool,
     computed: usize,
+    drawing: Option<TokenId>,
 }
 
 /// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values do).
@@ -42,7 +44,8 @@ impl Script {
             0..20 => self.admit(),
             20..35 => self.fork(),
             35..45 => self.fork_at(),
-            45..65 => self.append(),
+            45..58 => self.append(),
+            58..65 => self.draw(),
             65..82 => self.compute(),
             82..85 => self.retain(),
             85..94 => _ = self.release(),
@@ -74,7 +77,13 @@ impl Script {
             Ok(segment) => {
                 assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 assert!(self.tree.known(&tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
-                self.leases.push(Lease { segment, tokens, may_grow: false, computed: computed as usize });
+                self.leases.push(Lease {
+                    segment,
+                    tokens,
+                    may_grow: false,
+                    computed: computed as usize,
+                    drawing: None,
+                });
             }
             Err(short) => {
                 assert!(short.needed > free);
@@ -85,6 +94,7 @@ impl Script {
 
     fn fork(&mut self) {
         let Some(at) = self.any() else { return };
+        self.end_draw(self.leases[at].segment);
         let segment = self.tree.fork(self.leases[at].segment);
         if !self.tree.tokens_of(self.leases[at].segment).is_empty() {
             self.seal(self.leases[at].segment);
@@ -95,6 +105,7 @@ impl Script {
 
     fn fork_at(&mut self) {
         let Some(at) = self.any() else { return };
+        self.end_draw(self.leases[at].segment);
         let Lease { segment: old, tokens, computed, .. } = self.leases[at].clone();
         let position = self.dice.within(0, u32::try_from(tokens.len()).unwrap());
         let segment = self.tree.fork_at(&mut self.pool, old, position);
@@ -103,7 +114,7 @@ impl Script {
         }
         let tokens = tokens[..position as usize].to_vec();
         let computed = computed.min(tokens.len());
-        self.leases.push(Lease { segment, tokens, may_grow: true, computed });
+        self.leases.push(Lease { segment, tokens, may_grow: true, computed, drawing: None });
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -120,6 +131,7 @@ impl Script {
             return;
         }
         let (segment, new) = (self.dice.pick(&open), self.text(20));
+        self.end_draw(segment);
         let (free, end) = (self.pool.free(), self.tree.end(segment));
         match self.tree.append(&mut self.pool, segment, &new) {
             Ok(()) => self.each(segment, |lease| lease.tokens.extend_from_slice(&new)),
@@ -127,10 +139,42 @@ impl Script {
         }
     }
 
+    /// A slot for a token that nobody knows yet.
+    fn draw(&mut self) {
+        let open: Vec<_> = self.leases.iter().filter(|l| l.may_grow).map(|l| l.segment).collect();
+        if open.is_empty() {
+            return;
+        }
+        let (segment, token) = (self.dice.pick(&open), TokenId(self.dice.within(0, 1)));
+        self.end_draw(segment);
+        let (free, end) = (self.pool.free(), self.tree.end(segment));
+        match self.tree.append_drawing(&mut self.pool, segment) {
+            Ok(()) => self.each(segment, |lease| lease.drawing = Some(token)),
+            Err(short) => assert!(short.needed > free && self.tree.end(segment) == end, "what fails changes nothing"),
+        }
+    }
+
+    /// The token that the last slot of `segment` waits for is told, or is no part of the branch.
+    fn end_draw(&mut self, segment: SegmentId) {
+        let Some(token) = self.leases.iter().find(|l| l.segment == segment).and_then(|l| l.drawing) else { return };
+        match self.dice.one_in(2) {
+            true => {
+                self.tree.settle(segment, token);
+                self.each(segment, |lease| lease.tokens.push(token));
+            }
+            false => {
+                self.tree.take_back(&mut self.pool, segment);
+                self.each(segment, |lease| lease.computed = lease.computed.min(lease.tokens.len()));
+            }
+        }
+        self.each(segment, |lease| lease.drawing = None);
+    }
+
     /// Writes some more of a path into memory, from where it is computed on.
     fn compute(&mut self) {
         let Some(at) = self.any() else { return };
-        let Lease { segment, tokens, .. } = self.leases[at].clone();
+        let Lease { segment, mut tokens, drawing, .. } = self.leases[at].clone();
+        tokens.extend(drawing);
         let first = self.tree.computed(segment);
         let upto = self.dice.within(first, self.tree.end(segment));
         for position in first..upto {
@@ -149,6 +193,7 @@ impl Script {
 
     fn release(&mut self) -> Option<SegmentId> {
         let at = self.any()?;
+        self.end_draw(self.leases[at].segment);
         let lease = self.leases.swap_remove(at);
         self.tree.release(lease.segment);
         Some(lease.segment)
@@ -182,8 +227,10 @@ impl Script {
         self.tree.check_integrity(&self.pool).unwrap();
         assert_eq!(self.tree.stats().leases, self.leases.len());
         for lease in &self.leases {
-            let Lease { segment, ref tokens, computed, .. } = *lease;
-            assert_eq!(&self.tree.context(segment), tokens);
+            let Lease { segment, ref tokens, computed, drawing, .. } = *lease;
+            assert_eq!(&self.tree.context(segment), tokens, "a token that is not known has no name");
+            assert_eq!(self.tree.is_drawing(segment), drawing.is_some());
+            let tokens = &[tokens.clone(), drawing.into_iter().collect()].concat();
             assert_eq!(self.tree.end(segment) as usize, tokens.len());
             let now = self.tree.computed(segment) as usize;
             assert!(now >= computed, "what was computed stays so while it is leased");
@@ -203,6 +250,8 @@ fn random_scripts_agree_with_the_model() {
         let pages = if seed % 3 == 0 { 12 } else { 400 };
         let mut script = Script::new(seed, page_tokens, pages);
         (0..250).for_each(|_| script.step());
+        let held: Vec<SegmentId> = script.leases.iter().map(|lease| lease.segment).collect();
+        held.into_iter().for_each(|segment| script.end_draw(segment));
         script.leases.drain(..).for_each(|lease| script.tree.release(lease.segment));
         script.tree.evict(&mut script.pool, usize::MAX);
         script.check();
@@ -268,6 +317,46 @@ fn a_prompt_that_goes_on_from_a_running_branch_leaves_its_writer_alone() {
     assert_eq!(tree.context(same), tokens("qthought"));
     assert_eq!(tree.context(longer), tokens("qthought and more"));
     tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn a_token_that_is_still_drawn_is_matched_by_nobody() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("q")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.append(&mut pool, branch, &tokens("now")).unwrap();
+    tree.append_drawing(&mut pool, branch).unwrap();
+    tree.mark_computed(branch, 5);
+    assert_eq!(tree.known(&tokens("qnow!")), (4, 4));
+    let twin = tree.admit(&mut pool, &tokens("qnow!")).unwrap();
+    tree.check_integrity(&pool).unwrap();
+    // The twin split the branch, whose writer goes on undisturbed.
+    tree.settle(branch, TokenId(b'!'.into()));
+    assert_eq!((tree.context(branch), tree.computed(branch)), (tokens("qnow!"), 5));
+    assert_ne!(tree.slot(branch, 4).page, tree.slot(twin, 4).page);
+    tree.append_drawing(&mut pool, branch).unwrap();
+    let free = pool.free();
+    tree.take_back(&mut pool, branch);
+    assert_eq!((tree.context(branch), pool.free()), (tokens("qnow!"), free), "its page has other tokens");
+    tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn pages_in_use_are_counted_once() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.append(&mut pool, branch, &tokens("because")).unwrap();
+    let mut usage = offshoot::kv::Usage::default();
+    assert_eq!(tree.gain(&usage, &tokens("questionbecause"), 15), 4, "nothing is in use");
+    tree.add_path(&mut usage, branch);
+    assert_eq!((usage.pages(), tree.leased_pages()), (4, 4));
+    // A third of the way into the branch's second page.
+    assert_eq!(tree.gain(&usage, &tokens("questionbecame"), 14), 1);
+    assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
+    let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
+    tree.add_new_path(&mut usage, other, 1);
+    assert_eq!((usage.pages(), tree.leased_pages()), (5, 5));
 }
 
 #[test]

@@ -13,16 +13,48 @@ use crate::ids::{BranchId, SegmentId, TokenId};
 
 pub(super) struct Branch {
     pub id: BranchId,
-    /// The whole path, prompt first. The prefix tree lags behind it: what nothing was drawn after yet has no slots.
+    /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was drawn after yet
+    /// has no slots.
     pub tokens: Vec<TokenId>,
     /// Which of them were drawn, here or before a fork; the others were given.
     drawn: Vec<Range<usize>>,
-    pub lease: Option<Lease>,
+    pub hold: Hold,
+    pub stage: Stage,
     pub work: Work,
+    /// Counts what was begun: extends, and scores that began anew. What was asked in another turn is nobody's answer.
+    pub turn: u64,
     /// Tokens from the front whose keys and values this branch has seen computed once.
     pub computed_once: usize,
     /// Tokens from the front after which this branch has drawn or scored: what of them was given is counted.
     counted: usize,
+}
+
+/// Where a branch is in the scheduler's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Resting,
+    Waiting,
+    Running,
+}
+
+/// What a branch holds of its path's keys and values. Its tokens and its coins do not depend on it.
+#[derive(Clone, Copy)]
+pub(super) enum Hold {
+    /// Nothing, or nothing any more: when it runs, it is matched with what is there, and what is missing is computed.
+    Nothing,
+    Path(Lease),
+    Swapped(Swapped),
+}
+
+/// A branch that had to give up its own pages, and whose keys and values are in host memory.
+#[derive(Clone, Copy)]
+pub(super) struct Swapped {
+    /// Ends where its own tokens began; leased.
+    pub before: SegmentId,
+    /// Position up to which host memory has its keys and values.
+    pub computed: u32,
+    /// Pages that they filled.
+    pub pages: usize,
 }
 
 /// What keeps a branch's path in the prefix tree.
@@ -49,6 +81,9 @@ pub(super) struct Drawing {
     pub events: Sender<Event>,
     /// First position that this extend draws.
     pub begin: usize,
+    /// Length of the branch with which the extend ends at the latest.
+    pub limit: usize,
+    pub ahead: Ahead,
     pub logprobs: Vec<f32>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
@@ -59,10 +94,20 @@ pub(super) struct Drawing {
     pub counts: Option<TokenCounts>,
 }
 
+/// The draws of one branch that were submitted and not collected.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Ahead {
+    pub tokens: usize,
+    /// The newest one's place among the requests of its step, which is the step submitted last.
+    pub request: u32,
+}
+
 pub(super) struct Scoring {
     pub events: Sender<Event>,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
+    /// How many of them were asked for; `logprobs` follows.
+    pub asked: usize,
     pub logprobs: Vec<f32>,
     /// Nothing is pushed to it before the end.
     pub text: BranchText,
@@ -72,6 +117,7 @@ pub(super) struct Scoring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     /// Tokens from the front that may be matched against what others computed: none of their logits is wanted, but the last's.
+    /// At most the known ones.
     pub match_upto: usize,
     /// First position whose logits are wanted.
     pub logits_from: usize,
@@ -81,20 +127,35 @@ pub(super) struct Need {
 
 impl Branch {
     pub fn root(id: BranchId, tokens: Vec<TokenId>) -> Self {
-        Branch { id, tokens, drawn: Vec::new(), lease: None, work: Work::Rest, computed_once: 0, counted: 0 }
+        Branch {
+            id,
+            tokens,
+            drawn: Vec::new(),
+            hold: Hold::Nothing,
+            stage: Stage::Resting,
+            work: Work::Rest,
+            turn: 0,
+            computed_once: 0,
+            counted: 0,
+        }
     }
 
     /// A branch that goes on where this one ends. Its lease, if it is to have one, must be retained by the caller.
     pub fn fork(&self, id: BranchId) -> Self {
-        let lease = self.lease.map(|lease| Lease { own: false, used: false, ..lease });
+        let hold = self.lease().map(|lease| Hold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
-            id,
-            tokens: self.tokens.clone(),
             drawn: self.drawn.clone(),
-            lease,
-            work: Work::Rest,
+            hold: hold.unwrap_or(Hold::Nothing),
             computed_once: self.computed_once,
-            counted: 0,
+            ..Branch::root(id, self.tokens.clone())
+        }
+    }
+
+    /// Its lease on the whole path.
+    pub fn lease(&self) -> Option<Lease> {
+        match self.hold {
+            Hold::Path(lease) => Some(lease),
+            Hold::Nothing | Hold::Swapped(_) => None,
         }
     }
 
@@ -102,16 +163,43 @@ impl Branch {
         matches!(self.work, Work::Rest)
     }
 
+    /// `None` where nothing is left to compute: it rests, or will once what was asked is answered.
     pub fn need(&self) -> Option<Need> {
-        let end = self.tokens.len();
+        let known = self.tokens.len();
         match &self.work {
             Work::Rest => None,
-            Work::Draw(_) => Some(Need { match_upto: end, logits_from: end - 1, end }),
+            Work::Draw(drawing) => {
+                let end = known + drawing.ahead.tokens;
+                (end < drawing.limit).then(|| Need { match_upto: known, logits_from: end - 1, end })
+            }
             // Nothing is asked of the last token but its own probability, so it is not computed.
             Work::Score(scoring) => {
-                let known = scoring.begin + scoring.logprobs.len();
-                Some(Need { match_upto: known, logits_from: known - 1, end: end - 1 })
+                let asked = scoring.begin + scoring.asked;
+                (asked < known).then(|| Need { match_upto: asked, logits_from: asked - 1, end: known - 1 })
             }
+        }
+    }
+
+    /// Begins to draw or to score.
+    pub fn begin(&mut self, work: Work) {
+        self.turn += 1;
+        self.work = work;
+    }
+
+    /// Notes that its next draw or probability was submitted as request number `request` of a step.
+    pub fn asked(&mut self, request: u32) {
+        match &mut self.work {
+            Work::Rest => {}
+            Work::Draw(drawing) => drawing.ahead = Ahead { tokens: drawing.ahead.tokens + 1, request },
+            Work::Score(scoring) => scoring.asked += 1,
+        }
+    }
+
+    /// Draws that were submitted and not collected.
+    pub fn ahead(&self) -> usize {
+        match &self.work {
+            Work::Draw(drawing) => drawing.ahead.tokens,
+            Work::Rest | Work::Score(_) => 0,
         }
     }
 
@@ -126,9 +214,14 @@ impl Branch {
     }
 
     /// Whether the token at `position` was drawn, not given.
-    pub fn is_drawn(&self, position: usize) -> bool {
+    fn is_drawn(&self, position: usize) -> bool {
         let after = self.drawn.partition_point(|range| range.start <= position);
         after > 0 && self.drawn[after - 1].contains(&position)
+    }
+
+    /// Whether the token at `position` was given, not drawn. What is not known yet is being drawn.
+    pub fn is_given(&self, position: usize) -> bool {
+        position < self.tokens.len() && !self.is_drawn(position)
     }
 
     /// How many of the tokens up to `position` were given and are asked for by this branch for the first time.
@@ -159,7 +252,7 @@ impl Branch {
                 (events, begin, logprobs, top, stop_logprob, text)
             }
             Work::Score(scoring) => {
-                let Scoring { events, begin, logprobs, mut text } = *scoring;
+                let Scoring { events, begin, logprobs, mut text, .. } = *scoring;
                 for &token in &self.tokens[begin..] {
                     text.push(token, false);
                 }
@@ -189,6 +282,8 @@ impl Branch {
     pub fn start_over(&mut self) {
         if let Work::Score(scoring) = &mut self.work {
             scoring.logprobs.clear();
+            scoring.asked = 0;
+            self.turn += 1;
         }
     }
 

@@ -1,10 +1,11 @@
-//! What branches hold of the prefix tree and its pages, and how a shortage is met: cached segments go first, then the leases
-//! of branches that rest (their segments become cache). Whom to drop when that does not suffice is the scheduler's.
+//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own pages
+//! go to host memory and come back. Whom to take pages from when they are short is the scheduler's; the bytes themselves are
+//! moved by the engine, as `transfers` say.
 
 use std::collections::BTreeMap;
 
-use crate::engine::branch::{Branch, Lease, Need};
-use crate::ids::{BranchId, SegmentId};
+use crate::engine::branch::{Branch, Hold, Lease, Need, Swapped};
+use crate::ids::{BranchId, PageId, SegmentId};
 use crate::kv::{OutOfPages, PagePool, PrefixTree};
 
 pub(super) type Branches = BTreeMap<BranchId, Branch>;
@@ -12,23 +13,45 @@ pub(super) type Branches = BTreeMap<BranchId, Branch>;
 pub(super) struct Cache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
+    /// Pages that host memory still has room for.
+    swap_room: usize,
+    /// What must be done before the next step is submitted, in this order.
+    pub transfers: Vec<Transfer>,
+}
+
+/// Keys and values of one branch on their way between device and host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Transfer {
+    /// Copy these pages to host memory; others may write to them afterwards.
+    Save { branch: BranchId, pages: Vec<PageId> },
+    /// Copy what was saved into these pages, and forget it.
+    Restore { branch: BranchId, pages: Vec<PageId> },
+    /// Nobody will want what was saved.
+    Forget { branch: BranchId },
 }
 
 impl Cache {
-    pub fn new(page_tokens: u32, pages: usize) -> Self {
-        Cache { prefix: PrefixTree::new(page_tokens), pages: PagePool::new(pages) }
+    /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
+    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize) -> Self {
+        let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
+        Cache { prefix, pages, swap_room: swap_pages, transfers: Vec::new() }
     }
 
     /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is known: a
     /// fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is left of it.
-    /// One that runs already goes on alone, in a segment of its own. What was reserved before a failure stays.
+    /// One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of its own. What was
+    /// reserved before a failure stays.
     pub fn reserve(&mut self, branch: &mut Branch, need: Need) -> Result<(), OutOfPages> {
-        if !branch.lease.is_some_and(|lease| lease.used) {
-            let segment = self.prefix.admit(&mut self.pages, &branch.tokens[..need.match_upto])?;
-            self.give_up(branch);
-            branch.lease = Some(Lease { segment, own: false, used: true });
-        }
-        let lease = branch.lease.expect("it was there or was made just now");
+        let lease = match branch.hold {
+            Hold::Path(lease) if lease.used => lease,
+            Hold::Swapped(swapped) => self.swap_in(branch, swapped)?,
+            Hold::Nothing | Hold::Path(_) => {
+                let segment = self.prefix.admit(&mut self.pages, &branch.tokens[..need.match_upto])?;
+                self.give_up(branch);
+                Lease { segment, own: false, used: true }
+            }
+        };
+        branch.hold = Hold::Path(lease);
         let end = self.prefix.end(lease.segment) as usize;
         if end >= need.end {
             return Ok(());
@@ -37,42 +60,104 @@ impl Cache {
         if !lease.own {
             self.prefix.release(lease.segment);
         }
-        branch.lease = Some(Lease { segment, own: true, used: true });
-        self.prefix.append(&mut self.pages, segment, &branch.tokens[end..need.end])
+        branch.hold = Hold::Path(Lease { segment, own: true, used: true });
+        let known = need.end.min(branch.tokens.len());
+        self.prefix.append(&mut self.pages, segment, &branch.tokens[end..known])?;
+        match known < need.end {
+            true => self.prefix.append_drawing(&mut self.pages, segment),
+            false => Ok(()),
+        }
     }
 
-    /// Ends a branch's lease; what it held stays as a cache. Returns the segment.
+    /// Tells the prefix tree what became of the slot, if `branch` has one, that was ahead of its token.
+    pub fn settle(&mut self, branch: &Branch) {
+        let Some(lease) = branch.lease().filter(|lease| self.prefix.is_drawing(lease.segment)) else { return };
+        let position = self.prefix.end(lease.segment) as usize - 1;
+        match branch.tokens.get(position) {
+            Some(&token) => self.prefix.settle(lease.segment, token),
+            None => self.prefix.take_back(&mut self.pages, lease.segment),
+        }
+    }
+
+    /// Ends what a branch holds; its keys and values on the device stay as a cache. Returns the segment that it leased.
     pub fn give_up(&mut self, branch: &mut Branch) -> Option<SegmentId> {
-        let lease = branch.lease.take()?;
-        self.prefix.release(lease.segment);
-        Some(lease.segment)
+        let segment = match std::mem::replace(&mut branch.hold, Hold::Nothing) {
+            Hold::Nothing => return None,
+            Hold::Path(lease) => {
+                self.prefix.take_back(&mut self.pages, lease.segment);
+                lease.segment
+            }
+            Hold::Swapped(swapped) => {
+                self.swap_room += swapped.pages;
+                self.transfers.push(Transfer::Forget { branch: branch.id });
+                branch.start_over();
+                swapped.before
+            }
+        };
+        self.prefix.release(segment);
+        Some(segment)
     }
 
-    /// Ends a branch's lease and frees what nobody else needs of it.
+    /// Ends what a branch holds and frees what nobody else needs of it.
     pub fn drop_now(&mut self, branch: &mut Branch) {
         if let Some(segment) = self.give_up(branch) {
             self.prefix.drop_unused(&mut self.pages, segment);
         }
     }
 
-    /// Tries to have `pages` free pages. `idle` are branches that nobody computes at present.
-    pub fn make_room<'a>(&mut self, pages: usize, idle: impl Iterator<Item = &'a mut Branch>) -> bool {
-        if self.evict_for(pages) {
-            return true;
+    /// Takes the pages of a branch's own tokens away for host memory, if these are worth it (a page at least) and it has room.
+    pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
+        let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
+        let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
+        let pages = self.prefix.pages_upto(segment, computed).to_vec();
+        let worth = computed >= first + self.prefix.page_tokens();
+        let Some(before) = self.prefix.parent(segment).filter(|_| worth && pages.len() <= self.swap_room) else {
+            return false;
+        };
+        self.prefix.retain(before);
+        self.drop_now(branch);
+        self.swap_room -= pages.len();
+        branch.hold = Hold::Swapped(Swapped { before, computed, pages: pages.len() });
+        self.transfers.push(Transfer::Save { branch: branch.id, pages });
+        true
+    }
+
+    /// The way back: all or nothing.
+    fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
+        let Swapped { before, computed, pages } = swapped;
+        let segment = self.prefix.fork(before);
+        let first = self.prefix.end(before) as usize;
+        if let Err(short) = self.prefix.append(&mut self.pages, segment, &branch.tokens[first..computed as usize]) {
+            self.prefix.release(segment);
+            self.prefix.drop_unused(&mut self.pages, segment);
+            return Err(short);
         }
-        for branch in idle {
-            self.give_up(branch);
+        self.prefix.release(before);
+        self.prefix.mark_computed(segment, computed);
+        self.swap_room += pages;
+        let pages = self.prefix.pages_upto(segment, computed).to_vec();
+        self.transfers.push(Transfer::Restore { branch: branch.id, pages });
+        Ok(Lease { segment, own: true, used: true })
+    }
+
+    /// Whether giving up what `branch` holds could free a page, once the cache is empty.
+    pub fn keeps_pages(&self, branch: &Branch) -> bool {
+        match branch.hold {
+            Hold::Nothing => false,
+            Hold::Path(Lease { segment, .. }) | Hold::Swapped(Swapped { before: segment, .. }) => {
+                !self.prefix.has_children(segment)
+            }
         }
-        self.evict_for(pages)
+    }
+
+    /// Tries to have `pages` free pages, at the cost of what no lease keeps.
+    pub fn evict_for(&mut self, pages: usize) -> bool {
+        let short = pages.saturating_sub(self.pages.free());
+        self.prefix.evict(&mut self.pages, short) >= short
     }
 
     /// Frees everything that no lease keeps.
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
-    }
-
-    fn evict_for(&mut self, pages: usize) -> bool {
-        let short = pages.saturating_sub(self.pages.free());
-        self.prefix.evict(&mut self.pages, short) >= short
     }
 }

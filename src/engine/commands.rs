@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::branch::{Branch, Drawing, Scoring, Work};
+use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
@@ -12,18 +12,20 @@ use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
 impl<B: Backend> Engine<B> {
-    /// Serves until the last handle is gone.
+    /// Serves until the last handle is gone. Commands are obeyed while a step is in flight: whatever they give away is given
+    /// to what is submitted later, and what they ended is told from what they begin by its turn.
     pub(super) fn run(&mut self, commands: &Receiver<Command>) -> Result<()> {
         loop {
-            let command = match self.scheduler.is_idle() {
+            let command = match self.scheduler.is_idle() && self.flights.is_empty() {
                 true => {
+                    self.transfer()?;
                     self.check_integrity()?;
                     commands.recv().map_err(|_| TryRecvError::Disconnected)
                 }
                 false => commands.try_recv(),
             };
             match command {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.obey(command)?,
                 // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and
                 // wake them again, 60 microseconds in all.
                 Err(TryRecvError::Empty) => rayon::scope(|_| self.step())?,
@@ -39,32 +41,32 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: Command) -> Result<()> {
         match command {
             Command::Root { branch, tokens } => drop(self.branches.insert(branch, Branch::root(branch, tokens))),
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
-            Command::Cancel { branches } => branches.into_iter().for_each(|branch| self.cancel(branch)),
-            Command::Release { branches, keep_cached } => {
-                branches.into_iter().for_each(|branch| self.release(branch, keep_cached));
-            }
+            Command::Cancel { branches } => self.cancel(&branches),
+            Command::Release { branches, keep_cached } => self.release(&branches, keep_cached),
             Command::Metrics { reply } => {
+                self.collect_all()?;
                 self.count_memory();
                 drop(reply.send(self.metrics.clone()));
             }
         }
+        Ok(())
     }
 
     /// A branch that grows cannot be forked: what the fork would hold would depend on when the command came.
     fn fork(&mut self, at: BranchId, children: &[BranchId]) {
         let Some(parent) = self.branches.get_mut(&at).filter(|parent| parent.rests()) else { return };
         // Parent and children may all be given the same tokens next, which are then to be shared.
-        if let Some(lease) = &mut parent.lease {
+        if let Hold::Path(lease) = &mut parent.hold {
             (lease.own, lease.used) = (false, false);
         }
         let forks: Vec<Branch> = children.iter().map(|&child| parent.fork(child)).collect();
         for fork in forks {
-            if let Some(lease) = fork.lease {
+            if let Some(lease) = fork.lease() {
                 self.cache.prefix.retain(lease.segment);
             }
             self.branches.insert(fork.id, fork);
@@ -93,8 +95,11 @@ impl<B: Backend> Engine<B> {
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
-                let drawing = |branch: &Branch| Drawing {
-                    begin: branch.tokens.len(),
+                let begin = branch.tokens.len();
+                let drawing = Drawing {
+                    begin,
+                    limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
+                    ahead: Ahead::default(),
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
@@ -105,22 +110,21 @@ impl<B: Backend> Engine<B> {
                     params,
                     stop,
                 };
-                self.draw(id, drawing)
+                self.draw(id, drawing);
+                Ok(())
             }
             Continuation::Given { tokens, logprobs } => self.given(id, tokens, logprobs, events),
         }
     }
 
-    fn draw(&mut self, id: BranchId, drawing: impl FnOnce(&Branch) -> Drawing) -> Result<()> {
-        let context = self.facts.context;
+    fn draw(&mut self, id: BranchId, drawing: Drawing) {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
-        branch.work = Work::Draw(Box::new(drawing(branch)));
-        if branch.tokens.len() >= context {
-            branch.finish(FinishReason::ContextFull);
-            return Ok(());
+        let is_full = drawing.begin >= self.facts.context;
+        branch.begin(Work::Draw(Box::new(drawing)));
+        match is_full {
+            true => branch.finish(FinishReason::ContextFull),
+            false => self.scheduler.add(branch),
         }
-        self.scheduler.add(id);
-        Ok(())
     }
 
     fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &Sender<Event>) -> Result<()> {
@@ -135,30 +139,35 @@ impl<B: Backend> Engine<B> {
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.extend(&tokens);
-        let scoring = Scoring { events: events.clone(), begin, logprobs: Vec::new(), text };
-        branch.work = Work::Score(Box::new(scoring));
+        let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
+        branch.begin(Work::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {
-            true => self.scheduler.add(id),
+            true => self.scheduler.add(branch),
             false => branch.finish(FinishReason::Given),
         }
         Ok(())
     }
 
-    fn cancel(&mut self, id: BranchId) {
-        let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) else { return };
-        branch.finish(FinishReason::Cancelled);
-        if branch.lease.is_some_and(|lease| self.cache.prefix.end(lease.segment) as usize > branch.tokens.len()) {
-            self.cache.give_up(branch); // It holds given tokens that were not scored and that the branch does not keep.
+    fn cancel(&mut self, ids: &[BranchId]) {
+        let mut ended = Vec::new();
+        for &id in ids {
+            if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
+                self.scheduler.note_end(branch);
+                branch.finish(FinishReason::Cancelled);
+                ended.push(id);
+            }
         }
-        self.scheduler.remove(id);
+        self.retire(ended);
     }
 
-    fn release(&mut self, id: BranchId, keep_cached: bool) {
-        self.cancel(id);
-        let Some(mut branch) = self.branches.remove(&id) else { return };
-        match keep_cached {
-            true => drop(self.cache.give_up(&mut branch)),
-            false => self.cache.drop_now(&mut branch),
+    fn release(&mut self, ids: &[BranchId], keep_cached: bool) {
+        self.cancel(ids);
+        for id in ids {
+            let Some(mut branch) = self.branches.remove(id) else { continue };
+            match keep_cached {
+                true => drop(self.cache.give_up(&mut branch)),
+                false => self.cache.drop_now(&mut branch),
+            }
         }
     }
 }

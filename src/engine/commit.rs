@@ -1,77 +1,66 @@
-//! What a step leaves behind: computed positions, drawn tokens, stops, events, counters.
+//! What a collected step leaves behind: drawn tokens, stops, events.
 
 use crate::backend::{Backend, Sampled};
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Work};
 use crate::engine::request::{Event, FinishReason};
-use crate::engine::scheduler::Schedule;
+use crate::engine::schedule::Ask;
 use crate::error::Error;
-use crate::ids::TokenId;
+use crate::ids::{BranchId, TokenId};
 
 impl<B: Backend> Engine<B> {
-    /// `drawn` answers `schedule.asks`, one by one.
-    pub(super) fn commit(&mut self, schedule: &Schedule, drawn: Vec<Sampled>) {
-        self.count_rows(schedule);
-        self.count_memory();
-        for row in &schedule.rows {
-            self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
-        }
-        for (ask, drawn) in schedule.asks.iter().zip(drawn) {
-            let branch = self.branches.get_mut(&ask.branch).expect("branches change only between steps");
-            self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
-            if !drawn.logprob.is_finite() {
-                branch.fail(Error::value(
-                    "the model's logits",
-                    "finite numbers",
-                    "NaN or infinity, as its weights hold",
-                ));
-                self.scheduler.remove(ask.branch);
+    /// `drawn` answers `asks`, one by one. An answer is nobody's where the branch has ended meanwhile, or begun anew.
+    pub(super) fn commit(&mut self, asks: &[Ask], drawn: Vec<Sampled>) {
+        let mut ended = Vec::new();
+        for (ask, drawn) in asks.iter().zip(drawn) {
+            let asked = |branch: &&mut Branch| branch.turn == ask.turn && !branch.rests();
+            let Some(branch) = self.branches.get_mut(&ask.branch).filter(asked) else {
+                self.metrics.tokens_discarded += 1;
                 continue;
-            }
-            let finished = match branch.work {
-                Work::Draw(_) => {
-                    self.metrics.tokens_sampled += 1;
-                    accept(branch, drawn, &self.facts.eos, self.facts.context)
-                }
-                Work::Score(_) => record(branch, drawn),
-                Work::Rest => None,
             };
-            if let Some(reason) = finished {
-                branch.finish(reason);
-                self.scheduler.remove(ask.branch);
+            self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
+            self.metrics.tokens_sampled += u64::from(matches!(branch.work, Work::Draw(_)));
+            if let Some(outcome) = answer(branch, drawn, &self.facts.eos, self.facts.context) {
+                self.scheduler.note_end(branch);
+                match outcome {
+                    Ok(reason) => branch.finish(reason),
+                    Err(error) => branch.fail(error),
+                }
+                ended.push(ask.branch);
             }
+            self.cache.settle(branch);
         }
-        self.metrics.preemptions = self.scheduler.preemptions;
+        self.retire(ended);
     }
 
-    fn count_rows(&mut self, schedule: &Schedule) {
-        self.metrics.steps += 1;
-        self.metrics.rows += schedule.rows.len() as u64;
-        for row in &schedule.rows {
-            let branch = self.branches.get_mut(&row.branch).expect("branches change only between steps");
-            let position = row.at.position as usize;
-            let again = self.cache.prefix.computed(row.at.segment) > row.at.position;
-            if again {
-                continue; // A last row asked for once more.
+    /// These branches' extends have ended: nobody schedules them, and they hold no more than what they may go on from.
+    pub(super) fn retire(&mut self, mut ended: Vec<BranchId>) {
+        if ended.is_empty() {
+            return;
+        }
+        ended.sort_unstable();
+        self.scheduler.remove(&ended);
+        for id in ended {
+            let Some(branch) = self.branches.get_mut(&id) else { continue };
+            let holds_more =
+                branch.lease().is_none_or(|lease| self.cache.prefix.end(lease.segment) as usize > branch.tokens.len());
+            if holds_more {
+                self.cache.give_up(branch); // Given tokens that were not scored, or a path without its own tokens.
             }
-            self.metrics.tokens_recomputed += u64::from(position < branch.computed_once);
-            self.metrics.prompt_tokens_computed += u64::from(!branch.is_drawn(position));
-            branch.computed_once = branch.computed_once.max(position + 1);
         }
     }
+}
 
-    /// Memory as it is now.
-    pub(super) fn count_memory(&mut self) {
-        let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
-        let held = prefix.leased_pages();
-        self.metrics.kv_bytes_held = held as u64 * page_bytes;
-        self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
-        if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
-            let used = self.branches.values().filter_map(|branch| branch.lease.filter(|lease| lease.used));
-            let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
-            self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
-            self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
-        }
+/// Takes what was drawn for a branch. Says how the extend ends, if it does.
+fn answer(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) -> Option<Result<FinishReason, Error>> {
+    if !drawn.logprob.is_finite() {
+        let found = "NaN or infinity, as its weights hold";
+        return Some(Err(Error::value("the model's logits", "finite numbers", found)));
+    }
+    match branch.work {
+        Work::Draw(_) => accept(branch, drawn, eos, context).map(Ok),
+        Work::Score(_) => record(branch, drawn).map(Ok),
+        Work::Rest => None,
     }
 }
 
@@ -79,6 +68,7 @@ impl<B: Backend> Engine<B> {
 fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
     let Sampled { token, logprob, top } = drawn;
+    drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, eos);
     if stops.is_some() && !drawing.stop.include_stop {
         drawing.stop_logprob = Some(logprob);

@@ -6,36 +6,43 @@
 //! alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the same way, by
 //! being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits that forks share.
 
+mod admission;
 mod batch;
 mod branch;
 mod cache;
 pub mod coins;
 mod commands;
 mod commit;
+mod count;
 pub mod handle;
 pub mod metrics;
+mod pool;
 pub mod request;
 mod sampler;
+mod schedule;
 mod scheduler;
 pub mod scripted;
+mod step;
 mod text;
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
 pub use coins::{CoinKey, ForkKind};
 pub use handle::{EngineFacts, EngineHandle, Extension};
 pub use metrics::Metrics;
+pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
 
-use crate::backend::{Backend, Sampled};
+use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, Cache};
-use crate::engine::scheduler::{Budget, Schedule, Scheduler};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
-use crate::kv::{Forest, StepRow};
+use crate::ids::BranchId;
 use crate::model::Decoder;
-use crate::plan::{AttentionPlan, Planner};
+use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
 /// How an engine works. None of it changes what is drawn.
@@ -46,8 +53,13 @@ pub struct EngineConfig {
     /// Rows of prompts and given tokens that a step computes beside them, at most.
     pub chunk: usize,
     pub planner: Planner,
-    /// Bytes of keys and values, all layers; whole pages of them are used.
-    pub pool_bytes: usize,
+    /// Memory for keys and values, all layers.
+    pub pool: PoolSize,
+    /// Bytes of host memory for keys and values of branches that had to yield their pages.
+    pub swap_bytes: usize,
+    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops, and
+    /// saves the host's time where the device works by itself.
+    pub run_ahead: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -58,9 +70,23 @@ impl Default for EngineConfig {
             max_branches: 128,
             chunk: 256,
             planner: Planner::default(),
-            pool_bytes: 1 << 30,
+            pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
+            swap_bytes: 0,
+            run_ahead: false,
             check_plans: cfg!(debug_assertions),
         }
+    }
+}
+
+impl EngineConfig {
+    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens are
+    /// scored in chunks worth their while. Memory for logits is set aside for so many.
+    pub fn max_asks(&self) -> usize {
+        self.max_branches.max(256)
+    }
+
+    fn largest_step(&self) -> StepShape {
+        StepShape { rows: self.max_branches + self.chunk, wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -69,7 +95,12 @@ pub struct Engine<B: Backend> {
     backend: B,
     model: Decoder<B>,
     kv: B::Kv,
+    /// Keys and values of swapped branches.
+    swapped: HashMap<BranchId, B::SavedPages>,
     step: B::Step,
+    loaded: Option<Loaded>,
+    /// Oldest first; one at most between two calls of `step`.
+    flights: VecDeque<Flight>,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,
     config: EngineConfig,
@@ -84,7 +115,7 @@ impl<B: Backend> Engine<B> {
     /// strings are an error.
     pub fn start(
         mut backend: B,
-        model: Decoder<B>,
+        mut model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
@@ -93,14 +124,16 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        let step = model.step(&mut backend)?;
+        model.reserve(&mut backend, config.largest_step())?;
         let page_bytes = B::page_bytes(&model.kv_shape(1));
-        let pool_pages = config.pool_bytes / page_bytes;
+        let pool_bytes = config.pool.bytes(backend.free_bytes()?)?;
+        let pool_pages = pool_bytes / page_bytes;
         if pool_pages == 0 {
             let expected = format!("at least one page ({page_bytes} bytes)");
-            return Err(Error::value("memory for keys and values", expected, format!("{} bytes", config.pool_bytes)));
+            return Err(Error::value("memory for keys and values", expected, format!("{pool_bytes} bytes")));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
-        let step = model.step(&mut backend)?;
         let facts = EngineFacts {
             context: model.config().context,
             vocab: model.config().vocab,
@@ -112,12 +145,15 @@ impl<B: Backend> Engine<B> {
             pool_pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages);
+        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes);
         let mut engine = Engine {
             backend,
             model,
             kv,
+            swapped: HashMap::new(),
             step,
+            loaded: None,
+            flights: VecDeque::new(),
             tokenizer,
             facts,
             config,
@@ -131,66 +167,5 @@ impl<B: Backend> Engine<B> {
             .spawn(move || handle::live(&epitaph, || engine.run(&commands)))
             .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
         Ok(handle)
-    }
-
-    /// One step of everything that grows.
-    fn step(&mut self) -> Result<()> {
-        let mut schedule = self.schedule();
-        if schedule.rows.is_empty() {
-            return Ok(()); // Whatever waited could never fit, and has failed.
-        }
-        let forest = self.forest(&schedule);
-        let plans = self.plan(&forest)?;
-        let drawn = self.compute(&mut schedule, plans)?;
-        self.commit(&schedule, drawn);
-        Ok(())
-    }
-
-    fn schedule(&mut self) -> Schedule {
-        let began = Instant::now();
-        let budget = Budget { max_branches: self.config.max_branches, chunk: self.config.chunk };
-        let schedule = self.scheduler.next_rows(&mut self.branches, &mut self.cache, budget);
-        self.metrics.seconds_scheduling += began.elapsed().as_secs_f64();
-        schedule
-    }
-
-    fn forest(&mut self, schedule: &Schedule) -> Forest {
-        let began = Instant::now();
-        let rows: Vec<StepRow> = schedule.rows.iter().map(|row| row.at).collect();
-        let forest = self.cache.prefix.forest(&rows);
-        self.metrics.seconds_planning += began.elapsed().as_secs_f64();
-        forest
-    }
-
-    /// One plan for each window kind of the model's layers.
-    fn plan(&mut self, forest: &Forest) -> Result<Vec<AttentionPlan>> {
-        let began = Instant::now();
-        let mut plans = Vec::new();
-        for hints in self.model.plan_hints() {
-            let plan = self.config.planner.plan(forest, hints);
-            if self.config.check_plans {
-                plan.check(forest)
-                    .map_err(|fault| Error::Internal(format!("{:?} plan: {fault}", self.config.planner)))?;
-            }
-            let layers = self.model.config().windows.iter().filter(|&&window| window == hints.window).count() as u64;
-            let stats = plan.stats(hints);
-            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
-            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
-            plans.push(plan);
-        }
-        self.metrics.seconds_planning += began.elapsed().as_secs_f64();
-        Ok(plans)
-    }
-
-    /// The forward step and a draw for each ask, in the order of `schedule.asks`.
-    fn compute(&mut self, schedule: &mut Schedule, plans: Vec<AttentionPlan>) -> Result<Vec<Sampled>> {
-        let began = Instant::now();
-        let request =
-            |ask: &scheduler::Ask| sampler::request(&self.branches[&ask.branch], ask.position, &self.facts.eos);
-        let batch = batch::step_batch(schedule, &self.branches, plans, request);
-        self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch)?;
-        let drawn = self.backend.collect(&mut self.step)?;
-        self.metrics.seconds_forward += began.elapsed().as_secs_f64();
-        Ok(drawn)
     }
 }

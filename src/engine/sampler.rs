@@ -34,11 +34,12 @@ impl TokenCounts {
 /// What is asked of the logits of the row at `position` of `branch`.
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
-        Work::Draw(drawing) => draw(drawing, branch.tokens.len(), eos),
+        Work::Draw(drawing) => draw(drawing, position + 1, eos),
         Work::Score(_) | Work::Rest => neutral(Pick::Given(branch.tokens[position + 1])),
     }
 }
 
+/// The request for the token at `position`.
 fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
     let params = &drawing.params;
     let pick = match params.temperature {
@@ -48,26 +49,37 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
-            coin: drawing.coins.coin(u32::try_from(position).expect("positions fit u32, as contexts do")),
+            coin: coin(drawing, position),
         },
     };
     SampleRequest {
         seen: drawing.counts.as_ref().map_or_else(Vec::new, TokenCounts::seen),
+        unseen: (drawing.counts.is_some() && drawing.ahead.tokens > 0).then_some(drawing.ahead.request),
         repetition_penalty: params.repetition_penalty,
         frequency_penalty: params.frequency_penalty,
         presence_penalty: params.presence_penalty,
         logit_bias: params.logit_bias.clone(),
-        banned: banned(drawing, eos),
+        banned: match bans_ends(drawing, position) {
+            true => ends(drawing, eos),
+            false => Vec::new(),
+        },
         top_logprobs: params.top_logprobs.unwrap_or(0),
         ..neutral(pick)
     }
 }
 
-/// What would end the text too early.
-fn banned(drawing: &Drawing, eos: &[TokenId]) -> Vec<TokenId> {
-    if drawing.logprobs.len() >= drawing.stop.min_tokens {
-        return Vec::new();
-    }
+/// The coin of the token at `position`.
+pub(super) fn coin(drawing: &Drawing, position: usize) -> f64 {
+    drawing.coins.coin(u32::try_from(position).expect("positions fit u32, as contexts do"))
+}
+
+/// Whether the text may not end yet with the token at `position`.
+pub(super) fn bans_ends(drawing: &Drawing, position: usize) -> bool {
+    position - drawing.begin < drawing.stop.min_tokens
+}
+
+/// The tokens that end the text.
+fn ends(drawing: &Drawing, eos: &[TokenId]) -> Vec<TokenId> {
     let eos = if drawing.stop.ignore_eos { &[] } else { eos };
     eos.iter().chain(&drawing.stop.tokens).copied().collect()
 }

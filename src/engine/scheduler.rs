@@ -1,6 +1,6 @@
 //! Who gets rows in the next step: branches that decode first, then prompts and given tokens in chunks, oldest branch first.
-//! It also decides who runs at all while pages are short: branches wait to start, and the youngest is dropped so that older
-//! ones can go on. It moves no data and knows no model.
+//! It also decides who runs at all while pages are short: branches wait to start (`admission`), and the youngest yields so
+//! that older ones can go on. It moves no data and knows no model.
 //!
 //! # Last logits
 //! The first token after a prompt, or after the end of a branch that is forked, is drawn from the logits of the *last row*
@@ -11,45 +11,32 @@
 //! dropped comes back by the same way.
 //!
 //! # Fairness
-//! `running` and `waiting` are one queue cut in two: the oldest run. Whoever is dropped goes back to the front of those that
-//! wait, so the oldest branch is never dropped for another and every branch finishes.
+//! `running` and `waiting` are one queue cut in two: the oldest run. Whoever yields goes back to the front of those that
+//! wait, so the oldest branch never yields to another and every branch finishes.
+//!
+//! # Yielding
+//! A branch that must yield is *swapped* where that pays and host memory has room: its own tokens' keys and values go there,
+//! and it keeps a lease on what it shares with others. Otherwise, or when even that lease must go, it is *dropped*, and
+//! computed again later. In either case it keeps its tokens, its place among the coins, and the draws that were submitted.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 
-use crate::engine::branch::{Branch, Need};
+use crate::engine::admission::{Commitment, Expectation};
+use crate::engine::branch::{Branch, Hold, Stage};
 use crate::engine::cache::{Branches, Cache};
+use crate::engine::schedule::{Left, Schedule, first_row};
 use crate::error::Error;
-use crate::ids::{BranchId, PageId};
-use crate::kv::{KvSlot, OutOfPages, StepRow};
+use crate::ids::BranchId;
+use crate::kv::OutOfPages;
 
 #[derive(Default)]
 pub(super) struct Scheduler {
     running: VecDeque<BranchId>,
     waiting: VecDeque<BranchId>,
+    expected: Expectation,
+    /// Whether branches came or went since the last schedule.
+    pub changed: bool,
     pub preemptions: u64,
-}
-
-/// One query token of the step.
-pub(super) struct Row {
-    pub at: StepRow,
-    pub slot: KvSlot,
-    /// The branch that asked for it first, and that knows its token.
-    pub branch: BranchId,
-}
-
-/// A branch that wants the logits of the row in `slot`, which is its position `position`.
-pub(super) struct Ask {
-    pub branch: BranchId,
-    pub position: usize,
-    pub slot: KvSlot,
-}
-
-#[derive(Default)]
-pub(super) struct Schedule {
-    /// Depth-first.
-    pub rows: Vec<Row>,
-    pub asks: Vec<Ask>,
-    slots: HashSet<(PageId, u32)>,
 }
 
 /// What a step may hold.
@@ -59,6 +46,16 @@ pub(super) struct Budget {
     pub max_branches: usize,
     /// Rows of prompts and given tokens.
     pub chunk: usize,
+    /// Rows whose logits are wanted; at least `max_branches`, so that every branch can have one.
+    pub max_asks: usize,
+}
+
+/// Whether a schedule can be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    Now,
+    /// A branch fits no more; it may have ended with the token that is being drawn, so its fate waits for that.
+    AfterCollecting,
 }
 
 impl Scheduler {
@@ -66,33 +63,50 @@ impl Scheduler {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// A branch has got work.
-    pub fn add(&mut self, branch: BranchId) {
-        self.waiting.push_back(branch);
+    /// Branches that run.
+    pub fn running(&self) -> usize {
+        self.running.len()
     }
 
-    /// A branch has no work any more.
-    pub fn remove(&mut self, branch: BranchId) {
-        self.running.retain(|&other| other != branch);
-        self.waiting.retain(|&other| other != branch);
+    /// A branch has got work.
+    pub fn add(&mut self, branch: &mut Branch) {
+        branch.stage = Stage::Waiting;
+        self.waiting.push_back(branch.id);
+        self.changed = true;
+    }
+
+    /// A branch's extend is about to end; the caller names it to `remove` afterwards.
+    pub fn note_end(&mut self, branch: &mut Branch) {
+        self.expected.note(branch);
+        branch.stage = Stage::Resting;
+    }
+
+    /// These branches, in rising order, have no work any more.
+    pub fn remove(&mut self, gone: &[BranchId]) {
+        self.running.retain(|id| gone.binary_search(id).is_err());
+        self.waiting.retain(|id| gone.binary_search(id).is_err());
+        self.changed = true;
     }
 
     /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone fail.
     pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut Cache, budget: Budget) -> Schedule {
-        self.keep_running(branches, cache);
-        self.let_in(branches, cache, budget);
+        self.changed = false;
+        let mut schedule = Schedule::default();
+        let ready = self.keep_running(branches, cache);
+        if ready == Ready::AfterCollecting || self.let_in(branches, cache, budget) == Ready::AfterCollecting {
+            return schedule;
+        }
         let (decodes, chunks): (Vec<_>, Vec<_>) = self
             .running
             .iter()
             .map(|id| &branches[id])
             .filter_map(|branch| branch.need().map(|need| (branch, need)))
             .partition(|(branch, need)| first_row(branch, need, cache) + 1 >= need.end);
-        let mut schedule = Schedule::default();
-        let mut unlimited = usize::MAX;
+        let mut left = Left { rows: usize::MAX, asks: budget.max_asks };
         for (branch, need) in decodes {
-            schedule.take_rows(branch, need, cache, &mut unlimited);
+            schedule.take_rows(branch, need, cache, &mut left);
         }
-        let mut left = budget.chunk;
+        left.rows = budget.chunk;
         for (branch, need) in chunks {
             schedule.take_rows(branch, need, cache, &mut left);
         }
@@ -100,60 +114,80 @@ impl Scheduler {
         schedule
     }
 
-    /// Slots for what running branches have to compute, oldest first; while there are none, the youngest is dropped.
-    fn keep_running(&mut self, branches: &mut Branches, cache: &mut Cache) {
+    /// Slots for what running branches have to compute, oldest first; while there are none, the youngest yields.
+    fn keep_running(&mut self, branches: &mut Branches, cache: &mut Cache) -> Ready {
         let mut at = 0;
         while let Some(&id) = self.running.get(at) {
             match self.reserve(id, branches, cache) {
                 Ok(()) => at += 1,
-                Err(_) if self.running.len() == 1 => {
-                    if let Err(short) = self.reserve_from_scratch(id, branches, cache) {
+                Err(_) if self.running.len() > 1 => self.preempt_youngest(branches, cache),
+                Err(_) => match self.reserve_from_scratch(id, branches, cache) {
+                    Ok(Ready::Now) => at += 1,
+                    Ok(Ready::AfterCollecting) => return Ready::AfterCollecting,
+                    Err(short) => {
                         self.running.pop_front();
                         fail(id, branches, cache, short);
                     }
-                }
-                Err(_) => self.drop_youngest(branches, cache),
+                },
             }
+        }
+        Ready::Now
+    }
+
+    fn preempt_youngest(&mut self, branches: &mut Branches, cache: &mut Cache) {
+        let Some(id) = self.running.pop_back() else { return };
+        let branch = branches.get_mut(&id).expect("what runs is a branch");
+        branch.stage = Stage::Waiting;
+        self.waiting.push_front(id);
+        self.preemptions += 1;
+        if branch.need().is_none() {
+            cache.give_up(branch); // It ends with what was submitted.
+        } else if !cache.swap_out(branch) {
+            branch.start_over();
+            cache.give_up(branch);
         }
     }
 
-    fn drop_youngest(&mut self, branches: &mut Branches, cache: &mut Cache) {
-        let Some(id) = self.running.pop_back() else { return };
-        let branch = branches.get_mut(&id).expect("what runs is a branch");
-        branch.start_over();
-        cache.give_up(branch);
-        self.waiting.push_front(id);
-        self.preemptions += 1;
-    }
-
-    /// Starts branches in their order, as long as each running one could get another page.
-    fn let_in(&mut self, branches: &mut Branches, cache: &mut Cache, budget: Budget) {
+    /// Starts branches in their order, as long as pages are expected to suffice; one that is alone starts in any case.
+    fn let_in(&mut self, branches: &mut Branches, cache: &mut Cache, budget: Budget) -> Ready {
+        if self.waiting.is_empty() || self.running.len() >= budget.max_branches {
+            return Ready::Now;
+        }
+        let mut commitment = Commitment::of(self.running.iter().map(|id| &branches[id]), cache, &self.expected);
         while self.running.len() < budget.max_branches
             && let Some(&id) = self.waiting.front()
         {
-            let reserve = self.running.len();
-            let entered = self.reserve(id, branches, cache).and_then(|()| {
-                let others = branches.values_mut().filter(|other| other.id != id && !self.running.contains(&other.id));
-                match cache.make_room(reserve, others) {
-                    true => Ok(()),
-                    false => Err(OutOfPages { needed: reserve }),
-                }
-            });
+            let cost = commitment.cost(&branches[&id], cache, &self.expected);
+            let alone = self.running.is_empty();
+            if !alone && !commitment.allows(cost, cache) {
+                return Ready::Now;
+            }
+            let entered = match self.reserve(id, branches, cache) {
+                Err(_) if alone => self.reserve_from_scratch(id, branches, cache),
+                reserved => reserved.map(|()| Ready::Now),
+            };
+            let branch = branches.get_mut(&id).expect("what waits is a branch");
             match entered {
-                Ok(()) => self.running.extend(self.waiting.pop_front()),
-                Err(_) if self.running.is_empty() => {
+                Ok(Ready::Now) => {
                     self.waiting.pop_front();
-                    match self.reserve_from_scratch(id, branches, cache) {
-                        Ok(()) => self.running.push_back(id),
-                        Err(short) => fail(id, branches, cache, short),
-                    }
+                    branch.stage = Stage::Running;
+                    commitment.add(branch, cost, cache);
+                    self.running.push_back(id);
+                }
+                Ok(Ready::AfterCollecting) => return Ready::AfterCollecting,
+                Err(short) if alone => {
+                    self.waiting.pop_front();
+                    fail(id, branches, cache, short);
                 }
                 Err(_) => {
-                    cache.give_up(branches.get_mut(&id).expect("what waits is a branch"));
-                    return;
+                    if !matches!(branch.hold, Hold::Swapped(_)) {
+                        cache.give_up(branch);
+                    }
+                    return Ready::Now;
                 }
             }
         }
+        Ready::Now
     }
 
     /// Reserves what `id` needs, taking pages from the cache and from branches that do not run.
@@ -162,29 +196,54 @@ impl Scheduler {
             let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
             let Some(need) = branch.need() else { return Ok(()) };
             let Err(short) = cache.reserve(branch, need) else { return Ok(()) };
-            let idle = branches.values_mut().filter(|other| other.id != id && !self.running.contains(&other.id));
-            if !cache.make_room(short.needed, idle) {
+            if !self.make_room(short.needed, id, branches, cache) {
                 return Err(short);
             }
         }
     }
 
+    /// Tries to have `pages` free pages: cached segments go first, then what branches at rest hold (it becomes cache), then what
+    /// branches that wait hold, youngest first.
+    fn make_room(&self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
+        if cache.evict_for(pages) {
+            return true;
+        }
+        for branch in branches.values_mut().filter(|branch| branch.stage == Stage::Resting) {
+            cache.give_up(branch);
+        }
+        if cache.evict_for(pages) {
+            return true;
+        }
+        for other in self.waiting.iter().rev().filter(|&&other| other != id) {
+            let other = branches.get_mut(other).expect("what waits is a branch");
+            if cache.keeps_pages(other) {
+                cache.give_up(other);
+                if cache.evict_for(pages) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
     /// The last resort of a branch that is alone: all pages are freed and its tokens laid out anew. Where segments were split
     /// inside a page they take more pages than their tokens need; whether a branch fits must not depend on that.
-    fn reserve_from_scratch(&self, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> Result<(), OutOfPages> {
+    fn reserve_from_scratch(
+        &self,
+        id: BranchId,
+        branches: &mut Branches,
+        cache: &mut Cache,
+    ) -> Result<Ready, OutOfPages> {
+        if branches[&id].ahead() > 0 {
+            return Ok(Ready::AfterCollecting);
+        }
         for branch in branches.values_mut() {
             cache.give_up(branch);
         }
         cache.evict_all();
         branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
-        self.reserve(id, branches, cache)
+        self.reserve(id, branches, cache).map(|()| Ready::Now)
     }
-}
-
-/// The first position that `branch` must compute: what is missing, or once more the row whose logits it wants.
-fn first_row(branch: &Branch, need: &Need, cache: &Cache) -> usize {
-    let lease = branch.lease.expect("a running branch has a lease");
-    (cache.prefix.computed(lease.segment) as usize).min(need.logits_from)
 }
 
 fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, short: OutOfPages) {
@@ -192,40 +251,10 @@ fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, short: OutOfPa
     // It is alone: whatever is not free now is its own.
     let (free, capacity) = (cache.pages.free(), cache.pages.capacity());
     cache.give_up(branch);
+    branch.stage = Stage::Resting;
     branch.fail(Error::OutOfPages {
         needed: capacity - free + short.needed,
         capacity,
         hint: "give the engine more memory for keys and values, or shorten the prompt",
     });
-}
-
-impl Schedule {
-    /// Adds the rows that `branch` needs and that are not in the step yet, at most `left` of them.
-    fn take_rows(&mut self, branch: &Branch, need: Need, cache: &Cache, left: &mut usize) {
-        let segment = branch.lease.expect("a running branch has a lease").segment;
-        for position in first_row(branch, &need, cache)..need.end {
-            let at = StepRow { segment, position: u32::try_from(position).expect("positions fit u32, as contexts do") };
-            let slot = cache.prefix.slot(segment, at.position);
-            if self.slots.insert((slot.page, slot.slot)) {
-                if *left == 0 {
-                    self.slots.remove(&(slot.page, slot.slot));
-                    return;
-                }
-                *left -= 1;
-                self.rows.push(Row { at, slot, branch: branch.id });
-            }
-            if position >= need.logits_from {
-                self.asks.push(Ask { branch: branch.id, position, slot });
-            }
-        }
-    }
-
-    /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.
-    pub fn answer_rows(&mut self) -> Vec<u32> {
-        let index: HashMap<_, _> =
-            (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
-        let row_of = |ask: &Ask| index[&(ask.slot.page, ask.slot.slot)];
-        self.asks.sort_by_key(|ask| (row_of(ask), ask.branch, ask.position));
-        self.asks.iter().map(row_of).collect()
-    }
 }

@@ -7,7 +7,7 @@ pub mod prefix_tree;
 
 pub use forest::{Forest, ForestSegment, StepRow};
 pub use page_pool::{OutOfPages, PagePool};
-pub use prefix_tree::{PrefixTree, TreeStats};
+pub use prefix_tree::{PrefixTree, TreeStats, Usage};
 
 use crate::ids::PageId;
 

@@ -28,6 +28,18 @@ impl PlanHints {
     }
 }
 
+impl PlanStats {
+    /// Follows `AttentionPlan::advance` of a plan of `rows` rows: each reads one token more, which is its own.
+    pub fn advance(&mut self, hints: &PlanHints, rows: usize) {
+        let tokens = rows as u64;
+        self.kv_bytes_read += tokens * hints.token_bytes();
+        self.row_tokens += tokens;
+        if hints.window.is_none() {
+            self.flat_kv_bytes += tokens * hints.token_bytes();
+        }
+    }
+}
+
 impl AttentionPlan {
     pub fn stats(&self, hints: &PlanHints) -> PlanStats {
         let mut stats = PlanStats {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::backend::cpu::free_bytes;
 use crate::error::Result;
 use crate::report::{bytes, count};
 use crate::tokenizer::LevelTokens;
@@ -19,7 +20,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let own = prepared.own_tokens().min(config.context - longest);
     let at_once = prepared.distinct_tokens() + in_flight * samples * own;
     let useful = useful_bytes(prepared, options.budget.max_branches);
-    let pool = options.budget.engine_config(options.plan.unwrap_or_default(), useful).pool_bytes;
+    let pool = options.budget.engine_config(options.plan.unwrap_or_default(), useful).pool.bytes(free_bytes())?;
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::backend::cpu::{Cpu, free_bytes};
 use crate::backend::{Backend, Dtype};
-use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolSize};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, fresh_folder};
 use crate::model::check::facts;
@@ -153,8 +153,9 @@ impl Budget {
 
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
     pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
-        let pool_bytes = self.kv_bytes.unwrap_or_else(|| free_bytes() / 2).min(useful);
-        EngineConfig { max_branches: self.max_branches, planner, pool_bytes, ..EngineConfig::default() }
+        let share = PoolSize::Share { of_free: 0.5, at_most: useful };
+        let pool = self.kv_bytes.map_or(share, |bytes| PoolSize::Bytes(bytes.min(useful)));
+        EngineConfig { max_branches: self.max_branches, planner, pool, ..EngineConfig::default() }
     }
 }
 

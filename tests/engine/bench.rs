@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, SamplingParams, Stop,
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
+    SamplingParams, Stop,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -76,9 +77,11 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
     engine_of(Shape::Full, config)
 }
 
+/// Plans are proved, and steps run ahead where the suite says so.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, ..config }).unwrap()
+    let run_ahead = config.run_ahead || crate::RUN_AHEAD;
+    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 /// Room for everything.
@@ -90,7 +93,7 @@ pub fn roomy() -> EngineConfig {
 pub fn pages(pages: usize) -> EngineConfig {
     static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
     let page_bytes = PAGE_BYTES.get_or_init(|| Cpu::page_bytes(&decoder(Shape::Full).1.kv_shape(1)));
-    EngineConfig { pool_bytes: pages * page_bytes, ..EngineConfig::default() }
+    EngineConfig { pool: PoolSize::Bytes(pages * page_bytes), ..EngineConfig::default() }
 }
 
 /// `len` letters that differ with `salt`.

@@ -2,10 +2,16 @@
 
 use offshoot::check::dice;
 
+mod ahead;
 mod bench;
 mod pages;
 mod plain;
 mod requests;
 mod samples;
 mod scripts;
+mod steps;
 mod stops;
+mod swap;
+
+/// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
+const RUN_AHEAD: bool = false;

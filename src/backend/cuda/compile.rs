@@ -57,7 +57,10 @@ impl Compiler {
 }
 
 fn options(unit: &Unit, arch: &str) -> Vec<String> {
-    let fixed = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into()];
+    // Lambdas and constexpr functions are the device's: NVRTC before 13.5 takes them for the host's unless told.
+    let default_device = "--device-as-default-execution-space".into();
+    let fixed =
+        [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into(), default_device];
     let defines = unit.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
     fixed.into_iter().chain(defines).collect()
 }

@@ -59,6 +59,23 @@ impl Api {
     }
 }
 
+/// Loads the library of built-ins that lies beside NVRTC, as it does in pip's folders: some versions open it by name alone,
+/// which finds it only when it is loaded already or on the loader's path.
+fn load_builtins(nvrtc: &Path) {
+    let Some(folder) = nvrtc.parent().filter(|folder| folder.is_absolute()) else { return };
+    let is_builtins = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc-builtins.so"))
+    };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in files.filter(is_builtins) {
+        match libraries::open(&path) {
+            // It stays open as long as NVRTC does.
+            Ok(library) => std::mem::forget(library),
+            Err(why) => log::debug!("{}: {why}", path.display()),
+        }
+    }
+}
+
 /// The compiler, ready. Any thread may compile.
 pub struct Nvrtc {
     api: Api,
@@ -71,6 +88,7 @@ pub struct Nvrtc {
 impl Nvrtc {
     /// Opens the library at `path`, or of that name on the loader's path. The error says what is wrong with it.
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
+        load_builtins(path);
         let library = libraries::open(path)?;
         let api = Api::of(&library).map_err(libraries::loaders_text)?;
         let (mut major, mut minor, mut count) = (0, 0, 0);

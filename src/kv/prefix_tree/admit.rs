@@ -7,13 +7,13 @@ use crate::kv::page_pool::OutOfPages;
 
 /// The longest registered beginning of a prompt.
 #[derive(Clone, Copy, Default)]
-struct Match {
+pub(super) struct Match {
     /// The segment in which it ends; `None` when not even the first token is known.
-    segment: Option<SegmentId>,
+    pub segment: Option<SegmentId>,
     /// Tokens of that segment that belong to it.
     within: usize,
     /// Tokens of the prompt that belong to it.
-    tokens: usize,
+    pub tokens: usize,
 }
 
 impl PrefixTree {
@@ -43,11 +43,11 @@ impl PrefixTree {
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
-    fn find(&self, tokens: &[TokenId]) -> Match {
+    pub(super) fn find(&self, tokens: &[TokenId]) -> Match {
         let mut found = Match::default();
         while let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..]) {
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
-            if common < self.at(child).tokens.len() {
+            if common < self.at(child).len() as usize {
                 break;
             }
         }
@@ -71,7 +71,7 @@ impl PrefixTree {
     /// A sealed segment that ends after `within` tokens of `id`.
     fn end_at(&mut self, pool: &mut PagePool, id: SegmentId, within: usize) -> SegmentId {
         let segment = self.at(id);
-        if within == segment.tokens.len() && segment.state != State::Open {
+        if within == segment.len() as usize && segment.state != State::Open {
             return id;
         }
         let position = segment.first_position + count(within);
@@ -89,7 +89,7 @@ impl PrefixTree {
         let keep = position - lower.first_position;
         let tokens = lower.tokens.split_off(keep as usize);
         let tokens = std::mem::replace(&mut lower.tokens, tokens);
-        let both = (in_mid_page && !lower.tokens.is_empty()).then(|| lower.pages[last_page - 1]);
+        let both = (in_mid_page && lower.len() > 0).then(|| lower.pages[last_page - 1]);
         let pages = lower.pages.split_off(last_page);
         let pages = std::mem::replace(&mut lower.pages, pages);
         if let Some(page) = both {
@@ -104,6 +104,7 @@ impl PrefixTree {
             children: vec![id],
             first_position: lower.first_position,
             tokens,
+            drawing: false,
             pages,
             computed,
             state: if lower.state == State::Prompt { State::Prompt } else { State::Sealed },

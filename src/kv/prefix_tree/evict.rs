@@ -48,9 +48,9 @@ impl PrefixTree {
             above.last_used = above.last_used.max(gone.last_used);
             self.review(parent);
         }
+        self.held.tokens -= gone.len() as usize;
         let freed = gone.pages.into_iter().filter(|&page| pool.give_back(page)).count();
         self.held.segments -= 1;
-        self.held.tokens -= gone.tokens.len();
         self.held.pages -= freed;
         freed
     }

@@ -73,6 +73,10 @@ impl PrefixTree {
         ensure!(segment.children.is_empty() || segment.state != State::Open, "segment {id} is open, but has children");
         ensure!(segment.children.is_empty() || segment.len() > 0, "segment {id} has children, but no tokens");
         ensure!(segment.leases > 0 || segment.state != State::Open, "segment {id} is open, but has no lease");
+        ensure!(
+            !segment.drawing || segment.state == State::Open,
+            "segment {id} is sealed, but its last token is unknown"
+        );
         let is_idle = segment.leases == 0 && segment.children.is_empty();
         let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
         ensure!(segment.idle == key, "segment {id} should be idle as {key:?}, is {:?}", segment.idle);
@@ -119,7 +123,7 @@ impl PrefixTree {
         );
         let held = TreeStats {
             segments: ids.len(),
-            tokens: ids.iter().map(|&id| self.at(id).tokens.len()).sum(),
+            tokens: ids.iter().map(|&id| self.at(id).len() as usize).sum(),
             pages,
             leases: ids.iter().map(|&id| self.at(id).leases as usize).sum(),
         };

@@ -15,19 +15,28 @@
 //! first part never grows. A new segment never writes into a page of another: its first page is its own, from slot
 //! `first_position % page_tokens` on.
 //!
+//! # Slots ahead of their tokens
+//! The last slot of an open segment may be there before its token is known (`drawing`): keys and values are computed from
+//! what the device drew, while nobody has read it yet. Such a slot counts as a token of the segment in every way but two: it
+//! has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its last lease until the
+//! token is told or the slot taken back.
+//!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays as a cache that later prompts match, until it is
 //! evicted; an id without a lease may be gone, or be reused, after `evict` or `drop_unused`.
 
 mod admit;
+mod drawing;
 mod evict;
 mod integrity;
 mod live;
+mod usage;
 
 use std::collections::BTreeSet;
 
 use evict::IdleKey;
 use live::Visits;
+pub use usage::Usage;
 
 use super::page_pool::OutOfPages;
 use super::{KvSlot, PagePool};
@@ -51,6 +60,8 @@ struct Segment {
     children: Vec<SegmentId>,
     first_position: u32,
     tokens: Vec<TokenId>,
+    /// Whether one more slot follows `tokens`, whose token is still being drawn.
+    drawing: bool,
     pages: Vec<PageId>,
     /// Leading tokens whose keys and values exist. More than 0 only where the whole path above is computed.
     computed: u32,
@@ -65,7 +76,7 @@ struct Segment {
 
 impl Segment {
     fn len(&self) -> u32 {
-        count(self.tokens.len())
+        count(self.tokens.len()) + u32::from(self.drawing)
     }
 
     fn end(&self) -> u32 {
@@ -128,24 +139,6 @@ impl PrefixTree {
         self.held
     }
 
-    /// Pages that leases keep, each counted once: all but what is only cached.
-    pub fn leased_pages(&self) -> usize {
-        let mut met = vec![false; self.arena.len()];
-        let leased = |(ix, segment): (usize, &Option<Segment>)| {
-            segment.as_ref().is_some_and(|s| s.leases > 0).then(|| SegmentId::new(ix))
-        };
-        let mut pages = 0;
-        for end in self.arena.iter().enumerate().filter_map(leased) {
-            for id in self.ancestry(end).take_while(|id| !std::mem::replace(&mut met[id.ix()], true)) {
-                let segment = self.at(id);
-                let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
-                let shared = above.is_some() && above == segment.pages.first();
-                pages += segment.pages.len() - usize::from(shared);
-            }
-        }
-        pages
-    }
-
     /// A new open, empty child at the end of `segment`, which is sealed by that. Retained for the caller.
     pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
         let at = self.holder(segment, self.end(segment));
@@ -177,16 +170,22 @@ impl PrefixTree {
     /// Reserves slots for `tokens` at the end of an open segment: registered, not yet computed. All or nothing. Panics when
     /// the segment is sealed.
     pub fn append(&mut self, pool: &mut PagePool, segment: SegmentId, tokens: &[TokenId]) -> Result<(), OutOfPages> {
-        let Segment { state, first_position, .. } = *self.at(segment);
+        self.grow(pool, segment, tokens.len())?;
+        self.at_mut(segment).tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Pages for `slots` more at the end of an open segment whose tokens are all known.
+    fn grow(&mut self, pool: &mut PagePool, segment: SegmentId, slots: usize) -> Result<(), OutOfPages> {
+        let Segment { state, first_position, drawing, .. } = *self.at(segment);
         assert!(state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
-        let end = self.end(segment) + count(tokens.len());
+        assert!(!drawing, "segment {segment} ends in a token that is not known, so nothing can be appended to it");
+        let end = self.end(segment) + count(slots);
         let missing = self.pages_between(first_position, end) - self.at(segment).pages.len();
         let pages = pool.take_exactly(missing)?;
         self.held.pages += pages.len();
-        self.held.tokens += tokens.len();
-        let grown = self.at_mut(segment);
-        grown.pages.extend(pages);
-        grown.tokens.extend_from_slice(tokens);
+        self.held.tokens += slots;
+        self.at_mut(segment).pages.extend(pages);
         Ok(())
     }
 
@@ -245,18 +244,34 @@ impl PrefixTree {
         self.at(segment).first_position
     }
 
-    /// The segment's own tokens.
+    /// The segment above, which ends where this one begins.
+    pub fn parent(&self, segment: SegmentId) -> Option<SegmentId> {
+        self.at(segment).parent
+    }
+
+    /// The pages of the segment itself that hold its positions below `upto`.
+    pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> &[PageId] {
+        let segment = self.at(segment);
+        &segment.pages[..self.pages_between(segment.first_position, upto.clamp(segment.first_position, segment.end()))]
+    }
+
+    /// Whether anything goes on from `segment`.
+    pub fn has_children(&self, segment: SegmentId) -> bool {
+        !self.at(segment).children.is_empty()
+    }
+
+    /// The segment's own tokens, as far as they are known.
     pub fn tokens_of(&self, segment: SegmentId) -> &[TokenId] {
         &self.at(segment).tokens
     }
 
-    /// The token at absolute position `position` of the path of `segment`. Panics past its end.
+    /// The token at absolute position `position` of the path of `segment`. Panics where none is known.
     pub fn token_at(&self, segment: SegmentId, position: u32) -> TokenId {
         let owner = self.at(self.owner(segment, position));
         owner.tokens[(position - owner.first_position) as usize]
     }
 
-    /// All tokens of the path of `segment`.
+    /// All tokens of the path of `segment` that are known.
     pub fn context(&self, segment: SegmentId) -> Vec<TokenId> {
         self.path(segment).into_iter().flat_map(|id| self.tokens_of(id)).copied().collect()
     }
@@ -298,9 +313,10 @@ impl PrefixTree {
     }
 
     fn seal(&mut self, segment: SegmentId) {
-        let segment = self.at_mut(segment);
-        if segment.state == State::Open {
-            segment.state = State::Sealed;
+        let sealed = self.at_mut(segment);
+        assert!(!sealed.drawing, "segment {segment} ends in a token that is not known, so it cannot be sealed");
+        if sealed.state == State::Open {
+            sealed.state = State::Sealed;
         }
     }
 
@@ -326,6 +342,7 @@ impl PrefixTree {
             children: Vec::new(),
             first_position: parent.map_or(0, |p| self.end(p)),
             tokens,
+            drawing: false,
             pages,
             computed: 0,
             state,

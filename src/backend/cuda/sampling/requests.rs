@@ -105,17 +105,6 @@ pub fn pack(requests: &[SampleRequest], asks: usize, block: &mut Vec<u8>) {
     }
 }
 
-/// The coins of `requests`, padded to `asks`.
-pub fn coins(requests: &[SampleRequest], asks: usize) -> Vec<f64> {
-    let coin = |request: &SampleRequest| match request.pick {
-        Pick::Random { coin, .. } => coin,
-        Pick::Greedy | Pick::Given(_) => 0.0,
-    };
-    let mut coins: Vec<f64> = requests.iter().map(coin).collect();
-    coins.resize(asks, 0.0);
-    coins
-}
-
 /// The record of one request, whose lists are appended to `block`.
 fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
     let mut record = Record { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
@@ -221,10 +210,9 @@ mod tests {
         let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, coin: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
-        pack(std::slice::from_ref(&neutral), 1, &mut block);
+        pack(&[neutral], 1, &mut block);
         let random = record(&block, 0);
         assert_eq!((random.pick, random.seens, random.unseen, random.bans), (RANDOM, 0, NONE, 2));
         assert_eq!((random.temperature, random.top_k, random.top_p, random.min_p), (0.5, 1, 0.9, 0.1));
-        assert_eq!(coins(&[neutral], 3), [0.25, 0.0, 0.0]);
     }
 }

@@ -1,0 +1,85 @@
+//! `cargo bench --bench engine`: what a decode step costs the host, with a model so small that its work counts for little: 256
+//! and 2,560 branches under a header and 32 prompts, of equal lengths (whole pages: steps are mostly advanced) and of ragged
+//! ones (mostly planned anew). Milliseconds a step.
+
+use std::time::Instant;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Cpu;
+use offshoot::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+};
+use offshoot::ids::TokenId;
+use offshoot::model::{Decoder, ModelConfig};
+
+const TOKENS: usize = 64;
+
+fn main() {
+    println!(
+        "{:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "branches", "prompts", "ahead", "replanned", "schedule", "plan", "forward", "commit", "all"
+    );
+    for branches in [256, 2560] {
+        for ragged in [false, true] {
+            for run_ahead in [false, true] {
+                measure(branches, ragged, run_ahead);
+            }
+        }
+    }
+}
+
+fn measure(branches: usize, ragged: bool, run_ahead: bool) {
+    let engine = engine(branches, run_ahead);
+    let header: Vec<TokenId> = (0..256).map(|i| TokenId(i % 251)).collect();
+    let prompts = (0..32).map(|item| {
+        let tail = if ragged { 16 + item as u32 } else { 32 };
+        [header.clone(), vec![TokenId(item as u32)], (1..tail).map(TokenId).collect()].concat()
+    });
+    let mut extends = Vec::new();
+    for (item, prompt) in (0u64..).zip(prompts) {
+        let root = engine.root(prompt).expect("it fits");
+        for (ordinal, branch) in (0u64..).zip(engine.fork(root, branches / 32).expect("the root rests")) {
+            let coins = CoinKey::root(item, "bench").child(ForkKind::Sample, ordinal);
+            let stop = Stop { ignore_eos: true, ..Stop::max_tokens(TOKENS) };
+            let continuation = Continuation::Sampled { params: SamplingParams::default(), stop, coins };
+            extends.push(Extend { branch, continuation });
+        }
+    }
+    let mut extension = engine.start(extends).expect("the parameters are in range");
+    let mut first = None;
+    while let Some(event) = extension.next() {
+        if first.is_none() && matches!(event, Event::Token { .. }) {
+            first = Some((Instant::now(), engine.metrics().expect("it lives")));
+        }
+    }
+    let (began, before) = first.expect("tokens came");
+    let (wall, after) = (began.elapsed(), engine.metrics().expect("it lives"));
+    let steps = (after.steps - before.steps) as f64;
+    let ms = |after: f64, before: f64| 1e3 * (after - before) / steps;
+    println!(
+        "{branches:>8} {:>7} {run_ahead:>6} {:>9} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+        if ragged { "ragged" } else { "equal" },
+        format!("{}/{steps}", after.steps_replanned - before.steps_replanned),
+        ms(after.seconds_scheduling, before.seconds_scheduling),
+        ms(after.seconds_planning, before.seconds_planning),
+        ms(after.seconds_forward, before.seconds_forward),
+        ms(after.seconds_committing, before.seconds_committing),
+        ms(wall.as_secs_f64(), 0.0),
+    );
+}
+
+fn engine(max_branches: usize, run_ahead: bool) -> EngineHandle {
+    let config = r#"{ "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 256, "eos_token_id": 0,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true }"#;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config).expect("it can be written");
+    let config = ModelConfig::from_file(&path).expect("it is a model");
+    let mut backend = Cpu::new();
+    let model = Decoder::random(&mut backend, config, Dtype::F32, 7).expect("it is small");
+    let pool = PoolSize::Share { of_free: 0.5, at_most: 256 << 20 };
+    let config =
+        EngineConfig { max_branches, chunk: 1024, pool, run_ahead, check_plans: false, ..EngineConfig::default() };
+    Engine::start(backend, model, None, config).expect("it fits")
+}

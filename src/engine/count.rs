@@ -1,0 +1,49 @@
+//! The counters of what was submitted: rows, reads, memory.
+
+use crate::backend::Backend;
+use crate::engine::Engine;
+use crate::engine::schedule::Row;
+use crate::plan::PlanStats;
+
+impl<B: Backend> Engine<B> {
+    /// Asked for before the rows are marked as computed.
+    pub(super) fn count_rows(&mut self, rows: &[Row]) {
+        self.metrics.steps += 1;
+        self.metrics.rows += rows.len() as u64;
+        for row in rows {
+            let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");
+            let position = row.at.position as usize;
+            let again = self.cache.prefix.computed(row.at.segment) > row.at.position;
+            if again {
+                continue; // A last row asked for once more.
+            }
+            self.metrics.tokens_recomputed += u64::from(position < branch.computed_once);
+            self.metrics.prompt_tokens_computed += u64::from(branch.is_given(position));
+            branch.computed_once = branch.computed_once.max(position + 1);
+        }
+    }
+
+    /// `stats`: of the step's plans, one for each window kind.
+    pub(super) fn count_reads(&mut self, stats: &[PlanStats]) {
+        let windows = &self.model.config().windows;
+        for (hints, stats) in self.model.plan_hints().iter().zip(stats) {
+            let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
+            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
+            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
+        }
+    }
+
+    /// Memory as it is now.
+    pub(super) fn count_memory(&mut self) {
+        let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
+        let held = prefix.leased_pages();
+        self.metrics.kv_bytes_held = held as u64 * page_bytes;
+        self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
+        if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
+            let used = self.branches.values().filter_map(|branch| branch.lease().filter(|lease| lease.used));
+            let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
+            self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
+            self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
+        }
+    }
+}

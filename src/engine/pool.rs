@@ -1,0 +1,29 @@
+//! How much memory the engine takes for keys and values.
+
+use crate::error::{Error, Result};
+
+/// Taken once weights and activations are in place; whole pages of it are used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PoolSize {
+    /// So many bytes: an error where fewer are free.
+    Bytes(usize),
+    /// This share (from 0 to 1) of what is free, and no more than `at_most` bytes.
+    Share { of_free: f64, at_most: usize },
+}
+
+impl PoolSize {
+    /// The bytes, where `free` bytes are free.
+    pub fn bytes(self, free: usize) -> Result<usize> {
+        match self {
+            PoolSize::Bytes(bytes) if bytes > free => {
+                let found = format!("{free} bytes");
+                Err(Error::value("free memory for keys and values", format!("at least {bytes} bytes"), found))
+            }
+            PoolSize::Bytes(bytes) => Ok(bytes),
+            PoolSize::Share { of_free, at_most } => match (0.0..=1.0).contains(&of_free) {
+                true => Ok(((free as f64 * of_free) as usize).min(at_most)),
+                false => Err(Error::value("share of the free memory", "a number from 0 to 1", of_free.to_string())),
+            },
+        }
+    }
+}

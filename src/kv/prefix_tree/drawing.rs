@@ -1,0 +1,45 @@
+//! Slots ahead of their tokens: see the module's head. One slot at most, at the end of an open segment.
+
+use super::PrefixTree;
+use crate::ids::{SegmentId, TokenId};
+use crate::kv::PagePool;
+use crate::kv::page_pool::OutOfPages;
+
+impl PrefixTree {
+    /// Reserves a slot at the end of an open segment for a token that is still being drawn. Panics when the segment is sealed
+    /// or has such a slot already.
+    pub fn append_drawing(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
+        self.grow(pool, segment, 1)?;
+        self.at_mut(segment).drawing = true;
+        Ok(())
+    }
+
+    /// Whether the last slot of `segment` waits for its token.
+    pub fn is_drawing(&self, segment: SegmentId) -> bool {
+        self.at(segment).drawing
+    }
+
+    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when it
+    /// waits for none.
+    pub fn settle(&mut self, segment: SegmentId, token: TokenId) {
+        let settled = self.at_mut(segment);
+        assert!(settled.drawing, "segment {segment} waits for no token");
+        settled.drawing = false;
+        settled.tokens.push(token);
+    }
+
+    /// Gives back the last slot of `segment`, if it waits for its token: what was drawn is no part of the branch.
+    pub fn take_back(&mut self, pool: &mut PagePool, segment: SegmentId) {
+        let shortened = self.at_mut(segment);
+        if !std::mem::take(&mut shortened.drawing) {
+            return;
+        }
+        shortened.computed = shortened.computed.min(shortened.len());
+        let (first, end) = (shortened.first_position, shortened.end());
+        let keep = self.pages_between(first, end);
+        let gone = self.at_mut(segment).pages.split_off(keep);
+        self.held.tokens -= 1;
+        self.held.pages -= gone.into_iter().filter(|&page| pool.give_back(page)).count();
+        self.review(segment);
+    }
+}

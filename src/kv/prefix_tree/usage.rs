@@ -1,0 +1,72 @@
+//! How many pages a set of paths holds, each counted once however many of them share it.
+
+use super::{PrefixTree, count};
+use crate::ids::{SegmentId, TokenId};
+
+/// A set of paths that only grows, and how many pages they hold.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    met: Vec<bool>,
+    pages: usize,
+}
+
+impl Usage {
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+}
+
+impl PrefixTree {
+    /// Pages that leases keep, each counted once: all but what is only cached.
+    pub fn leased_pages(&self) -> usize {
+        let mut usage = Usage::default();
+        for (ix, segment) in self.arena.iter().enumerate() {
+            if segment.as_ref().is_some_and(|segment| segment.leases > 0) {
+                self.add_path(&mut usage, SegmentId::new(ix));
+            }
+        }
+        usage.pages
+    }
+
+    /// Adds the path of `segment`, and the pages that nothing in use holds yet.
+    pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
+        let Usage { met, pages } = usage;
+        for id in self.new_to(met, segment) {
+            let segment = self.at(id);
+            let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
+            let shared = above.is_some() && above == segment.pages.first();
+            *pages += segment.pages.len() - usize::from(shared);
+        }
+    }
+
+    /// Adds a path that was made just now and is known to gain so many pages: for that, segments in use may have been split.
+    pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, gain: usize) {
+        self.new_to(&mut usage.met, segment).for_each(drop);
+        usage.pages += gain;
+    }
+
+    /// The segments of a path that were not met yet, and are with this.
+    fn new_to(&self, met: &mut Vec<bool>, segment: SegmentId) -> impl Iterator<Item = SegmentId> {
+        met.resize(self.arena.len(), false);
+        self.ancestry(segment).take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
+    }
+
+    /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
+    /// position `end`.
+    pub fn gain(&self, usage: &Usage, tokens: &[TokenId], end: u32) -> usize {
+        let known = self.find(tokens);
+        let used = known.segment.map_or(0, |segment| self.used_upto(usage, segment));
+        self.pages_between(used.min(count(known.tokens)), end)
+    }
+
+    /// The same for a branch that continues the path of `segment`.
+    pub fn gain_after(&self, usage: &Usage, segment: SegmentId, end: u32) -> usize {
+        self.pages_between(self.used_upto(usage, segment), end)
+    }
+
+    /// Where the part of the path of `segment` ends that is in use.
+    fn used_upto(&self, usage: &Usage, segment: SegmentId) -> u32 {
+        let is_used = |id: &SegmentId| usage.met.get(id.ix()).is_some_and(|&met| met);
+        self.ancestry(segment).find(is_used).map_or(0, |id| self.end(id))
+    }
+}

@@ -1,0 +1,276 @@
+//! The words of a device plan, read here as the kernels read them: for every forest, planner and tiling each row meets each
+//! position that it sees exactly once, in the right page and slot, and still does when its position has moved on within its
+//! page. No GPU is needed.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::dice::Dice;
+use common::forests::{Shape, grow};
+use offshoot::backend::HeadLayout;
+use offshoot::backend::cuda::device_plan::{DevicePlan, HEADER_WORDS, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling};
+use offshoot::ids::{SegmentId, TokenId};
+use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::plan::{AttentionPlan, PlanHints, Planner};
+
+/// Where the keys and values of positions lie: position -> (page, slot).
+type Context = BTreeMap<u32, (u32, u32)>;
+
+struct Words<'a> {
+    words: &'a [u32],
+    heads: HeadLayout,
+}
+
+struct Tile {
+    rows: std::ops::Range<usize>,
+    pieces: std::ops::Range<usize>,
+    slot: usize,
+}
+
+impl Words<'_> {
+    fn header(&self, word: PlanWord) -> usize {
+        self.words[word as usize] as usize
+    }
+
+    fn tiles(&self, count: PlanWord, at: PlanWord) -> Vec<Tile> {
+        let (count, at) = (self.header(count), self.header(at));
+        assert!(at.is_multiple_of(4), "tiles are read 16 bytes at a time");
+        let words = self.words[at..at + count * TILE_WORDS].chunks_exact(TILE_WORDS);
+        let number = |word: &u32| *word as usize;
+        words
+            .map(|tile| Tile {
+                rows: number(&tile[0])..number(&tile[0]) + number(&tile[1]),
+                pieces: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
+                slot: number(&tile[4]),
+            })
+            .collect()
+    }
+
+    /// The slots named for a row.
+    fn states(&self, row: usize) -> &[u32] {
+        let merge = &self.words[self.header(PlanWord::MergeAt) + row..];
+        let states = self.header(PlanWord::StatesAt);
+        &self.words[states + merge[0] as usize..states + merge[1] as usize]
+    }
+
+    /// What the piece holds for `at`, a row of a tile whose largest position is `last`.
+    fn piece(&self, piece: usize, at: u32, last: u32) -> Context {
+        let words = &self.words[self.header(PlanWord::PiecesAt) + 2 * piece..][..2];
+        let (page, base, from, to) = (words[0], (words[1] >> 12) * PIECE_TOKENS, words[1] >> 6 & 63, words[1] & 63);
+        let to = to.min((last + 1).saturating_sub(base));
+        let window = self.words[PlanWord::Window as usize];
+        let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
+        (from..to).filter(seen).map(|slot| (base + slot, (page, slot))).collect()
+    }
+
+    /// What each row of a whole step gathers for each query head, by tiles and merge lists.
+    fn gather(&self, positions: &[u32], partial_slots: usize, tiling: &Tiling) -> Vec<Vec<Context>> {
+        let (group, q_heads) = (self.heads.group(), self.heads.q_heads);
+        let mut rows = vec![vec![None; q_heads]; positions.len()];
+        let mut partials = vec![vec![None; q_heads]; partial_slots];
+        let wide = self.tiles(PlanWord::WideTiles, PlanWord::WideAt);
+        let narrow = self.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt);
+        assert!(wide.iter().all(|tile| tile.rows.len() <= tiling.wide_rows.unwrap_or(0)));
+        assert!(narrow.iter().all(|tile| tile.rows.len() <= tiling.narrow_rows));
+        for tiles in [&wide, &narrow] {
+            assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
+            assert!(tiles.is_sorted_by(|a, b| a.pieces.len() >= b.pieces.len()), "longest first");
+        }
+        for tile in wide.iter().chain(&narrow) {
+            let last = tile.rows.clone().map(|packed| positions[packed / group]).max().expect("a row");
+            for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
+                let (row, head) = (packed / group, kv_head * group + packed % group);
+                let state = match self.states(row).len() {
+                    1 => &mut rows[row][head],
+                    _ => &mut partials[tile.slot + row - tile.rows.start / group][head],
+                };
+                let mut context = Context::new();
+                for (position, place) in tile.pieces.clone().flat_map(|p| self.piece(p, positions[row], last)) {
+                    assert_eq!(context.insert(position, place), None, "row {row} meets position {position} again");
+                }
+                assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
+            }
+        }
+        for (row, heads) in rows.iter_mut().enumerate() {
+            for (head, context) in heads.iter_mut().enumerate().filter(|(_, context)| context.is_none()) {
+                let mut whole = Context::new();
+                for &slot in self.states(row) {
+                    let state = partials[slot as usize][head].take().expect("a state is written and merged once");
+                    assert!(
+                        whole.keys().next_back().is_none_or(|end| state.keys().next().is_none_or(|next| end < next)),
+                        "row {row} merges in the order of positions"
+                    );
+                    whole.extend(state);
+                }
+                *context = Some(whole);
+            }
+        }
+        assert!(partials.iter().flatten().all(Option::is_none), "every state is merged");
+        rows.into_iter().map(|heads| heads.into_iter().flatten().collect()).collect()
+    }
+}
+
+/// What each row sees, by the plan itself.
+fn contexts(plan: &AttentionPlan) -> Vec<Context> {
+    let mut contexts = vec![Context::new(); plan.row_positions.len()];
+    for item in &plan.items {
+        for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
+            for position in span.first_position..span.first_position + span.tokens {
+                let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
+                let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
+                for row in item.rows.start as usize..item.rows.end as usize {
+                    let at = plan.row_positions[row];
+                    if position <= at && plan.window.is_none_or(|window| at - position < window) {
+                        contexts[row].insert(position, place);
+                    }
+                }
+            }
+        }
+    }
+    contexts
+}
+
+fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: HeadLayout, tiling: &Tiling, case: &str) {
+    let words_read = Words { words: words.words(), heads };
+    let found = words_read.gather(positions, words.partial_slots(), tiling);
+    for (row, (expected, found)) in contexts(plan).iter().zip(&found).enumerate() {
+        assert!(found.len() == heads.q_heads && found.iter().all(|f| f == expected), "{case}: row {row}");
+    }
+}
+
+const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
+
+fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>) {
+    let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
+    let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
+    let tiling = Tiling { narrow_rows: 16, wide_rows, blocks: dice.pick(&[2, 16, 264]) };
+    let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
+    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window)
+}
+
+fn plan_hints(heads: HeadLayout, window: Option<u32>) -> PlanHints {
+    let number = |n: usize| u32::try_from(n).expect("few heads");
+    PlanHints {
+        tile: 1,
+        window,
+        q_heads: number(heads.q_heads),
+        kv_heads: number(heads.kv_heads),
+        head_dim: number(heads.head_dim),
+        kv_element_bytes: 2,
+    }
+}
+
+#[test]
+fn every_row_meets_each_position_that_it_sees_once() {
+    for shape in Shape::ALL {
+        let (shape, seeds) = if matches!(shape, Shape::Many(_)) { (Shape::Many(60), 1) } else { (shape, 3) };
+        for seed in 0..seeds {
+            let grown = grow(shape, PIECE_TOKENS, seed);
+            let mut dice = Dice::new(seed);
+            for planner in Planner::ALL {
+                let (heads, tiling, window) = any_case(&mut dice);
+                let plan = planner.plan(&grown.forest, &plan_hints(heads, window));
+                let case = format!("{shape:?}, seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+                let rows = plan.row_positions.len();
+                let words = DevicePlan::build(&plan, heads, rows + 3, &tiling);
+                let read = Words { words: words.words(), heads };
+                assert!((rows..rows + 3).all(|row| read.states(row).is_empty()), "{case}: padded rows merge nothing");
+                assert!(words.words()[PlanWord::WideTicket as usize..HEADER_WORDS].iter().all(|&w| w == 0), "{case}");
+                check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+            }
+        }
+    }
+}
+
+/// A tree that is decoded: every leaf has one row, its newest token. `plant` makes the leaves' paths.
+fn decode_step(
+    plant: impl FnOnce(&mut PrefixTree, &mut PagePool) -> Vec<SegmentId>,
+    hints: &PlanHints,
+    planner: Planner,
+) -> AttentionPlan {
+    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(4000));
+    let leaves = plant(&mut tree, &mut pool);
+    let mut rows = Vec::new();
+    for segment in leaves {
+        let position = tree.end(segment) - 1;
+        tree.mark_computed(segment, position);
+        rows.push(StepRow { segment, position });
+    }
+    tree.depth_first(&mut rows);
+    planner.plan(&tree.forest(&rows), hints)
+}
+
+fn text(tokens: u32) -> Vec<TokenId> {
+    (0..tokens).map(TokenId).collect()
+}
+
+/// A trunk and as many leaves of twenty tokens.
+fn star(tree: &mut PrefixTree, pool: &mut PagePool, trunk: u32, leaves: usize) -> Vec<SegmentId> {
+    let trunk_end = tree.admit(pool, &text(trunk)).expect("pages");
+    tree.mark_computed(trunk_end, trunk);
+    let leaves: Vec<_> = (0..leaves).map(|_| tree.fork(trunk_end)).collect();
+    leaves.iter().for_each(|&leaf| tree.append(pool, leaf, &text(20)).expect("pages"));
+    leaves
+}
+
+/// Leaves at any depth.
+fn bush(tree: &mut PrefixTree, pool: &mut PagePool, dice: &mut Dice) -> Vec<SegmentId> {
+    let tokens = dice.within(1, 200);
+    let mut ends = vec![tree.admit(pool, &text(tokens)).expect("pages")];
+    tree.mark_computed(ends[0], tokens);
+    for _ in 0..dice.within(1, 12) {
+        let at = dice.within(1, u32::try_from(ends.len()).expect("a bush")) as usize - 1;
+        let at = ends.swap_remove(at);
+        tree.mark_computed(at, tree.end(at));
+        for _ in 0..dice.within(1, 5) {
+            let branch = tree.fork(at);
+            tree.append(pool, branch, &text(dice.within(1, 70))).expect("pages");
+            ends.push(branch);
+        }
+    }
+    ends
+}
+
+#[test]
+fn the_words_of_a_decode_step_hold_until_a_page_is_full() {
+    let mut steps = 0;
+    for seed in 0..30 {
+        for planner in Planner::ALL {
+            let mut dice = Dice::new(seed);
+            let (heads, tiling, window) = any_case(&mut dice);
+            let hints = plan_hints(heads, window);
+            let mut plan = decode_step(|tree, pool| bush(tree, pool, &mut dice), &hints, planner);
+            let words = DevicePlan::build(&plan, heads, plan.row_positions.len(), &tiling);
+            let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+            check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+            while plan.can_advance() {
+                plan.advance();
+                steps += 1;
+                check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
+            }
+        }
+    }
+    assert!(steps > 100, "{steps} steps were advanced");
+}
+
+#[test]
+fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
+    let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), blocks: 264 };
+    let few = Tiling { blocks: 16, ..many };
+    let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None), planner);
+    let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
+
+    let words = DevicePlan::build(&tree, heads, 200, &many);
+    let read = Words { words: words.words(), heads };
+    let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
+    // 800 packed rows are 7 tiles, 75 pieces 10 parts of at most 8.
+    assert_eq!(wide.len(), 7 * 10);
+    assert!(wide.iter().all(|tile| tile.pieces.len() <= 8));
+    assert_eq!(read.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt).len(), 200);
+    assert_eq!(words.partial_slots(), 200 * (10 + 1));
+
+    assert!(DevicePlan::build(&flat, heads, 200, &many).partial_slots().is_multiple_of(200));
+    assert_eq!(DevicePlan::build(&flat, heads, 200, &few).partial_slots(), 0, "a row of one state needs no slot");
+}

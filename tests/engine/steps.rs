@@ -1,0 +1,81 @@
+//! Which steps are planned anew, how many rows want logits, and what memory an engine takes.
+
+use offshoot::Error;
+use offshoot::engine::{EngineConfig, PoolSize, SamplingParams, Stop};
+
+use crate::bench::{
+    Shape, draw, engine, engine_of, finish, finishes, key, length, pages, params, prompt, roomy, sample, score,
+};
+
+#[test]
+fn a_step_that_only_goes_on_is_not_planned_anew() {
+    for shape in [Shape::Full, Shape::Windowed] {
+        let engine = engine_of(shape, roomy());
+        sample(&engine, "item", prompt(1, 48), 8, length(49));
+        let metrics = engine.metrics().unwrap();
+        // The prompt, and the first token of each of the three pages that follow it.
+        assert_eq!((metrics.steps, metrics.steps_replanned), (49, 4), "{shape:?}");
+    }
+}
+
+#[test]
+fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new() {
+    // Penalties that change nothing have every step planned anew.
+    let idle_penalty = SamplingParams { presence_penalty: 1e-30, ..params() };
+    let run = |params: SamplingParams| {
+        let engine = engine(roomy());
+        let root = engine.root(prompt(1, 40)).unwrap();
+        let children = engine.fork(root, 5).unwrap();
+        let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params.clone(), length(50)));
+        (finishes(&engine, extends.collect()), engine.metrics().unwrap())
+    };
+    let ((drawn, advanced), (same, planned)) = (run(params()), run(idle_penalty));
+    assert_eq!(drawn, same);
+    assert!(advanced.steps_replanned < 10 && planned.steps_replanned == planned.steps);
+    assert_eq!((advanced.rows, advanced.steps), (planned.rows, planned.steps));
+    assert_eq!(advanced.kv_bytes_read, planned.kv_bytes_read);
+    assert_eq!(advanced.kv_bytes_read_flat, planned.kv_bytes_read_flat);
+    assert_eq!(advanced.kv_bytes_peak, planned.kv_bytes_peak);
+}
+
+#[test]
+fn a_ban_that_ends_is_planned_anew() {
+    let engine = engine(roomy());
+    let ends = SamplingParams { logit_bias: vec![(crate::bench::EOS, 1e4)], ..params() };
+    let root = engine.root(prompt(1, 16)).unwrap();
+    let stop = Stop { min_tokens: 7, ..Stop::max_tokens(30) };
+    assert_eq!(finish(&engine, draw(root, key("item", 0), ends, stop)).tokens.len(), 7);
+}
+
+#[test]
+fn many_scores_share_out_the_rows_whose_logits_are_wanted() {
+    // 256 rows may want logits: fewer than all these ask for at once.
+    let config = EngineConfig { max_branches: 300, chunk: 4000, ..roomy() };
+    let run = |config: EngineConfig| {
+        let engine = engine(config);
+        let root = engine.root(prompt(1, 20)).unwrap();
+        let children = engine.fork(root, 40).unwrap();
+        let extends = (0..).zip(children).map(|(i, child)| match i % 4 {
+            0 => draw(child, key("item", i), params(), length(20)),
+            _ => score(child, prompt(i, 30)),
+        });
+        (finishes(&engine, extends.collect()), engine.metrics().unwrap().steps)
+    };
+    let ((few, few_steps), (many, many_steps)) = (run(EngineConfig { max_branches: 1, ..config.clone() }), run(config));
+    assert_eq!(few, many);
+    assert!(many_steps < few_steps && many_steps > 30 * 30 / 300);
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused() {
+    let refused = |pool: PoolSize| {
+        let (backend, decoder) = crate::bench::decoder(Shape::Full);
+        let config = EngineConfig { pool, ..pages(1) };
+        offshoot::engine::Engine::start(backend, decoder, None, config).err().expect("it cannot start")
+    };
+    let error = refused(PoolSize::Bytes(usize::MAX));
+    assert!(matches!(error, Error::Value { .. }), "{error}");
+    assert!(error.to_string().starts_with("free memory for keys and values"), "{error}");
+    assert!(refused(PoolSize::Bytes(1)).to_string().contains("at least one page"));
+    assert!(refused(PoolSize::Share { of_free: 1.5, at_most: 1 << 20 }).to_string().contains("from 0 to 1"));
+}

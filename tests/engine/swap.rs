@@ -1,0 +1,98 @@
+//! Branches that yield: dropped and computed again, or swapped to host memory and back. Neither changes a draw.
+
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics, SamplingParams, Stop};
+use offshoot::ids::BranchId;
+
+use crate::bench::{EOS, draw, engine, finishes, key, length, pages, params, prompt, roomy, score};
+
+/// Makes the engine expect that extends end early, so that it lets in more branches than fit.
+fn mislead(engine: &EngineHandle) {
+    let at_once = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
+    let root = engine.root(prompt(9, 5)).unwrap();
+    for round in 0..10 {
+        let children = engine.fork(root, 20).unwrap();
+        let extends =
+            children.iter().map(|&child| draw(child, key("early", round), at_once.clone(), Stop::max_tokens(100)));
+        finishes(engine, extends.collect());
+        engine.discard(&children);
+    }
+    engine.discard(&[root]);
+}
+
+/// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
+fn crowd(engine: &EngineHandle) -> Vec<Finish> {
+    mislead(engine);
+    let mut extends = Vec::new();
+    let mut branches: Vec<BranchId> = Vec::new();
+    for (item, salt) in [("a", 1), ("b", 2)] {
+        let root = engine.root(prompt(salt, 40)).unwrap();
+        let children = engine.fork(root, 8).unwrap();
+        extends.extend((0..).zip(&children[..6]).map(|(i, &child)| draw(child, key(item, i), params(), length(70))));
+        extends.extend((0..).zip(&children[6..]).map(|(i, &child)| score(child, prompt(30 + i, 60))));
+        branches.extend(children);
+        branches.push(root);
+    }
+    let told = finishes(engine, extends);
+    engine.discard(&branches);
+    told
+}
+
+fn run(config: EngineConfig) -> (Vec<Finish>, Metrics) {
+    let engine = engine(config);
+    (crowd(&engine), engine.metrics().unwrap())
+}
+
+#[test]
+fn whoever_yields_draws_the_same() {
+    let page_bytes = engine(pages(1)).facts().page_bytes;
+    let (expected, metrics) = run(roomy());
+    assert_eq!(metrics.preemptions, 0);
+    let (mut swapped, mut recomputed) = (0, 0);
+    for capacity in [9, 12, 16, 23, 40] {
+        for swap_pages in [0, 3, 1000] {
+            let (drawn, metrics) = run(EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(capacity) });
+            assert_eq!(drawn, expected, "{capacity} pages, {swap_pages} in host memory");
+            assert!(metrics.swapped_in <= metrics.swapped_out && metrics.swapped_out <= metrics.preemptions);
+            assert!(metrics.swapped_in_bytes <= metrics.swapped_out_bytes);
+            assert_eq!(metrics.swapped_out_bytes % page_bytes as u64, 0);
+            assert_eq!(metrics.kv_bytes_held, 0);
+            if swap_pages == 0 {
+                assert_eq!(metrics.swapped_out, 0);
+                recomputed += metrics.tokens_recomputed;
+            }
+            swapped += metrics.swapped_in;
+        }
+    }
+    assert!(swapped > 0 && recomputed > 0, "{swapped} came back, {recomputed} tokens were computed again");
+}
+
+#[test]
+fn what_is_swapped_is_not_computed_again() {
+    let page_bytes = engine(pages(1)).facts().page_bytes;
+    let run = |swap_pages: usize| {
+        let engine = engine(EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(20) });
+        mislead(&engine);
+        let root = engine.root(prompt(1, 40)).unwrap();
+        let children = engine.fork(root, 5).unwrap();
+        let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(90)));
+        (finishes(&engine, extends.collect()), engine.metrics().unwrap())
+    };
+    let ((dropped, without), (swapped, with)) = (run(0), run(1000));
+    assert_eq!(dropped, swapped);
+    assert!(without.preemptions > 0 && without.tokens_recomputed > 0, "{without:?}");
+    assert!(with.preemptions > 0 && with.swapped_in == with.preemptions, "{with:?}");
+    assert_eq!(with.tokens_recomputed, 0, "{with:?}");
+}
+
+#[test]
+fn branches_that_take_all_they_may_are_not_let_in_to_be_dropped() {
+    // Each takes 5 pages beside the 3 of its prompt: three fit at once.
+    let engine = engine(pages(18));
+    let root = engine.root(prompt(1, 40)).unwrap();
+    let children = engine.fork(root, 12).unwrap();
+    let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params(), length(70)));
+    finishes(&engine, extends.collect());
+    let metrics = engine.metrics().unwrap();
+    assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0));
+    assert!(metrics.steps < 12 / 2 * 70, "more than two ran at once: {} steps", metrics.steps);
+}
