@@ -2,14 +2,12 @@
 //! position that it sees exactly once, in the right page and slot, and still does when its position has moved on within its
 //! page. No GPU is needed.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::dice::Dice;
-use common::forests::{Shape, grow};
 use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::device_plan::{DevicePlan, HEADER_WORDS, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, PlanHints, Planner};
