@@ -21,4 +21,6 @@ mod stops;
 #[path = "engine/swap.rs"]
 mod swap;
 
+use offshoot::check::dice;
+
 const RUN_AHEAD: bool = true;
