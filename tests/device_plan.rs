@@ -113,12 +113,12 @@ impl Words<'_> {
 fn contexts(plan: &AttentionPlan) -> Vec<Context> {
     let mut contexts = vec![Context::new(); plan.row_positions.len()];
     for item in &plan.items {
+        let rows = item.rows.start as usize..item.rows.end as usize;
         for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
             for position in span.first_position..span.first_position + span.tokens {
                 let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
                 let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
-                let rows = item.rows.start as usize..item.rows.end as usize;
-                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows]) {
+                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
                         context.insert(position, place);
                     }
