@@ -1,5 +1,7 @@
 //! The suite of tests/engine once more, on engines that submit each step before the one before is collected.
 
+use offshoot::check::dice;
+
 #[path = "engine/bench.rs"]
 mod bench;
 #[path = "engine/pages.rs"]

@@ -30,13 +30,15 @@ impl Expectation {
     /// Pages that `branch` is expected to take beyond those of the tokens that it has: at least one while it draws. Given
     /// tokens get all their pages at once.
     fn growth(&self, branch: &Branch, page_tokens: usize) -> usize {
-        match &branch.work {
-            Work::Draw(drawing) => {
-                let left = drawing.limit.saturating_sub(branch.tokens.len() + drawing.ahead.tokens);
-                ((left as f64 * self.0).ceil() as usize).div_ceil(page_tokens).max(1)
-            }
-            Work::Rest | Work::Score(_) => 0,
-        }
+        let Work::Draw(drawing) = &branch.work else { return 0 };
+        let now = branch.tokens.len() + drawing.ahead.tokens;
+        let left = (drawing.limit.saturating_sub(now) as f64 * self.0).ceil() as usize;
+        // Its own last page has room up to its end; one that has none yet begins with a page of its own.
+        let from = match branch.lease() {
+            Some(lease) if lease.own => now.div_ceil(page_tokens),
+            Some(_) | None => now / page_tokens,
+        };
+        (now + left).div_ceil(page_tokens).saturating_sub(from).max(1)
     }
 }
 

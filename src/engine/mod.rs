@@ -5,6 +5,9 @@
 //! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's affair
 //! alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the same way, by
 //! being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits that forks share.
+//!
+//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone knows:
+//! its row names a draw of the step before, its slot is ahead of its token, and its coin is known by its position.
 
 mod admission;
 mod batch;

@@ -71,9 +71,12 @@ impl Schedule {
     pub fn answer_rows(&mut self) -> Vec<u32> {
         let index: HashMap<_, _> =
             (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
-        let row_of = |ask: &Ask| index[&(ask.slot.page, ask.slot.slot)];
-        self.asks.sort_by_key(|ask| (row_of(ask), ask.branch, ask.position));
-        self.asks.iter().map(row_of).collect()
+        let answered = |ask: Ask| (index[&(ask.slot.page, ask.slot.slot)], ask);
+        let mut answered: Vec<(u32, Ask)> = self.asks.drain(..).map(answered).collect();
+        answered.sort_by_key(|(row, ask)| (*row, ask.branch, ask.position));
+        let rows;
+        (rows, self.asks) = answered.into_iter().unzip();
+        rows
     }
 
     /// Every row one token further in its page, and every ask with it.

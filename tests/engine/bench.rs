@@ -173,3 +173,17 @@ pub fn sample(engine: &EngineHandle, item: &str, prompt: Vec<TokenId>, n: usize,
     engine.discard(&[root]);
     finishes
 }
+
+/// Makes the engine expect that extends end early, so that it lets in more branches than fit.
+pub fn mislead(engine: &EngineHandle) {
+    let at_once = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
+    let root = engine.root(prompt(9, 5)).unwrap();
+    for round in 0..10 {
+        let children = engine.fork(root, 20).unwrap();
+        let extends =
+            children.iter().map(|&child| draw(child, key("early", round), at_once.clone(), Stop::max_tokens(100)));
+        finishes(engine, extends.collect());
+        engine.discard(&children);
+    }
+    engine.discard(&[root]);
+}

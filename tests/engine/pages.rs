@@ -5,7 +5,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
 use offshoot::tree::SamplingTree;
 
 use crate::bench::{
-    draw, engine, finish, finishes, give, key, length, outcomes, pages, params, prompt, roomy, sample, score,
+    draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy, sample, score,
 };
 
 #[test]
@@ -113,6 +113,7 @@ fn scarce_pages_change_no_draw() {
     // One branch takes 8: 3 for its prompt, whose last one it cannot write, and 5 for its own 60 tokens.
     for capacity in [8, 9, 11, 16, 23, 40] {
         let engine = engine(pages(capacity));
+        mislead(&engine);
         assert_eq!(crowd(&engine), expected, "{capacity} pages");
         preemptions += engine.metrics().unwrap().preemptions;
     }
@@ -123,6 +124,7 @@ fn scarce_pages_change_no_draw() {
 fn scarce_pages_change_no_score() {
     let run = |capacity: usize| {
         let engine = engine(EngineConfig { chunk: 8, ..pages(capacity) });
+        mislead(&engine);
         let root = engine.root(prompt(1, 20)).unwrap();
         let children = engine.fork(root, 6).unwrap();
         let extends = (0..).zip(children).map(|(i, child)| match i % 2 {

@@ -5,7 +5,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use crate::bench::{draw, engine, finishes, give, key, length, pages, params, prompt, roomy, score};
+use crate::bench::{draw, engine, finishes, give, key, length, mislead, pages, params, prompt, roomy, score};
 use offshoot::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.
@@ -63,10 +63,13 @@ fn a_search_tells_the_same_story_in_a_corner() {
         let corners = [
             EngineConfig { chunk: 5, max_branches: 3, ..pages(14) },
             EngineConfig { chunk: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
+            EngineConfig { swap_bytes: 1 << 17, ..pages(20) },
+            EngineConfig { chunk: 32, swap_bytes: 1 << 24, ..pages(14) },
             EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
         ];
         for corner in corners {
             let engine = engine(corner.clone());
+            mislead(&engine);
             assert_eq!(story(&engine, seed), expected, "seed {seed}, {corner:?}");
             assert_nothing_is_held(&engine);
         }
@@ -76,7 +79,8 @@ fn a_search_tells_the_same_story_in_a_corner() {
 #[test]
 fn searches_on_many_threads_do_not_see_each_other() {
     let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed)).collect();
-    let shared = engine(EngineConfig { chunk: 16, max_branches: 12, ..pages(40) });
+    let shared = engine(EngineConfig { chunk: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
+    mislead(&shared);
     let told: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (20..26)
             .map(|seed| {

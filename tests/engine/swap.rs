@@ -1,23 +1,9 @@
 //! Branches that yield: dropped and computed again, or swapped to host memory and back. Neither changes a draw.
 
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics, SamplingParams, Stop};
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
 use offshoot::ids::BranchId;
 
-use crate::bench::{EOS, draw, engine, finishes, key, length, pages, params, prompt, roomy, score};
-
-/// Makes the engine expect that extends end early, so that it lets in more branches than fit.
-fn mislead(engine: &EngineHandle) {
-    let at_once = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..SamplingParams::default() };
-    let root = engine.root(prompt(9, 5)).unwrap();
-    for round in 0..10 {
-        let children = engine.fork(root, 20).unwrap();
-        let extends =
-            children.iter().map(|&child| draw(child, key("early", round), at_once.clone(), Stop::max_tokens(100)));
-        finishes(engine, extends.collect());
-        engine.discard(&children);
-    }
-    engine.discard(&[root]);
-}
+use crate::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score};
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
 fn crowd(engine: &EngineHandle) -> Vec<Finish> {

@@ -1,5 +1,5 @@
 //! Radix tree of segments: which runs of tokens are kept, in which pages, and who shares them. This room holds the arena, the
-//! life of a segment (fork, append, computed, leases) and what can be asked of a path; `admit` matches and splits, `evict`
+//! life of a segment (fork, append, computed, leases); `path` says what can be asked of one, `admit` matches and splits, `evict`
 //! gives memory back, `live` takes the snapshot of a step, `integrity` checks the invariants. It moves integers only:
 //! filling the slots with keys and values, in the order of `computed`, is the caller's part.
 //!
@@ -30,6 +30,7 @@ mod drawing;
 mod evict;
 mod integrity;
 mod live;
+mod path;
 mod usage;
 
 use std::collections::BTreeSet;
@@ -38,8 +39,8 @@ use evict::IdleKey;
 use live::Visits;
 pub use usage::Usage;
 
+use super::PagePool;
 use super::page_pool::OutOfPages;
-use super::{KvSlot, PagePool};
 use crate::ids::{PageId, SegmentId, TokenId};
 
 /// Who may add tokens to a segment; see the module's head.
@@ -232,79 +233,6 @@ impl PrefixTree {
         }
         self.held.leases -= 1;
         self.review(segment);
-    }
-
-    /// First position after the path of `segment`: the length of its context.
-    pub fn end(&self, segment: SegmentId) -> u32 {
-        self.at(segment).end()
-    }
-
-    /// First position of the segment itself; its parent's end.
-    pub fn first_position(&self, segment: SegmentId) -> u32 {
-        self.at(segment).first_position
-    }
-
-    /// The segment above, which ends where this one begins.
-    pub fn parent(&self, segment: SegmentId) -> Option<SegmentId> {
-        self.at(segment).parent
-    }
-
-    /// The pages of the segment itself that hold its positions below `upto`.
-    pub fn pages_upto(&self, segment: SegmentId, upto: u32) -> &[PageId] {
-        let segment = self.at(segment);
-        &segment.pages[..self.pages_between(segment.first_position, upto.clamp(segment.first_position, segment.end()))]
-    }
-
-    /// Whether anything goes on from `segment`.
-    pub fn has_children(&self, segment: SegmentId) -> bool {
-        !self.at(segment).children.is_empty()
-    }
-
-    /// The segment's own tokens, as far as they are known.
-    pub fn tokens_of(&self, segment: SegmentId) -> &[TokenId] {
-        &self.at(segment).tokens
-    }
-
-    /// The token at absolute position `position` of the path of `segment`. Panics where none is known.
-    pub fn token_at(&self, segment: SegmentId, position: u32) -> TokenId {
-        let owner = self.at(self.owner(segment, position));
-        owner.tokens[(position - owner.first_position) as usize]
-    }
-
-    /// All tokens of the path of `segment` that are known.
-    pub fn context(&self, segment: SegmentId) -> Vec<TokenId> {
-        self.path(segment).into_iter().flat_map(|id| self.tokens_of(id)).copied().collect()
-    }
-
-    /// The segments from the root to `segment`.
-    pub fn path(&self, segment: SegmentId) -> Vec<SegmentId> {
-        let mut path: Vec<_> = self.ancestry(segment).collect();
-        path.reverse();
-        path
-    }
-
-    /// Where key and value of the token at absolute position `position` of the path of `segment` lie. Panics past its end.
-    pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
-        let owner = self.at(self.owner(segment, position));
-        let page = position / self.page_tokens - owner.first_position / self.page_tokens;
-        KvSlot { page: owner.pages[page as usize], slot: position % self.page_tokens }
-    }
-
-    /// The segment on the path of `segment` that has a token at `position`. Panics past the path's end.
-    fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
-        let end = self.end(segment);
-        assert!(position < end, "segment {segment} ends at {end}, so it has no token at {position}");
-        self.holder(segment, position + 1).expect("a path that reaches past a position has a token there")
-    }
-
-    /// The segment on the path of `segment` that holds the last of its first `position` tokens; `None` for position 0.
-    fn holder(&self, segment: SegmentId, position: u32) -> Option<SegmentId> {
-        self.ancestry(segment).find(|&id| self.at(id).first_position < position)
-    }
-
-    /// `segment`, its parent, and so on to the root.
-    fn ancestry(&self, segment: SegmentId) -> impl Iterator<Item = SegmentId> {
-        std::iter::successors(Some(segment), |&id| self.at(id).parent)
     }
 
     /// Pages that the positions `first .. end` touch.
