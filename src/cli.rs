@@ -213,7 +213,10 @@ pub struct WorkloadArgs {
     /// Branches that grow at once (default: all of the largest workload)
     #[arg(long, value_name = "N")]
     pub max_branches: Option<usize>,
-    /// Memory for keys and values in MiB
+    /// Rows of prompts that a step computes beside them, at most
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub chunk: usize,
+    /// Memory for keys and values in MiB (default: nine tenths of what is free, as far as it is useful)
     #[arg(long, value_name = "MIB")]
     pub kv_memory: Option<usize>,
     /// Begin nothing after so many seconds
@@ -231,6 +234,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             planner: args.plan,
             without_attention: args.without_attention,
             max_branches: args.max_branches,
+            chunk: args.chunk,
             kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
             budget: Duration::from_secs_f64(args.budget_seconds.max(0.0)),
         }

@@ -2,7 +2,6 @@
 
 #[path = "engine/bench.rs"]
 mod bench;
-
 #[path = "engine/pages.rs"]
 mod pages;
 #[path = "engine/plain.rs"]
@@ -19,5 +18,7 @@ mod steps;
 mod stops;
 #[path = "engine/swap.rs"]
 mod swap;
+
+use offshoot::check::dice;
 
 const RUN_AHEAD: bool = true;

@@ -91,6 +91,12 @@ fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
     }
 }
 
+/// `x` to so many decimals, as results are written.
+pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
+    let unit = 10f64.powi(decimals);
+    (x * unit).round() / unit
+}
+
 /// One JSON object a line.
 pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::tables::print_json;
+use super::tables::{print_json, rounded};
 use super::timed::{Rates, Timed};
 use super::trees::{Planted, TreeSpec, read_trees};
 use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvShape, RowToken, StepBatch};
@@ -115,11 +115,11 @@ fn measure<'a, B: Timed>(backend: &mut B, tree: &'a TreeSpec, planner: Planner, 
     let found = backend.read(&out, rows)?;
     Ok(Measured {
         workload: &tree.name,
-        us: median,
-        min_us: least,
-        floor_us,
-        ratio: median / floor_us,
-        rel_err: numbers.error(tree, &planted, &found),
+        us: rounded(median, 2),
+        min_us: rounded(least, 2),
+        floor_us: rounded(floor_us, 2),
+        ratio: rounded(median / floor_us, 2),
+        rel_err: rounded(numbers.error(tree, &planted, &found), 8),
         bytes: tree.bytes(),
         flops: tree.flops(),
         device: backend.describe(),

@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::tables::print_json;
+use super::tables::{print_json, rounded};
 use super::timed::Timed;
 use super::workload_file::{Job, read_jobs};
 use crate::backend::Dtype;
 use crate::check::dice::Dice;
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
+    CoinKey, Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, ForkKind, Metrics, PoolSize,
+    SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
-use crate::run::{Budget, in_bytes};
+use crate::run::in_bytes;
 
 /// What `bench workloads` is asked to measure.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct WorkloadOptions {
     pub without_attention: bool,
     /// Branches that grow at once; `None`: all of the largest workload.
     pub max_branches: Option<usize>,
+    /// Rows of prompts that a step computes beside them, at most.
+    pub chunk: usize,
     /// Bytes for keys and values; `None`: what the device has and the largest workload can use.
     pub kv_bytes: Option<usize>,
     /// No workload is begun after so many seconds.
@@ -41,6 +44,9 @@ pub struct WorkloadOptions {
 }
 
 const TEMPERATURE: f32 = 0.8;
+
+/// Share of the free memory that keys and values may take.
+const MEMORY: f64 = 0.9;
 
 /// Tokens of each continuation of the run that is not timed: enough for every shape of step to be met and kept.
 const WARM_UP: usize = 4;
@@ -64,13 +70,16 @@ struct Measured<'a> {
     prompts: usize,
     samples: usize,
     generate: usize,
-    /// The most bytes of keys and values that were held, and what they would have been without sharing.
+    /// Bytes of keys and values that were held in the end, and what they would have been without sharing.
     kv_bytes: u64,
     kv_bytes_unshared: u64,
     steps: u64,
+    steps_replanned: u64,
     mean_step_ms: f64,
-    /// Scheduling and planning, a step.
+    /// Of a step: scheduling, planning and telling branches what they drew; submitting; waiting for the device.
     host_ms: f64,
+    submit_ms: f64,
+    wait_ms: f64,
     preemptions: u64,
     tokens_recomputed: u64,
 }
@@ -113,8 +122,19 @@ fn start<B: Timed>(
     let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0);
     let useful = (tokens + 64 * page).saturating_mul(decoder.kv_bytes_per_token());
     let branches = jobs.iter().map(Job::continuations).max().unwrap_or(1);
-    let budget = Budget { max_branches: options.max_branches.unwrap_or(branches), kv_bytes: options.kv_bytes };
-    Engine::start(backend, decoder, None, budget.engine_config(options.planner, useful))
+    let pool = match options.kv_bytes {
+        Some(bytes) => PoolSize::Bytes(bytes),
+        None => PoolSize::Share { of_free: MEMORY, at_most: useful },
+    };
+    let config = EngineConfig {
+        max_branches: options.max_branches.unwrap_or(branches),
+        chunk: options.chunk,
+        planner: options.planner,
+        pool,
+        run_ahead: true,
+        ..EngineConfig::default()
+    };
+    Engine::start(backend, decoder, None, config)
 }
 
 fn measure<'a>(
@@ -126,40 +146,46 @@ fn measure<'a>(
 ) -> Result<Measured<'a>> {
     let salt = 3 * number;
     run(engine, job, job.generate.min(WARM_UP), salt)?;
-    let prefill_s = run(engine, job, 1, salt + 1)?;
-    let before = engine.metrics()?;
-    let seconds = run(engine, job, job.generate, salt + 2)?;
-    let after = engine.metrics()?;
+    let (prefill_s, before) = run(engine, job, 1, salt + 1)?;
+    let (seconds, after) = run(engine, job, job.generate, salt + 2)?;
     let out_tokens = job.continuations() * job.generate;
     let steps = after.steps - before.steps;
-    let host = |metrics: &Metrics| metrics.seconds_scheduling + metrics.seconds_planning;
+    let a_step = |seconds: fn(&Metrics) -> f64| rounded(1e3 * (seconds(&after) - seconds(&before)) / steps as f64, 3);
     Ok(Measured {
         engine: if options.without_attention { "offshoot without attention" } else { "offshoot" },
         shape: &options.shape,
         workload: &job.name,
-        seconds,
-        prefill_s,
+        seconds: rounded(seconds, 3),
+        prefill_s: rounded(prefill_s, 3),
         out_tokens,
-        tok_s: out_tokens as f64 / seconds,
-        decode_tok_s: out_tokens as f64 / (seconds - prefill_s),
+        tok_s: rounded(out_tokens as f64 / seconds, 0),
+        decode_tok_s: rounded(out_tokens as f64 / (seconds - prefill_s), 0),
         device: device.to_owned(),
         dtype: options.dtype,
         plan: options.planner,
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,
-        kv_bytes: after.kv_bytes_peak,
-        kv_bytes_unshared: after.kv_bytes_peak_unshared,
+        kv_bytes: after.kv_bytes_held,
+        kv_bytes_unshared: unshared_bytes(engine.facts(), job),
         steps,
-        mean_step_ms: 1e3 * seconds / steps as f64,
-        host_ms: 1e3 * (host(&after) - host(&before)) / steps as f64,
+        steps_replanned: after.steps_replanned - before.steps_replanned,
+        mean_step_ms: rounded(1e3 * seconds / steps as f64, 3),
+        host_ms: a_step(|m| m.seconds_scheduling + m.seconds_planning + m.seconds_committing),
+        submit_ms: a_step(|m| m.seconds_forward),
+        wait_ms: a_step(|m| m.seconds_waiting),
         preemptions: after.preemptions - before.preemptions,
         tokens_recomputed: after.tokens_recomputed - before.tokens_recomputed,
     })
 }
 
-/// Runs a job whose prompts are known to nobody yet; seconds from its first command to its last token.
-fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<f64> {
+/// What the branches of a job would hold in the end, each with pages of its own.
+fn unshared_bytes(facts: &EngineFacts, job: &Job) -> u64 {
+    (job.continuations() * job.context().div_ceil(facts.page_tokens) * facts.page_bytes) as u64
+}
+
+/// Runs a job whose prompts are known to nobody yet: seconds from its first command to its last token, and the counters then.
+fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
     let begun = Instant::now();
     let (mut roots, mut extends) = (Vec::new(), Vec::new());
@@ -186,9 +212,10 @@ fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<f
     if drawn != expected {
         return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
     }
+    let metrics = engine.metrics()?;
     engine.discard(&branches);
     engine.discard(&roots);
-    Ok(seconds)
+    Ok((seconds, metrics))
 }
 
 fn draw(branch: BranchId, coins: CoinKey, generate: usize) -> Extend {

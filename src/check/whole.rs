@@ -9,13 +9,14 @@ use super::dice::Dice;
 use super::report::{Found, Report, Worst};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
-use crate::engine::{CoinKey, Continuation, Engine, EngineHandle, Event, Extend, Finish, SamplingParams, Stop};
+use crate::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, PoolSize, SamplingParams, Stop,
+};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
 use crate::model::{Decoder, ModelConfig, ModelFolder};
-use crate::plan::Planner;
-use crate::run::{Budget, bundled};
+use crate::run::bundled;
 
 /// Names that golden files have.
 const GOLDEN_FILES: [&str; 2] = ["golden.json", "golden_greedy.json"];
@@ -149,8 +150,9 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Ru
     let vocab = decoder.config().vocab;
     let tokens = prompts * 200 + prompts * forks * 3 * 100;
     let useful = tokens * decoder.kv_bytes_per_token();
-    let config = Budget::default().engine_config(Planner::default(), useful);
-    let engine = Engine::start(backend, decoder, None, crate::engine::EngineConfig { check_plans: true, ..config })?;
+    let pool = PoolSize::Share { of_free: 0.5, at_most: useful };
+    let config = EngineConfig { pool, run_ahead: true, check_plans: true, ..EngineConfig::default() };
+    let engine = Engine::start(backend, decoder, None, config)?;
     let mut text = |shortest: u32, longest: u32| {
         let len = dice.within(shortest, longest);
         dice.text(len as usize, vocab)

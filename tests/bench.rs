@@ -1,0 +1,78 @@
+//! The benchmarks of trees and workloads, on inputs so small that a test can wait for them: what they print is what it says.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs `offshoot bench` and reads its JSON lines.
+fn bench(args: &[&str]) -> Vec<Value> {
+    let output = Command::new(env!("CARGO_BIN_EXE_offshoot")).arg("bench").args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} of {line}"))
+}
+
+#[test]
+fn trees_of_every_form_are_timed_and_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}
+{"name": "shared", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f16", "leaves": 32, "levels": [[512, 32]]}
+{"name": "alone", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f32", "leaves": 8, "levels": [[512, 1]]}
+{"name": "ragged", "q_heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": "bf16", "parents": [-1, 0, 0, 1, 1], "tokens": [300, 100, 40, 7, 90]}
+"#;
+    let file = written(folder.path(), "trees.jsonl", trees);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    for plan in ["flat", "single", "tree", "balanced"] {
+        let lines = bench(&[&["attention", "--trees", &file, "--plan", plan], &rates[..]].concat());
+        let names: Vec<&str> = lines.iter().map(|line| line["workload"].as_str().unwrap()).collect();
+        assert_eq!(names, ["levels", "shared", "alone", "ragged"]);
+        for line in &lines {
+            // f32 results of an f32 softmax, by whatever dtype keys and values have; see the suite of `check`.
+            assert!(number(line, "rel_err") < 1e-5, "{line}");
+            assert!(number(line, "us") >= number(line, "min_us"), "{line}");
+            let floor = (number(line, "bytes") / 1e9).max(number(line, "flops") / 1e10) * 1e6;
+            // Written with two decimals.
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+        }
+    }
+    let one = bench(&[&["attention", "--trees", &file, "--only", "ragged"], &rates[..]].concat());
+    assert_eq!(one.len(), 1);
+}
+
+#[test]
+fn workloads_draw_what_their_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let workloads = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {
+            "one": {"levels": [[100, 1]], "samples": 16, "generate": 20},
+            "two": {"tiny": {"levels": [[60, 2], [20, 3]], "samples": 2, "generate": 10}},
+            "of another shape": {"big": {"levels": [[60, 2]], "samples": 2, "generate": 10}}}}"#;
+    let file = written(folder.path(), "workloads.json", workloads);
+    let lines = bench(&["workloads", "--shape", "tiny", "--file", &file]);
+    let drawn: Vec<_> =
+        lines.iter().map(|line| (line["workload"].as_str().unwrap(), number(line, "out_tokens"))).collect();
+    assert_eq!(drawn, [("one", 320.0), ("two", 120.0)]);
+    for line in &lines {
+        assert!(number(line, "seconds") > 0.0 && number(line, "prefill_s") > 0.0, "{line}");
+        assert!(number(line, "kv_bytes") < number(line, "kv_bytes_unshared"), "{line}");
+        // A prompt of at most one chunk, then a step a token.
+        assert!(number(line, "steps") >= number(line, "generate"), "{line}");
+        assert_eq!(number(line, "preemptions"), 0.0, "{line}");
+    }
+    let one = bench(&["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"]);
+    assert_eq!(one.len(), 1);
+    assert!(bench(&["workloads", "--shape", "tiny", "--file", &file, "--budget-seconds", "0"]).len() <= 2);
+}
