@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use offshoot::check::forests::{Shape, grow};
 use offshoot::kv::StepRow;
-use offshoot::plan::{PlanHints, Planner};
+use offshoot::plan::{CostModel, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;
 
@@ -33,7 +33,8 @@ fn plan_all(shape: Shape) {
 }
 
 fn hints(tile: u32) -> PlanHints {
-    PlanHints { tile, window: None, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2 }
+    let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
+    PlanHints { tile, window: None, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
 }
 
 fn time(what: &str, mut run: impl FnMut()) {

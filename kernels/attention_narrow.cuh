@@ -64,7 +64,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         load_query(query[k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
     }
     float o[2 * STEPS][4] = {};
-    Running state;
+    Running state = nothing_yet();
     unsigned slot = 0, free = SLOTS - 1;
     // Waits for the oldest copy, reuses the slot before it for copy SLOTS - 1 from now, and returns where the oldest lies.
     auto turn = [&](unsigned i, bool values) {

@@ -27,7 +27,7 @@ constexpr unsigned SHARED_KB = 99;
 #else
 constexpr unsigned SHARED_KB = 227;
 #endif
-constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 2 : SHARED_KB / 2 - 2) * 1024;
+constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 6 : SHARED_KB / 2 - 6) * 1024;
 constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
@@ -161,10 +161,14 @@ __device__ __forceinline__ void mask(float (&s)[N][4], const Piece& piece, unsig
 }
 
 // m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
-struct Running {
-    float m[2] = {NO_SCORE, NO_SCORE};
-    float l[2] = {0.0f, 0.0f};
+struct __align__(16) Running {
+    float m[2];
+    float l[2];
 };
+
+__device__ __forceinline__ Running nothing_yet() {
+    return {{NO_SCORE, NO_SCORE}, {0.0f, 0.0f}};
+}
 
 // Turns scores (q.k) into weights against the new m. Returns by what the o of each row must be multiplied.
 template <int N>

@@ -14,6 +14,14 @@ using T = ELEMENT;
 
 constexpr unsigned HEADS = 8;
 constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;
+constexpr unsigned AHEAD = 8;
+
+// Stays where it is written: the compiler would load each value just before its use, and wait for each.
+__device__ __forceinline__ float load(const float* from) {
+    float x;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(from) : "memory");
+    return x;
+}
 
 extern "C" __global__ void __launch_bounds__(32 * HEADS)
 merge_states(T* out, unsigned* words, float* partials, unsigned q_heads) {
@@ -37,18 +45,40 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads) {
     for (unsigned other = 16; other > 0; other /= 2) {
         m = fmaxf(m, __shfl_xor_sync(~0u, m, other));
     }
+    // A lane looks up one state of 32, so that nothing but `o` is waited for one state after the other.
     float l = 0.0f, o[LANE_ELEMENTS] = {};
-#pragma unroll 4
-    for (unsigned i = merge[0]; i < merge[1]; i++) {
-        size_t state = static_cast<size_t>(slots[i]) * q_heads + head;
-        Extent extent = parts.extents[state];
+    for (unsigned first = merge[0]; first < merge[1]; first += 32) {
+        unsigned count = min(32u, merge[1] - first);
+        unsigned slot = lane < count ? slots[first + lane] : 0;
+        Extent extent = {NO_SCORE, 0.0f};
+        if (lane < count) {
+            extent = parts.extents[static_cast<size_t>(slot) * q_heads + head];
+        }
         float factor = weight(extent.m, anchor(m));
         l += factor * extent.l;
+        // AHEAD states are under way at a time; behind the last one, weights are 0 and the last one is read again.
+        for (unsigned i = 0; i < count; i += AHEAD) {
+            float part[AHEAD][LANE_ELEMENTS];
 #pragma unroll
-        for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
-            unsigned d = e * 32 + lane;
-            o[e] += d < HEAD_DIM ? factor * parts.o[state * HEAD_DIM + d] : 0.0f;
+            for (unsigned a = 0; a < AHEAD; a++) {
+                size_t state = static_cast<size_t>(__shfl_sync(~0u, slot, min(i + a, count - 1))) * q_heads + head;
+#pragma unroll
+                for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                    part[a][e] = load(parts.o + state * HEAD_DIM + min(e * 32 + lane, HEAD_DIM - 1));
+                }
+            }
+#pragma unroll
+            for (unsigned a = 0; a < AHEAD; a++) {
+                float share = __shfl_sync(~0u, factor, i + a);
+#pragma unroll
+                for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                    o[e] += share * part[a][e];
+                }
+            }
         }
+    }
+    for (unsigned other = 16; other > 0; other /= 2) {
+        l += __shfl_xor_sync(~0u, l, other);
     }
     float scale = normaliser(l);
 #pragma unroll

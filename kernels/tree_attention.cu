@@ -38,7 +38,7 @@ tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigne
     extern __shared__ __align__(16) unsigned char ring[];
     __shared__ TileShared shared;
     __shared__ NarrowShared narrow;
-    __shared__ unsigned notes[STAGES];
+    __shared__ WideShared wide;
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
 
     bool wide_first = 2 * blockIdx.x < gridDim.x;
@@ -46,9 +46,9 @@ tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigne
         if (wide_first == (turn == 0)) {
             take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
                 if (ROW_TILES == 1 || shared.tile.rows <= 64) {
-                    attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), notes);
+                    attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
                 } else {
-                    attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), notes);
+                    attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
                 }
             });
         } else {

@@ -10,7 +10,7 @@ use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
-use offshoot::plan::{AttentionPlan, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
 type Context = BTreeMap<u32, (u32, u32)>;
@@ -113,12 +113,12 @@ impl Words<'_> {
 fn contexts(plan: &AttentionPlan) -> Vec<Context> {
     let mut contexts = vec![Context::new(); plan.row_positions.len()];
     for item in &plan.items {
+        let rows = item.rows.start as usize..item.rows.end as usize;
         for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
             for position in span.first_position..span.first_position + span.tokens {
                 let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
                 let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
-                let rows = item.rows.start as usize..item.rows.end as usize;
-                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows]) {
+                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
                         context.insert(position, place);
                     }
@@ -156,6 +156,7 @@ fn plan_hints(heads: HeadLayout, window: Option<u32>) -> PlanHints {
         kv_heads: number(heads.kv_heads),
         head_dim: number(heads.head_dim),
         kv_element_bytes: 2,
+        cost: CostModel::CUDA,
     }
 }
 

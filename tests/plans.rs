@@ -4,18 +4,19 @@ use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment};
-use offshoot::plan::{AttentionPlan, PlanFault, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
 
-/// Llama-3-8B's heads.
+/// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
 fn hints(tile: u32, window: Option<u32>) -> PlanHints {
-    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2 }
+    let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
+    PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
 }
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
 fn for_each_plan(seeds: u64, mut visit: impl FnMut(&str, Planner, &Forest, &PlanHints, AttentionPlan)) {
     for shape in Shape::ALL {
         let seeds = if matches!(shape, Shape::Many(_)) { seeds.div_ceil(10) } else { seeds };
-        for (seed, page_tokens) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 64)]) {
+        for (seed, page_tokens) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 32), (seed, 64)]) {
             let grown = grow(shape, page_tokens, seed);
             for window in [None, Some(1), Some(50), Some(200)] {
                 for tile in [1, 64] {
@@ -64,7 +65,7 @@ fn last_span(plan: &AttentionPlan, dice: &mut Dice) -> Option<usize> {
     any(dice, plan.items.len()).map(|item| plan.items[item].spans.end as usize - 1)
 }
 
-const SPOILS: [(&str, Spoil); 11] = [
+const SPOILS: [(&str, Spoil); 13] = [
     ("an item is dropped", |plan, dice| {
         let gone = any(dice, plan.items.len())?;
         plan.items.remove(gone);
@@ -140,6 +141,16 @@ const SPOILS: [(&str, Spoil); 11] = [
     ("a row moves", |plan, dice| {
         let row = any(dice, plan.row_positions.len())?;
         plan.row_positions[row] += 1;
+        Some(())
+    }),
+    ("a span that grows is forgotten", |plan, dice| {
+        let gone = any(dice, plan.growing.len())?;
+        plan.growing.remove(gone);
+        Some(())
+    }),
+    ("another span is to grow", |plan, dice| {
+        let grows = any(dice, plan.growing.len())?;
+        plan.growing[grows] += 1;
         Some(())
     }),
 ];
@@ -275,6 +286,7 @@ fn faults_name_row_position_and_item() {
     assert_eq!(fault(|p| p.items[1].rows = 1..2), PlanFault::OffPath { item: 1, row: 1, positions: 100..140 });
     assert_eq!(fault(|p| p.pages[0] = PageId(99)), PlanFault::WrongPages { item: 0, positions: 0..64 });
     assert_eq!(fault(|p| p.merge.values.swap(0, 1)), PlanFault::MergeList { row: 0, item: 0 });
+    assert_eq!(fault(|p| p.growing.clear()), PlanFault::Growing { expected: vec![2, 4], found: vec![] });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
-use offshoot::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
+use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
 const LAYER: LayerIx = LayerIx(1);
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
@@ -37,6 +37,7 @@ impl Case {
             kv_heads: self.heads.kv_heads as u32,
             head_dim: self.heads.head_dim as u32,
             kv_element_bytes: self.dtype.bytes() as u32,
+            cost: CostModel::CPU,
         }
     }
 

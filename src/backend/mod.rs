@@ -21,6 +21,7 @@ pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
+use crate::plan::CostModel;
 
 pub use step::{RowToken, StepBatch, StepShape};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
@@ -171,6 +172,8 @@ pub trait Backend: Send + 'static {
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
+    /// What the items of an attention plan cost here.
+    fn cost_model(&self) -> CostModel;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
 

@@ -12,7 +12,7 @@ use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use crate::plan::{AttentionPlan, PlanHints, Planner};
+use crate::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 use super::machine::MachineRates;
 
@@ -102,6 +102,7 @@ impl AttentionShape {
             kv_heads: self.kv_heads as u32,
             head_dim: self.head_dim as u32,
             kv_element_bytes: self.dtype.bytes() as u32,
+            cost: CostModel::CPU,
         }
     }
 

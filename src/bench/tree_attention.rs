@@ -91,7 +91,7 @@ fn rates<B: Timed>(backend: &mut B, options: &TreeOptions) -> Result<Rates> {
 
 fn measure<'a, B: Timed>(backend: &mut B, tree: &'a TreeSpec, planner: Planner, rates: Rates) -> Result<Measured<'a>> {
     let planted = tree.plant(B::PAGE_TOKENS)?;
-    let plan = planner.plan(&planted.forest, &hints::<B>(tree));
+    let plan = planner.plan(&planted.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
     let numbers = Numbers::draw(tree, rows);
     let kv = filled(backend, tree, &planted, &numbers)?;
@@ -140,8 +140,8 @@ impl TreeSpec {
     }
 }
 
-fn hints<B: Backend>(tree: &TreeSpec) -> PlanHints {
-    crate::check::attention::hints::<B>(tree.heads(), tree.dtype, None)
+fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
+    crate::check::attention::hints(backend, tree.heads(), tree.dtype, None)
 }
 
 fn batch(plan: AttentionPlan) -> StepBatch {

@@ -100,7 +100,7 @@ impl fmt::Display for Setting {
     }
 }
 
-pub fn hints<B: Backend>(heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> PlanHints {
+pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
     PlanHints {
         tile: B::TILE,
@@ -109,6 +109,7 @@ pub fn hints<B: Backend>(heads: HeadLayout, dtype: Dtype, window: Option<u32>) -
         kv_heads: small(heads.kv_heads),
         head_dim: small(heads.head_dim),
         kv_element_bytes: small(dtype.bytes()),
+        cost: backend.cost_model(),
     }
 }
 
@@ -272,7 +273,7 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
     let checked: Vec<usize> = (first..contexts.len()).step_by(contexts.len().div_ceil(CHECKED)).collect();
     let exact: Vec<Vec<f64>> = checked.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect();
     for planner in Planner::ALL {
-        let plan = planner.plan(&grown.forest, &hints::<B>(setting.heads, setting.dtype, setting.window));
+        let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
         plan.check(&grown.forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
         let (out, repeats) = attend(backend, setting, &kv, &plan, &queries)?;
         let width = setting.heads.q_width();

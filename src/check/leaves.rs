@@ -85,7 +85,7 @@ impl Leaves {
     }
 
     /// The step before any row has moved on.
-    fn batch<B: Backend>(&self, setting: &Setting, planner: Planner) -> StepBatch {
+    fn batch<B: Backend>(&self, backend: &B, setting: &Setting, planner: Planner) -> StepBatch {
         let rows = self.contexts.len();
         let positions = self.forest.row_positions.clone();
         StepBatch {
@@ -93,7 +93,7 @@ impl Leaves {
             slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
             positions,
             wanted: (0..rows as u32).collect(),
-            plans: vec![planner.plan(&self.forest, &hints::<B>(setting.heads, setting.dtype, setting.window))],
+            plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
         }
     }
@@ -105,7 +105,7 @@ impl Leaves {
         let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
         let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before))?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-        let mut shape = backend.load(&mut step, self.batch::<B>(setting, planner))?;
+        let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
         let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;

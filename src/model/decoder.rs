@@ -90,7 +90,7 @@ impl<B: Backend> Decoder<B> {
             rope: backend.rope_table(rotary.table())?,
             rotary,
             last_position: 0,
-            hints: kinds.iter().map(|&window| plan_hints::<B>(&config, dtype, window)).collect(),
+            hints: kinds.iter().map(|&window| plan_hints(backend, &config, dtype, window)).collect(),
             activations: Activations::new(backend, &config, dtype)?,
             config,
             dtype,
@@ -230,7 +230,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-fn plan_hints<B: Backend>(config: &ModelConfig, dtype: Dtype, window: Option<u32>) -> PlanHints {
+fn plan_hints<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype, window: Option<u32>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
     PlanHints {
         tile: B::TILE,
@@ -239,6 +239,7 @@ fn plan_hints<B: Backend>(config: &ModelConfig, dtype: Dtype, window: Option<u32
         kv_heads: small(config.heads.kv_heads),
         head_dim: small(config.heads.head_dim),
         kv_element_bytes: small(dtype.bytes()),
+        cost: backend.cost_model(),
     }
 }
 

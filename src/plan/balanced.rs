@@ -6,61 +6,44 @@ use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
 use crate::kv::Forest;
 
-/// What an item costs, in nanoseconds, for one layer:
-/// `item + kv bytes * kv_byte + rows * state bytes * state_byte + rows * tokens * (a constant)`.
-/// The last term is the multiplications, which no division of the work changes; so it has no part in the choice.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CostModel {
-    /// Each item: its tiles, pages and queries are looked up.
-    pub item: f64,
-    /// Each byte of keys and values that an item reads.
-    pub kv_byte: f64,
-    /// Each byte of a row's state (`o`, `m`, `l` of all heads, f32) that an item takes up and puts down again.
-    pub state_byte: f64,
-    /// An item is split when it is more than this part of the step's work...
-    pub pieces: u64,
-    /// ...and longer than this many tokens.
-    pub piece_tokens: u32,
-}
-
-impl CostModel {
-    /// Measured on 2 cores of an Intel Xeon with AVX-512 BF16 (2 MB of second-level cache each), bf16 keys and values,
-    /// trunks of 2,048 tokens under 2 to 512 rows, heads (query/key/width) 32/8/128, 9/3/64 and 32/32/128. One item more
-    /// took 0.5 to 1.0 us under 2 rows and was lost in the noise under more: states are folded in place, tile by tile, so
-    /// that it does not matter where an item ends. A byte read once more took 0.001 to 0.013 ns, as the cores multiply
-    /// while it comes from cache.
-    pub const CPU: CostModel =
-        CostModel { item: 1000.0, kv_byte: 0.005, state_byte: 0.0, pieces: 64, piece_tokens: 512 };
-
-    /// What reading `tokens` once for `rows`, instead of once for each of `readers`, saves beyond its cost.
-    fn gain(&self, hints: &PlanHints, readers: u32, rows: usize, tokens: u32) -> f64 {
-        let saved =
-            f64::from(readers.saturating_sub(1)) * f64::from(tokens) * hints.token_bytes() as f64 * self.kv_byte;
-        saved - self.item - rows as f64 * hints.state_bytes() as f64 * self.state_byte
-    }
-}
-
 struct Balanced<'a> {
-    cost: &'a CostModel,
     hints: &'a PlanHints,
     /// For each segment the items that it would be folded into: one a child, and one for its own rows.
     readers: Vec<u32>,
-    /// Rows x tokens of an item that is not split.
-    fair_work: u64,
+    /// Rows x tokens of all segments, each read once.
+    work: u64,
+}
+
+impl Balanced<'_> {
+    /// Nanoseconds that reading the node once for all its rows saves, instead of once for each reader, beyond its cost.
+    fn gain(&self, node: &Node<'_>) -> f64 {
+        let PlanHints { cost, .. } = self.hints;
+        let spared = f64::from(self.readers[node.index].saturating_sub(1)) * f64::from(node.tokens);
+        // A row with one item has no state to merge; with two it has two.
+        let states = node.segment.rows.len() * if node.topmost { 2 } else { 1 };
+        spared * self.hints.token_bytes() as f64 * cost.kv_byte
+            - cost.item
+            - states as f64 * self.hints.state_bytes() as f64 * cost.state_byte
+    }
 }
 
 impl Division for Balanced<'_> {
     fn shares(&self, node: &Node<'_>) -> bool {
-        self.cost.gain(self.hints, self.readers[node.index], node.segment.rows.len(), node.tokens) > 0.0
+        self.gain(node) > 0.0
     }
 
     fn most_tokens(&self, rows: usize) -> u32 {
-        let fair = u32::try_from(self.fair_work / rows as u64).unwrap_or(u32::MAX);
-        fair.max(self.cost.piece_tokens)
+        match self.hints.cost.split {
+            Some(split) => {
+                let fair = self.work / split.parts / rows as u64;
+                u32::try_from(fair).unwrap_or(u32::MAX).max(split.tokens)
+            }
+            None => u32::MAX,
+        }
     }
 }
 
-pub(super) fn plan(forest: &Forest, hints: &PlanHints, cost: &CostModel) -> AttentionPlan {
+pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
     let mut readers = vec![0; forest.segments.len()];
     let mut work = 0;
     for (index, segment) in forest.segments.iter().enumerate() {
@@ -70,5 +53,5 @@ pub(super) fn plan(forest: &Forest, hints: &PlanHints, cost: &CostModel) -> Atte
             readers[parent as usize] += 1;
         }
     }
-    build(forest, hints, &Balanced { cost, hints, readers, fair_work: work / cost.pieces })
+    build(forest, hints, &Balanced { hints, readers, work })
 }

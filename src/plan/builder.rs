@@ -16,6 +16,8 @@ pub(super) struct Node<'a> {
     pub segment: &'a ForestSegment,
     /// Whole tiles that end within the segment and that no item above covers: its own tokens and those folded into it.
     pub tokens: u32,
+    /// No item above covers its rows.
+    pub topmost: bool,
 }
 
 /// A planner's decisions.
@@ -88,7 +90,7 @@ impl<'a, D: Division> Builder<'a, D> {
             return from;
         }
         let whole_tiles = from.max(self.tile_start(segment.end()));
-        let node = Node { index, segment, tokens: whole_tiles - from };
+        let node = Node { index, segment, tokens: whole_tiles - from, topmost: from == 0 };
         if node.tokens == 0 || !self.division.shares(&node) {
             self.cover(index, own, from..own_end);
             return from;

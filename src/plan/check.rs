@@ -27,6 +27,8 @@ pub enum PlanFault {
     SplitTile { row: u32, position: u32, item: usize },
     #[error("row {row}: its merge list is not the rising list of its items (at item {item})")]
     MergeList { row: u32, item: usize },
+    #[error("the spans that grow should be {expected:?}, not {found:?}")]
+    Growing { expected: Vec<u32>, found: Vec<u32> },
 }
 
 impl AttentionPlan {
@@ -39,7 +41,7 @@ impl AttentionPlan {
         for (row, &position) in (0u32..).zip(&self.row_positions) {
             self.check_row(row, position)?;
         }
-        Ok(())
+        self.check_growing(forest)
     }
 
     fn check_fields(&self, forest: &Forest) -> Result<(), PlanFault> {
@@ -155,6 +157,24 @@ impl AttentionPlan {
         match next > position {
             true => Ok(()),
             false => Err(PlanFault::Missing { row, position: next }),
+        }
+    }
+
+    /// Each row that can grow has its last span listed. Its last item ends with the row, as `check_row` found.
+    fn check_growing(&self, forest: &Forest) -> Result<(), PlanFault> {
+        let grows = |&(row, _): &(usize, _)| {
+            let index = forest.row_segments[row] as usize;
+            let newest = forest.row_positions[row] + 1 == forest.segments[index].end();
+            newest && forest.is_leaf(index) && forest.own_rows(index).len() == 1
+        };
+        let last_span = |(_, &end): (usize, &u32)| {
+            let item = self.merge.values[end as usize - 1];
+            self.items[item as usize].spans.end - 1
+        };
+        let expected: Vec<u32> = self.merge.offsets[1..].iter().enumerate().filter(grows).map(last_span).collect();
+        match self.growing == expected {
+            true => Ok(()),
+            false => Err(PlanFault::Growing { expected, found: self.growing.clone() }),
         }
     }
 }

@@ -12,6 +12,7 @@
 mod balanced;
 mod builder;
 mod check;
+mod cost;
 mod flat;
 mod single_level;
 mod stats;
@@ -22,8 +23,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use balanced::CostModel;
 pub use check::PlanFault;
+pub use cost::{CostModel, Split};
 pub use stats::PlanStats;
 
 use crate::ids::PageId;
@@ -69,7 +70,8 @@ pub struct AttentionPlan {
     /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a row's
     /// items have rising indices.
     pub merge: Csr,
-    /// Spans that end with the newest token of a row that is alone in its segment: they grow with it, see `advance`.
+    /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with it. It
+    /// grows with the row, see `advance`. In the order of rows.
     pub growing: Vec<u32>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
@@ -93,11 +95,8 @@ impl AttentionPlan {
             self.spans[span as usize].tokens += 1;
         }
         self.row_positions.iter_mut().for_each(|position| *position += 1);
-        self.flat_kv_tokens += match self.window {
-            // A row's first tile moves on only now and then; what it no longer sees is not worth replanning.
-            Some(_) => 0,
-            None => self.row_positions.len() as u64,
-        };
+        // With a window too: what a row no longer sees is not worth replanning, here as in a flat plan.
+        self.flat_kv_tokens += self.row_positions.len() as u64;
     }
 }
 
@@ -113,6 +112,7 @@ pub struct PlanHints {
     pub head_dim: u32,
     /// Bytes of one stored key or value element.
     pub kv_element_bytes: u32,
+    pub cost: CostModel,
 }
 
 /// The choice of planner; `--plan` on the command line.
@@ -141,7 +141,7 @@ impl Planner {
             Planner::Flat => flat::plan(forest, hints),
             Planner::SingleLevel => single_level::plan(forest, hints),
             Planner::Tree => tree::plan(forest, hints),
-            Planner::Balanced => balanced::plan(forest, hints, &CostModel::CPU),
+            Planner::Balanced => balanced::plan(forest, hints),
         };
         debug_assert_eq!(plan.check(forest), Ok(()));
         plan

@@ -29,14 +29,12 @@ impl PlanHints {
 }
 
 impl PlanStats {
-    /// Follows `AttentionPlan::advance` of a plan of `rows` rows: each reads one token more, which is its own.
+    /// Follows `AttentionPlan::advance` of a plan of `rows` rows: each reads one token more, its own.
     pub fn advance(&mut self, hints: &PlanHints, rows: usize) {
         let tokens = rows as u64;
         self.kv_bytes_read += tokens * hints.token_bytes();
+        self.flat_kv_bytes += tokens * hints.token_bytes();
         self.row_tokens += tokens;
-        if hints.window.is_none() {
-            self.flat_kv_bytes += tokens * hints.token_bytes();
-        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod step;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
+use crate::plan::CostModel;
 
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, WeightView,
@@ -86,6 +87,10 @@ impl Backend for Cpu {
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
+    }
+
+    fn cost_model(&self) -> CostModel {
+        CostModel::CPU
     }
 
     fn free_bytes(&self) -> Result<usize> {

@@ -114,7 +114,7 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
         (8 | 12.., _) => 99,
         _ => 227,
     };
-    let kilobytes = if kilobytes == 99 && head_dim > 96 { kilobytes - 2 } else { kilobytes / 2 - 2 };
+    let kilobytes = if kilobytes == 99 && head_dim > 96 { kilobytes - 6 } else { kilobytes / 2 - 6 };
     kilobytes * 1024
 }
 

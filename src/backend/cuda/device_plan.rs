@@ -15,9 +15,9 @@ pub const HEADER_WORDS: usize = 16;
 pub const TILE_WORDS: usize = 8;
 pub const PIECE_WORDS: usize = 2;
 
-/// An item is divided when one of its tiles would be more than a block's fair share of all tiles divided by this. Tiles of
-/// equal length then waste at most a quarter of the time at the end, and a row has few states to merge.
-const FAIR_PARTS: u64 = 3;
+/// An item is divided when one of its tiles would be more than a block's fair share of all tiles divided by this: the last
+/// tiles to end then cost at most half as much again, and a row has few states to merge.
+const FAIR_PARTS: u64 = 2;
 /// Pieces that a tile keeps at least: below this, writing and merging states costs more than idle blocks.
 const LEAST_NARROW_PIECES: u64 = 4;
 const LEAST_WIDE_PIECES: u64 = 8;

@@ -58,6 +58,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
+use crate::plan::CostModel;
 
 pub struct Cuda {
     device: Device,
@@ -121,6 +122,10 @@ impl Backend for Cuda {
 
     fn describe(&self) -> String {
         self.device.facts().to_string()
+    }
+
+    fn cost_model(&self) -> CostModel {
+        CostModel::CUDA
     }
 
     fn free_bytes(&self) -> Result<usize> {

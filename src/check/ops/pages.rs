@@ -55,8 +55,8 @@ impl Values {
         [written, read]
     }
 
-    fn batch<B: Backend>(&self, pages: &[PageId]) -> StepBatch {
-        let plan = solitary(pages, &hints::<B>(self.heads, self.dtype, None), B::PAGE_TOKENS);
+    fn batch<B: Backend>(&self, backend: &B, pages: &[PageId]) -> StepBatch {
+        let plan = solitary(pages, &hints(backend, self.heads, self.dtype, None), B::PAGE_TOKENS);
         let slots = pages.iter().map(|&page| KvSlot { page, slot: 0 }).collect();
         StepBatch { slots, plans: vec![plan], ..rows_at(&vec![0; self.rows]) }
     }
@@ -70,7 +70,7 @@ impl Case for Values {
         let holds = Holds::Operands(self.dtype);
 
         let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
-        let shape = backend.load(&mut step, self.batch::<B>(&written))?;
+        let shape = backend.load(&mut step, self.batch(backend, &written))?;
         let qkv = buffer(backend, holds, shape.rows, self.heads.qkv_width(), &self.qkv)?;
         backend.run(&mut step, shape, |backend, step| {
             backend.kv_append(&mut kv, LAYER, &qkv, step);
@@ -83,7 +83,7 @@ impl Case for Values {
         }
 
         let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
-        let shape = backend.load(&mut step, self.batch::<B>(&read))?;
+        let shape = backend.load(&mut step, self.batch(backend, &read))?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         backend.run(&mut step, shape, |backend, step| {
             backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, 1.0);

@@ -46,8 +46,8 @@ pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]>
         let score = &mut scores[seen.token.ix()];
         *score = penalised(*score, seen, request);
     }
-    for &(token, _) in &request.logit_bias {
-        // +inf - inf, or a bias that is no number.
+    for token in request.logit_bias.iter().map(|&(token, _)| token).chain(request.seen.iter().map(|seen| seen.token)) {
+        // +inf - inf, a bias that is no number, or the largest f32 divided by a penalty below 1.
         scores[token.ix()] = made_safe(scores[token.ix()]);
     }
     for &token in &request.banned {
