@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::backend::Dtype;
+use crate::backend::{DeviceChoice, Dtype};
 use crate::bench::decode::DecodeOptions;
 use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
@@ -19,6 +19,10 @@ use crate::run::{Budget, RunOptions};
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
+
+    /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N
+    #[arg(long, global = true, value_name = "DEVICE", default_value_t)]
+    pub device: DeviceChoice,
 
     /// Threads for the CPU backend (default: one a core)
     #[arg(long, global = true, value_name = "N")]
@@ -80,12 +84,20 @@ pub struct RunArgs {
 /// Budgets of the engine.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct EngineArgs {
-    /// Branches that grow at once, a row each in every step; changes speed and memory, never results
-    #[arg(long, value_name = "N", default_value_t = Budget::default().max_branches)]
-    pub max_branches: usize,
-    /// Memory for keys and values in MiB (default: half of what is free)
-    #[arg(long, value_name = "MIB")]
+    /// Branches that grow at once, a row each in every step; changes speed and memory (default: 128 on the CPU, up to 4096
+    /// on a GPU)
+    #[arg(long, value_name = "N")]
+    pub max_branches: Option<usize>,
+    /// Share of the device's free memory for keys and values (default: 0.5 on the CPU, 0.9 on a GPU)
+    #[arg(long, value_name = "SHARE")]
+    pub memory: Option<f64>,
+    /// Memory for keys and values in MiB, instead of a share
+    #[arg(long, value_name = "MIB", conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
+    /// Host memory in MiB for keys and values of branches that make room for others (default: none on the CPU; on a GPU a
+    /// quarter of what is free, at most 32768)
+    #[arg(long, value_name = "MIB")]
+    pub swap_memory: Option<usize>,
 }
 
 #[derive(Debug, Args)]
@@ -235,7 +247,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             without_attention: args.without_attention,
             max_branches: args.max_branches,
             chunk: args.chunk,
-            kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
+            kv_bytes: args.kv_memory.map(mib),
             budget: Duration::from_secs_f64(args.budget_seconds.max(0.0)),
         }
     }
@@ -280,9 +292,10 @@ pub struct NewArgs {
     pub name: String,
 }
 
-impl From<RunArgs> for RunOptions {
-    fn from(args: RunArgs) -> Self {
-        Self {
+impl RunArgs {
+    pub fn on(self, device: DeviceChoice) -> RunOptions {
+        let args = self;
+        RunOptions {
             task: args.task,
             model: args.model,
             limit: args.limit,
@@ -293,20 +306,33 @@ impl From<RunArgs> for RunOptions {
             out: args.out,
             trees: args.trees,
             dry_run: args.dry_run,
+            device,
             budget: args.engine.into(),
         }
     }
 }
 
+/// Bytes of so many MiB.
+fn mib(mib: usize) -> usize {
+    mib.saturating_mul(1 << 20)
+}
+
 impl From<EngineArgs> for Budget {
     fn from(args: EngineArgs) -> Self {
-        Self { max_branches: args.max_branches, kv_bytes: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)) }
+        Self {
+            max_branches: args.max_branches,
+            kv_bytes: args.kv_memory.map(mib),
+            memory: args.memory,
+            swap_bytes: args.swap_memory.map(mib),
+        }
     }
 }
 
-impl From<DecodeArgs> for DecodeOptions {
-    fn from(args: DecodeArgs) -> Self {
-        Self {
+impl DecodeArgs {
+    pub fn on(self, device: DeviceChoice) -> DecodeOptions {
+        let args = self;
+        DecodeOptions {
+            device,
             config: args.config,
             random_weights: args.random_weights,
             dtype: args.dtype,

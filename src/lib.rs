@@ -15,7 +15,7 @@
 //! 3  backend                            the ops, defined once in prose, in clear loops, and fast
 //! 2  plan                               Forest -> AttentionPlan (integers only)
 //! 1  kv (integers only) | task, tokenizer (text only)
-//! 0  ids, error, out, mix
+//! 0  ids, error, figures, out, mix
 //! ```
 //!
 //! # The way of the data
@@ -57,6 +57,7 @@ pub mod check;
 pub mod cli;
 pub mod engine;
 pub mod error;
+pub mod figures;
 pub mod ids;
 pub mod journal;
 pub mod kv;

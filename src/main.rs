@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
-use offshoot::backend::Backend;
-use offshoot::backend::cpu::Cpu;
+use offshoot::backend::Opened;
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
 use offshoot::{bench, check, out, run, task};
@@ -31,17 +30,23 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
     match cli.command {
-        None => out::text(welcome())?,
-        Some(Command::Run(args)) => return run::run(&args.into(), interrupt_flag()?.as_ref()),
-        Some(Command::Check(args)) => return check::check(Cpu::new(), &args.into()),
+        None => out::text(welcome(cli.device.open(0)?))?,
+        Some(Command::Run(args)) => return run::run(&args.on(cli.device), interrupt_flag()?.as_ref()),
+        Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
-            Bench::Decode(args) => bench::decode::main(&args.into())?,
+            Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,
             Bench::Gemm(args) => bench::tables::gemm(args.json)?,
             Bench::Attention(args) => match args.tree_options() {
-                Some(options) => bench::tree_attention::main(Cpu::new(), &options)?,
+                Some(options) => match cli.device.open(0)? {
+                    Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,
+                    Opened::Cuda(cuda) => bench::tree_attention::main(*cuda, &options)?,
+                },
                 None => bench::tables::attention(args.json)?,
             },
-            Bench::Workloads(args) => bench::workloads::main(Cpu::new(), &args.into())?,
+            Bench::Workloads(args) => match cli.device.open(0)? {
+                Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
+                Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
+            },
             Bench::Machine(args) => bench::tables::machine(args.json)?,
         },
         Some(Command::New(args)) => {
@@ -54,18 +59,17 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn welcome() -> String {
+fn welcome(device: Opened) -> String {
     format!(
         "Offshoot {}: sampling trees from language models
-device: {}
+device: {device}
 
 Three commands to try:
   offshoot run                     the bundled demo: one sample beside a vote, then shared beside unshared
   offshoot new my-task             a commented task file for your own items
   offshoot check --model DIR       what a Hugging Face model folder holds
 ",
-        env!("CARGO_PKG_VERSION"),
-        Cpu::new().describe()
+        env!("CARGO_PKG_VERSION")
     )
 }
 

@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Write};
 use serde::Serialize;
 
 use crate::engine::Metrics;
+use crate::figures::{bytes, count};
 use crate::plan::Planner;
 
 /// A share and its 95 % interval.
@@ -40,6 +41,9 @@ pub struct Summary {
     pub method: String,
     pub model: String,
     pub device: String,
+    /// Why it is none of CUDA's, where that was left to the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_cuda: Option<String>,
     pub plan: Planner,
     pub seed: u64,
     /// Items finished, of those asked for.
@@ -82,7 +86,9 @@ impl Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut page = Page(f);
         page.line("task", format!("{}, {}", self.task, self.method))?;
-        page.line("model", format!("{} on {}", self.model, self.device))?;
+        page.line("model", &self.model)?;
+        let not_cuda = self.not_cuda.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        page.line("device", format!("{}{not_cuda}", self.device))?;
         let cut = match self.items < self.items_asked {
             true => format!(" of {} (stopped early; samples of the others are on disk only)", self.items_asked),
             false => String::new(),
@@ -130,7 +136,11 @@ impl Display for Summary {
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
         page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
         if engine.preemptions > 0 {
-            page.line("preempted", format!("{} branches, computed again later", engine.preemptions))?;
+            let swapped = match engine.swapped_out {
+                0 => String::new(),
+                n => format!(", {n} of them kept in host memory ({})", bytes(engine.swapped_out_bytes)),
+            };
+            page.line("preempted", format!("{} times a branch made room for older ones{swapped}", engine.preemptions))?;
         }
         Ok(())
     }
@@ -170,51 +180,4 @@ fn percent(estimate: Estimate) -> String {
 
 fn versus(ours: u64, theirs: u64, whose: &str) -> String {
     format!("{}; {} {whose}: {:.1} x", bytes(ours), bytes(theirs), theirs as f64 / ours.max(1) as f64)
-}
-
-/// `1,234,567`.
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `12.3 MiB`: three figures and a binary unit.
-pub fn bytes(n: u64) -> String {
-    let mut value = n as f64;
-    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].iter();
-    let mut unit = units.next().expect("the list is not empty");
-    while value >= 1000.0 {
-        let Some(larger) = units.next() else { break };
-        value /= 1024.0;
-        unit = larger;
-    }
-    match (*unit, value) {
-        ("B", _) => format!("{n} B"),
-        (_, value) if value < 10.0 => format!("{value:.2} {unit}"),
-        (_, value) if value < 100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_for_people() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1536), "1.50 KiB");
-        assert_eq!(bytes(14 << 20), "14.0 MiB");
-        assert_eq!(bytes(1000 << 20), "0.98 GiB");
-    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Floor of a top-level module of `src`.
 fn floor(module: &str) -> Option<u32> {
     Some(match module {
-        "ids" | "error" | "out" | "mix" => 0,
+        "ids" | "error" | "figures" | "out" | "mix" => 0,
         "kv" | "task" | "tokenizer" => 1,
         "plan" => 2,
         "backend" => 3,

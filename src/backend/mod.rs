@@ -14,6 +14,7 @@
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
+mod choice;
 pub mod cpu;
 pub mod cuda;
 mod step;
@@ -23,6 +24,7 @@ use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::CostModel;
 
+pub use choice::{DeviceChoice, Opened, WhyNotCuda};
 pub use step::{RowToken, StepBatch, StepShape};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
@@ -169,6 +171,10 @@ pub trait Backend: Send + 'static {
     const PAGE_TOKENS: u32;
     /// The tile its attention reduces by (see `plan`).
     const TILE: u32;
+
+    /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
+    /// is room for what its own has none for.
+    const APART: bool;
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;

@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::cpu::Cpu;
-use crate::backend::{Backend, Dtype};
+use crate::backend::{DeviceChoice, Dtype, Opened};
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
 };
@@ -18,10 +17,10 @@ use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
-use crate::run::{Budget, fits, in_bytes};
+use crate::run::{Budget, in_bytes};
 
-use super::machine::MachineRates;
 use super::tables::print_json;
+use super::timed::{Rates, Timed};
 
 /// What `bench decode` is asked to measure.
 #[derive(Clone, Debug)]
@@ -38,6 +37,7 @@ pub struct DecodeOptions {
     /// Runs of each case.
     pub repeat: usize,
     pub json: bool,
+    pub device: DeviceChoice,
     pub budget: Budget,
 }
 
@@ -56,7 +56,7 @@ struct Measured {
     decode_rate: f64,
     /// What the rates measured in this run allow; see [`floor_rate`].
     floor_rate: f64,
-    machine: MachineRates,
+    machine: Rates,
     engine: Metrics,
 }
 
@@ -70,9 +70,13 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
         return Err(Error::value("--dtype", "--random-weights beside it (a folder's weights have theirs)", found));
     }
     options.budget.check()?;
-    let machine = MachineRates::measure(Cpu::new().isa());
+    let model = Model::of(options)?;
+    let (device, machine) = match options.device.open(model.weights())? {
+        Opened::Cpu { cpu, .. } => rated(cpu, model.dtype)?,
+        Opened::Cuda(cuda) => rated(*cuda, model.dtype)?,
+    };
     if !options.json {
-        out::line(format_args!("{}: {machine}", Cpu::new().describe()))?;
+        out::line(format_args!("{device}: {machine}"))?;
         out::line(format_args!(
             "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
             "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
@@ -81,7 +85,10 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     for &plan in &options.plans {
         for &samples in &options.samples {
             let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
-            let measured = measure(options, plan, case, machine)?;
+            let measured = match options.device.open(model.weights())? {
+                Opened::Cpu { cpu, .. } => measure(cpu, &model, options, plan, case, machine)?,
+                Opened::Cuda(cuda) => measure(*cuda, &model, options, plan, case, machine)?,
+            };
             match options.json {
                 true => print_json(&measured)?,
                 false => out::line(&measured)?,
@@ -91,53 +98,86 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     Ok(())
 }
 
-fn measure(options: &DecodeOptions, plan: Planner, case: DecodeCase, machine: MachineRates) -> Result<Measured> {
-    let mut backend = Cpu::new();
-    let decoder = load(options, &mut backend)?;
-    let (config, dtype, device) = (decoder.config().clone(), decoder.dtype(), backend.describe());
+/// What a backend is called, and what it can do at most.
+fn rated<B: Timed>(mut backend: B, dtype: Dtype) -> Result<(String, Rates)> {
+    Ok((backend.describe(), backend.rates(dtype)?))
+}
+
+fn measure<B: Timed>(
+    mut backend: B,
+    model: &Model,
+    options: &DecodeOptions,
+    plan: Planner,
+    case: DecodeCase,
+    machine: Rates,
+) -> Result<Measured> {
+    let Model { config, dtype, .. } = model;
     if case.prompt + case.generate > config.context {
         let what = format!("a prompt of {} and {} generated tokens", case.prompt, case.generate);
         return Err(Error::ContextTooLong { what, tokens: case.prompt + case.generate, context: config.context });
     }
-    let own = case.generate + 2 * Cpu::PAGE_TOKENS as usize;
+    let device = backend.describe();
+    let decoder = model.load(&mut backend)?;
+    let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
+    let own = case.generate + 2 * B::PAGE_TOKENS as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
-    let engine = Engine::start(backend, decoder, None, options.budget.engine_config(plan, useful))?;
+    let engine = Engine::start(backend, decoder, None, options.budget.engine_config::<B>(branches, plan, useful))?;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
     Ok(Measured {
         config: options.config.display().to_string(),
-        dtype,
+        dtype: *dtype,
         device,
         plan,
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(&config, dtype, case, &machine),
+        floor_rate: floor_rate(config, *dtype, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
     })
 }
 
-fn load(options: &DecodeOptions, backend: &mut Cpu) -> Result<Decoder<Cpu>> {
-    if !options.random_weights {
-        let folder = ModelFolder::open(&options.config)?;
-        fits(&folder.config, facts(&folder)?.dtype)?;
-        return Decoder::load(backend, &folder);
+/// The model to measure on.
+struct Model {
+    config: ModelConfig,
+    dtype: Dtype,
+    /// `None`: random weights.
+    folder: Option<ModelFolder>,
+}
+
+impl Model {
+    fn of(options: &DecodeOptions) -> Result<Self> {
+        if !options.random_weights {
+            let folder = ModelFolder::open(&options.config)?;
+            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
+            return Ok(Self { config, dtype, folder: Some(folder) });
+        }
+        let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
+        let config = ModelConfig::from_file(file)?;
+        let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
+        Ok(Self { config, dtype, folder: None })
     }
-    let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
-    let config = ModelConfig::from_file(file)?;
-    let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
-    fits(&config, dtype)?;
-    Decoder::random(backend, config, dtype, 1)
+
+    /// In bytes.
+    fn weights(&self) -> usize {
+        self.config.weight_bytes(self.dtype)
+    }
+
+    fn load<B: Timed>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        match &self.folder {
+            Some(folder) => Decoder::load(backend, folder),
+            None => Decoder::random(backend, self.config.clone(), self.dtype, 1),
+        }
+    }
 }
 
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
 /// longer of its reads and its products; the context is that of the middle of the generation.
-pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine: &MachineRates) -> f64 {
-    let flops = machine.gflops(dtype) * 1e9;
-    let bandwidth = machine.read_gb_per_s * 1e9;
+pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine: &Rates) -> f64 {
+    let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
     let rows = case.samples as f64;
     let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
     let weights = (config.parameters() - lookup) as f64;

@@ -1,6 +1,7 @@
 //! Backends whose steps can be timed, and the rates that such times are held against. On the CPU by the wall clock, with caches
 //! as the runs before left them; on a GPU by its own clock, with nothing in its cache.
 
+use std::fmt;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -17,8 +18,14 @@ use crate::ids::TokenId;
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rates {
     pub bytes_per_s: f64,
-    /// Multiplications and additions of 16-bit operands.
+    /// Multiplications and additions of operands of one dtype.
     pub flops_per_s: f64,
+}
+
+impl fmt::Display for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} GFLOP/s, {:.1} GB/s", self.flops_per_s / 1e9, self.bytes_per_s / 1e9)
+    }
 }
 
 pub trait Timed: Backend {
@@ -31,8 +38,8 @@ pub trait Timed: Backend {
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>>;
 
-    /// Measures for a second or so.
-    fn rates(&mut self) -> Result<Rates>;
+    /// Measures for a second or so, products of `dtype`.
+    fn rates(&mut self, dtype: Dtype) -> Result<Rates>;
 
     /// Leaves out attention from now on, where the backend can: what remains is the ceiling that no attention can pass.
     fn without_attention(&mut self) -> bool;
@@ -57,9 +64,9 @@ impl Timed for Cpu {
         (0..times).map(|_| one()).collect()
     }
 
-    fn rates(&mut self) -> Result<Rates> {
+    fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
         let machine = MachineRates::measure(self.isa());
-        Ok(Rates { bytes_per_s: machine.read_gb_per_s * 1e9, flops_per_s: machine.bf16_gflops() * 1e9 })
+        Ok(Rates { bytes_per_s: machine.read_gb_per_s * 1e9, flops_per_s: machine.gflops(dtype) * 1e9 })
     }
 
     fn without_attention(&mut self) -> bool {
@@ -81,8 +88,7 @@ impl Timed for Cuda {
         Cuda::time(self, step, shape, times, ops)
     }
 
-    fn rates(&mut self) -> Result<Rates> {
-        let dtype = Dtype::Bf16;
+    fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
         let weights = self.random_matrix(&[RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers }])?;
         let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };

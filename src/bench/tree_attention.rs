@@ -79,7 +79,7 @@ fn rates<B: Timed>(backend: &mut B, options: &TreeOptions) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates()?;
+            let measured = backend.rates(Dtype::Bf16)?;
             log::info!("{measured:?}");
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),

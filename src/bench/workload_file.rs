@@ -60,7 +60,8 @@ impl Job {
         self.levels.iter().map(|&(tokens, _)| tokens).sum::<usize>() + self.generate
     }
 
-    /// Tokens whose keys and values are held in the end, whole pages of every node.
+    /// Tokens whose keys and values are held in the end, whole pages of every node, and a page for each continuation to grow
+    /// into: without it the last ones would have to wait.
     pub fn kv_tokens(&self, page_tokens: usize) -> usize {
         let whole = |tokens: usize| (tokens.div_ceil(page_tokens) + 1) * page_tokens;
         let mut nodes = 1;
@@ -69,7 +70,7 @@ impl Job {
             nodes *= branching;
             held += nodes * whole(tokens);
         }
-        held + self.continuations() * whole(self.generate)
+        held + self.continuations() * (whole(self.generate) + page_tokens)
     }
 }
 
@@ -133,7 +134,7 @@ mod tests {
         let (_, other) = read_jobs(None, "codellama-7b", &["apps_2level".to_owned()]).unwrap();
         assert_eq!(other[0].continuations(), 512);
         let batch = jobs.iter().find(|job| job.name == "batchllm_2000_200_sd16").unwrap();
-        assert_eq!(batch.kv_tokens(1), 16 * 2001 + 256 * 201 + 256 * 101);
+        assert_eq!(batch.kv_tokens(1), 16 * 2001 + 256 * 201 + 256 * 102);
     }
 
     #[test]

@@ -20,8 +20,9 @@ mod whole;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::backend::Backend;
+use crate::backend::{DeviceChoice, Opened};
 use crate::error::Result;
+use crate::out;
 
 pub use device::{Effort, suite};
 pub use report::{Report, Row};
@@ -51,11 +52,17 @@ pub struct DeviceCheck {
     pub json: bool,
 }
 
-/// Prints what is asked for, on `backend`. The exit code says whether all of it holds.
-pub fn check<B: Backend>(backend: B, options: &CheckOptions) -> Result<ExitCode> {
+/// Prints what is asked for, on the device chosen. The exit code says whether all of it holds.
+pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
     let holds = match options {
-        CheckOptions::Model { folder, golden } => model::model(backend, folder, golden.as_deref())?,
-        CheckOptions::Device(options) => device::device(backend, options)?,
+        CheckOptions::Model { folder, golden } => model::model(on, folder, golden.as_deref())?,
+        CheckOptions::Device(options) => match on.open(0)? {
+            Opened::Cpu { cpu, not_cuda } => {
+                not_cuda.iter().for_each(out::aside);
+                device::device(cpu, options)?
+            }
+            Opened::Cuda(cuda) => device::device(*cuda, options)?,
+        },
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })

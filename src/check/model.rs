@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, DeviceChoice, Opened};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::check::{chunks, facts, golden};
@@ -16,18 +16,26 @@ use crate::tokenizer::Tokenizer;
 const CHUNK_TOKENS: usize = 150;
 
 /// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
-pub fn model<B: Backend>(mut backend: B, model: &Path, golden_file: Option<&Path>) -> Result<bool> {
+pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
-    out::text(facts(&folder)?)?;
+    let facts = facts(&folder)?;
+    out::text(&facts)?;
     match Tokenizer::load(model) {
         Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size()))?,
         Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
         Err(error) => return Err(error),
     }
+    let opened = on.open(folder.config.weight_bytes(facts.dtype))?;
+    fact("device", &opened)?;
     log::info!("loading {}", model.display());
-    let mut decoder = Decoder::load(&mut backend, &folder)?;
-    fact("device", backend.describe())?;
+    match opened {
+        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file),
+        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file),
+    }
+}
 
+fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, golden_file: Option<&Path>) -> Result<bool> {
+    let mut decoder = Decoder::load(&mut backend, folder)?;
     let vocab = decoder.config().vocab;
     let tokens: Vec<_> =
         (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::figures::{bytes, count};
 use crate::out;
 use crate::plan::Planner;
-use crate::report::{bytes, count};
 use crate::task::Method;
 
 use super::progress::Progress;

@@ -2,25 +2,29 @@
 
 use std::fmt::Write;
 
-use crate::backend::cpu::free_bytes;
+use crate::backend::{Backend, Opened};
 use crate::error::Result;
-use crate::report::{bytes, count};
+use crate::figures::{bytes, count};
 use crate::tokenizer::LevelTokens;
 
-use super::{Prepared, RunOptions, useful_bytes, worker};
+use super::{Prepared, RunOptions, worker};
 
 pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let in_flight = worker::in_flight(prepared, options.budget.max_branches);
+    let weights = config.weight_bytes(prepared.facts.dtype);
+    let opened = options.device.open(weights)?;
+    let Sizes { branches, pool } = match &opened {
+        Opened::Cpu { cpu, .. } => sizes(cpu, prepared, options)?,
+        Opened::Cuda(cuda) => sizes(cuda.as_ref(), prepared, options)?,
+    };
+    let in_flight = worker::in_flight(prepared, branches);
     let kv_bytes = config.kv_bytes_per_token(prepared.facts.dtype);
     let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
     let own = prepared.own_tokens().min(config.context - longest);
     let at_once = prepared.distinct_tokens() + in_flight * samples * own;
-    let useful = useful_bytes(prepared, options.budget.max_branches);
-    let pool = options.budget.engine_config(options.plan.unwrap_or_default(), useful).pool.bytes(free_bytes())?;
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
@@ -28,8 +32,9 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {} with {samples} samples", prepared.task.name, prepared.task.method.name()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
-    line("weights", bytes(config.weight_bytes(prepared.facts.dtype) as u64));
-    line("items", format!("{}, {in_flight} at once", prepared.prompts.len()));
+    line("device", opened.to_string());
+    line("weights", bytes(weights as u64));
+    line("items", format!("{}, {in_flight} at once on {branches} branches", prepared.prompts.len()));
     line(
         "prompts",
         format!(
@@ -49,6 +54,22 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)
+}
+
+/// What the engine would work with.
+struct Sizes {
+    branches: usize,
+    /// Bytes for keys and values.
+    pool: usize,
+}
+
+fn sizes<B: Backend>(backend: &B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
+    let weights = prepared.folder.config.weight_bytes(prepared.facts.dtype);
+    let free = backend.free_bytes()?.saturating_sub(weights);
+    let branches = prepared.branches::<B>(&options.budget, free);
+    let useful = prepared.useful_bytes::<B>(branches);
+    let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
+    Ok(Sizes { branches, pool: config.pool.bytes(free)? })
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.

@@ -1,6 +1,7 @@
 //! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one driver
 //! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
 
+mod budget;
 pub mod demo;
 mod dry_run;
 mod prepare;
@@ -14,18 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::backend::cpu::{Cpu, free_bytes};
-use crate::backend::{Backend, Dtype};
-use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolSize};
+use crate::backend::{Backend, DeviceChoice, Opened, WhyNotCuda};
+use crate::engine::{Engine, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::journal::{Journal, fresh_folder};
 use crate::model::check::facts;
-use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::model::{Decoder, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
-use crate::report::{Summary, bytes};
+use crate::report::Summary;
 use crate::tokenizer::Tokenizer;
 
+pub use budget::Budget;
 pub use demo::bundled;
 pub use prepare::{ItemPrompt, Prepared};
 use progress::Progress;
@@ -47,21 +48,16 @@ pub struct RunOptions {
     /// Also write each item's sampling tree.
     pub trees: bool,
     pub dry_run: bool,
+    pub device: DeviceChoice,
     pub budget: Budget,
-}
-
-/// The engine's budgets.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// Branches that grow at once.
-    pub max_branches: usize,
-    /// Bytes for keys and values; `None`: half of the free memory.
-    pub kv_bytes: Option<usize>,
 }
 
 /// A model in memory, and the engine that runs it.
 pub struct Loaded {
     pub engine: EngineHandle,
+    /// Branches that grow at once.
+    pub branches: usize,
+    pub not_cuda: Option<WhyNotCuda>,
     pub seconds_loading: f64,
 }
 
@@ -90,35 +86,49 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A model folder ready to sample from, with the default budgets: for programs of one's own.
+/// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of one's own.
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
-    let mut backend = Cpu::new();
-    fits(&folder.config, facts(&folder)?.dtype)?;
-    let decoder = Decoder::load(&mut backend, &folder)?;
-    let config = Budget::default().engine_config(Planner::default(), usize::MAX);
-    Ok((Engine::start(backend, decoder, Some(tokenizer.clone()), config)?, tokenizer))
+    let weights = folder.config.weight_bytes(facts(&folder)?.dtype);
+    let engine = match DeviceChoice::Auto.open(weights)? {
+        Opened::Cpu { cpu, .. } => open_on(cpu, &folder, tokenizer.clone())?,
+        Opened::Cuda(cuda) => open_on(*cuda, &folder, tokenizer.clone())?,
+    };
+    Ok((engine, tokenizer))
 }
 
-/// Loads the model and starts its engine, with as much KV memory as the budget allows and the job can use.
+fn open_on<B: Backend>(mut backend: B, folder: &ModelFolder, tokenizer: Arc<Tokenizer>) -> Result<EngineHandle> {
+    let decoder = Decoder::load(&mut backend, folder)?;
+    let budget = Budget::default();
+    let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?);
+    Engine::start(
+        backend,
+        decoder,
+        Some(tokenizer),
+        budget.engine_config::<B>(branches, Planner::default(), usize::MAX),
+    )
+}
+
+/// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.
 pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
+    let weights = prepared.folder.config.weight_bytes(prepared.facts.dtype);
+    match options.device.open(weights)? {
+        Opened::Cpu { cpu, not_cuda } => Ok(Loaded { not_cuda, ..load_on(cpu, prepared, options)? }),
+        Opened::Cuda(cuda) => load_on(*cuda, prepared, options),
+    }
+}
+
+fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
-    let mut backend = Cpu::new();
-    fits(&prepared.folder.config, prepared.facts.dtype)?;
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
-    let useful = useful_bytes(prepared, options.budget.max_branches);
-    let config = options.budget.engine_config(options.plan.unwrap_or_default(), useful);
+    let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
+    let useful = prepared.useful_bytes::<B>(branches);
+    let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
     log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());
-    Ok(Loaded { engine, seconds_loading })
-}
-
-/// The most KV bytes that the job can make use of.
-fn useful_bytes(prepared: &Prepared, max_branches: usize) -> usize {
-    let tokens = prepared.most_kv_tokens(worker::in_flight(prepared, max_branches), Cpu::PAGE_TOKENS as usize);
-    tokens.saturating_mul(prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype))
+    Ok(Loaded { engine, branches, not_cuda: None, seconds_loading })
 }
 
 impl Loaded {
@@ -128,45 +138,12 @@ impl Loaded {
     }
 }
 
-/// Pages that are lacking, as the option and the memory that they stand for.
+/// Pages that are lacking, as the options and the memory that they stand for.
 pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
     let Error::OutOfPages { needed, capacity, .. } = error else { return error };
     let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
     let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
-    Error::value("--kv-memory", expected, format!("{} MiB", mib(capacity)))
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { max_branches: EngineConfig::default().max_branches, kv_bytes: None }
-    }
-}
-
-impl Budget {
-    /// Names the budget that nothing can be done with.
-    pub fn check(&self) -> Result<()> {
-        match self.kv_bytes {
-            Some(0) => Err(Error::value("--kv-memory", "a number of MiB from 1 up", "0")),
-            _ => Ok(()),
-        }
-    }
-
-    /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
-    pub fn engine_config(&self, planner: Planner, useful: usize) -> EngineConfig {
-        let share = PoolSize::Share { of_free: 0.5, at_most: useful };
-        let pool = self.kv_bytes.map_or(share, |bytes| PoolSize::Bytes(bytes.min(useful)));
-        EngineConfig { max_branches: self.max_branches, planner, pool, ..EngineConfig::default() }
-    }
-}
-
-/// Whether a model's weights fit into the memory that is free.
-pub fn fits(config: &ModelConfig, dtype: Dtype) -> Result<()> {
-    let (weights, free) = (config.weight_bytes(dtype), free_bytes());
-    if weights > free {
-        let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
-        return Err(Error::value("free memory", expected, bytes(free as u64)));
-    }
-    Ok(())
+    Error::value("memory for keys and values (--kv-memory, --memory)", expected, format!("{} MiB", mib(capacity)))
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::backend::Backend;
 use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
+use crate::figures::count;
 use crate::ids::TokenId;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
-use crate::report::count;
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
 use crate::task::{Item, Overrides, Sampling, Task};
 use crate::tokenizer::{LevelTokens, Tokenizer};
 
-use super::RunOptions;
+use super::{Budget, RunOptions, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -95,10 +96,22 @@ impl Prepared {
 
     /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
     /// pages of its own.
-    pub fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
+    fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
+    }
+
+    /// Branches that grow at once where `free` bytes are free beside the weights: no more than there are samples.
+    pub fn branches<B: Backend>(&self, budget: &Budget, free: usize) -> usize {
+        let samples = self.prompts.len() * self.task.method.samples() as usize;
+        budget.branches::<B>(&self.folder.config, free).min(samples)
+    }
+
+    /// The most KV bytes that the job can make use of.
+    pub fn useful_bytes<B: Backend>(&self, branches: usize) -> usize {
+        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
+        tokens.saturating_mul(self.folder.config.kv_bytes_per_token(self.facts.dtype))
     }
 
     /// Most tokens that one sample adds to its prompt.

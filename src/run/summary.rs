@@ -30,6 +30,7 @@ pub fn summarise(
         method: format!("{} with {} samples", task.method.name(), task.method.samples()),
         model: prepared.model.display().to_string(),
         device: loaded.engine.facts().device.clone(),
+        not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,
         items: finished.len(),

@@ -20,9 +20,9 @@ use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
-pub fn in_flight(prepared: &Prepared, max_branches: usize) -> usize {
+pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
     let samples = prepared.task.method.samples() as usize;
-    (max_branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
+    (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
 /// Threads that wait cost memory for their stacks, nothing else.
@@ -95,7 +95,7 @@ pub fn search_all(
         finished: Mutex::new(Vec::new()),
         journal,
     };
-    let threads = in_flight(prepared, options.budget.max_branches).min(prompts.len());
+    let threads = in_flight(prepared, loaded.branches).min(prompts.len());
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for _ in 0..threads {

@@ -84,6 +84,7 @@ impl Backend for Cpu {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const TILE: u32 = attention::TILE;
+    const APART: bool = false;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())

@@ -119,6 +119,7 @@ impl Backend for Cuda {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const TILE: u32 = 1;
+    const APART: bool = true;
 
     fn describe(&self) -> String {
         self.device.facts().to_string()

@@ -1,0 +1,48 @@
+//! Counts and bytes as people read them.
+
+/// `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `12.3 MiB`: three figures and a binary unit.
+pub fn bytes(n: u64) -> String {
+    let mut value = n as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB"].iter();
+    let mut unit = units.next().expect("the list is not empty");
+    while value >= 1000.0 {
+        let Some(larger) = units.next() else { break };
+        value /= 1024.0;
+        unit = larger;
+    }
+    match (*unit, value) {
+        ("B", _) => format!("{n} B"),
+        (_, value) if value < 10.0 => format!("{value:.2} {unit}"),
+        (_, value) if value < 100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1536), "1.50 KiB");
+        assert_eq!(bytes(14 << 20), "14.0 MiB");
+        assert_eq!(bytes(1000 << 20), "0.98 GiB");
+    }
+}
