@@ -21,6 +21,4 @@ mod stops;
 #[path = "engine/swap.rs"]
 mod swap;
 
-use offshoot::check::dice;
-
 const RUN_AHEAD: bool = true;
