@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
-use offshoot::backend::Opened;
+use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
 use offshoot::{bench, check, out, run, task};
@@ -35,19 +35,19 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,
-            Bench::Gemm(args) => bench::tables::gemm(args.json)?,
+            Bench::Gemm(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::gemm(args.json))?,
             Bench::Attention(args) => match args.tree_options() {
                 Some(options) => match cli.device.open(0)? {
                     Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,
                     Opened::Cuda(cuda) => bench::tree_attention::main(*cuda, &options)?,
                 },
-                None => bench::tables::attention(args.json)?,
+                None => on_the_cpu(cli.device).and_then(|()| bench::tables::attention(args.json))?,
             },
             Bench::Workloads(args) => match cli.device.open(0)? {
                 Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
                 Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
             },
-            Bench::Machine(args) => bench::tables::machine(args.json)?,
+            Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
@@ -57,6 +57,16 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a GPU for what measures the processor alone.
+fn on_the_cpu(device: DeviceChoice) -> Result<()> {
+    match device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(()),
+        DeviceChoice::Cuda { .. } => {
+            Err(Error::value("--device", "auto or cpu, which this measures", device.to_string()))
+        }
+    }
 }
 
 fn welcome(device: Opened) -> String {

@@ -87,7 +87,7 @@ impl Display for Summary {
         let mut page = Page(f);
         page.line("task", format!("{}, {}", self.task, self.method))?;
         page.line("model", &self.model)?;
-        let not_cuda = self.not_cuda.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         page.line("device", format!("{}{not_cuda}", self.device))?;
         let cut = match self.items < self.items_asked {
             true => format!(" of {} (stopped early; samples of the others are on disk only)", self.items_asked),

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 /// Runs `offshoot bench` and reads its JSON lines.
 fn bench(args: &[&str]) -> Vec<Value> {
-    let output = Command::new(env!("CARGO_BIN_EXE_offshoot")).arg("bench").args(args).output().unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -1,5 +1,5 @@
 //! The command as a user meets it: what it prints, what it leaves on disk, and how it fails. Runs the built binary on the
-//! bundled demo model.
+//! bundled demo model, on the CPU: GPUs are hidden from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn repository() -> PathBuf {
 
 fn offshoot() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
-    command.current_dir(repository()).env_remove("RUST_LOG");
+    command.current_dir(repository()).env_remove("RUST_LOG").env("CUDA_VISIBLE_DEVICES", "");
     command
 }
 
@@ -144,10 +144,61 @@ fn plans_and_budgets_change_no_sample_and_more_samples_keep_the_first() {
         assert_eq!(drawn(plan, &["--plan", plan]), reference, "--plan {plan}");
     }
     assert_eq!(drawn("narrow", &["--max-branches", "2", "--threads", "1"]), reference);
+    assert_eq!(drawn("shared", &["--memory", "0.1", "--swap-memory", "16", "--device", "cpu"]), reference);
     let more = drawn("more", &["--samples", "5"]);
     let first: Vec<_> = more.iter().filter(|(_, index, _)| *index < 3).cloned().collect();
     assert_eq!(first, reference);
     assert_ne!(drawn("seed", &["--seed", "6"]), reference);
+}
+
+#[test]
+fn without_a_gpu_auto_is_the_cpu_and_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let device = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        let summary = fs::read_to_string(out.join("summary.json")).expect("written");
+        let line = stdout(&ran).lines().find(|line| line.starts_with("device ")).map(str::to_owned);
+        (line.expect("a line names the device"), serde_json::from_str::<Value>(&summary).expect("JSON"))
+    };
+    let (line, summary) = device("auto", &["--device", "auto"]);
+    assert!(line.contains("cpu") && line.contains("CUDA cannot be used: "), "{line}");
+    assert!(summary["not_cuda"].as_str().is_some_and(|why| line.ends_with(why)), "{summary}");
+    let (line, summary) = device("cpu", &["--device", "cpu"]);
+    assert!(line.contains("cpu") && !line.contains("CUDA"), "{line}");
+    assert!(summary.get("not_cuda").is_none(), "{summary}");
+    let dry = output(&["run", task.to_str().expect("UTF-8"), "--dry-run"]);
+    assert!(stdout(&dry).contains("CUDA cannot be used: "), "{}", stdout(&dry));
+    assert!(stderr(&output(&["check", "--quick"])).contains("CUDA cannot be used: "));
+}
+
+#[test]
+fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    fails(&run_into(&task, &out, &["--device", "cuda"]), &["cuda:0 cannot be used: ", "driver"]);
+    assert!(!out.exists());
+    let decode = ["bench", "decode", "--config", "tasks/models/demo", "--device", "cuda"];
+    let commands: [&[&str]; 5] = [
+        &["--device", "cuda:0"],
+        &["run", "--dry-run", "--device", "cuda"],
+        &["check", "--device", "cuda:0"],
+        &["check", "--device", "cuda", "--model", "tasks/models/demo"],
+        &decode,
+    ];
+    for command in commands {
+        fails(&output(command), &["cuda:0 cannot be used: "]);
+    }
+    for what in ["machine", "gemm", "attention"] {
+        fails(&output(&["bench", what, "--device", "cuda:1"]), &["--device", "cpu", "cuda:1"]);
+    }
+    for wrong in ["cuda:x", "cuda:", "gpu"] {
+        let refused = output(&["run", "--device", wrong]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(wrong) && stderr(&refused).contains("cuda:N"), "{}", stderr(&refused));
+    }
 }
 
 #[test]
@@ -158,7 +209,7 @@ fn a_dry_run_shows_the_first_prompt_and_samples_nothing() {
     let said = run_into(&task, &out, &["--dry-run"]);
     assert!(said.status.success(), "{}", stderr(&said));
     let text = stdout(&said);
-    for part in ["Answer briefly.\n\nQuestion: ", "levels", "kv at once", "distinct"] {
+    for part in ["Answer briefly.\n\nQuestion: ", "levels", "kv at once", "distinct", "device", "branches"] {
         assert!(text.contains(part), "`{part}` is missing: {text}");
     }
     assert!(!out.exists());
@@ -265,8 +316,12 @@ fn a_wrong_option_is_one_sentence() {
     fails(&run_into(&task, &out, &["--samples", "0"]), &["samples", "0"]);
     fails(&run_into(&task, &out, &["--set", "sampling.top_q=1"]), &["top_q", "command line", "top_p"]);
     fails(&run_into(&task, &out, &["--model", "no/such/model"]), &["no/such/model"]);
-    fails(&run_into(&task, &out, &["--max-branches", "0"]), &["max_branches", "0"]);
+    fails(&run_into(&task, &out, &["--max-branches", "0"]), &["--max-branches", "0"]);
     fails(&run_into(&task, &out, &["--kv-memory", "0"]), &["--kv-memory", "0"]);
+    for share in ["0", "1.5", "-0.5", "nan"] {
+        let option = format!("--memory={share}");
+        fails(&run_into(&task, &out, &[&option]), &["--memory", "at most 1", &share.replace("nan", "NaN")]);
+    }
     fails(&run_into(&task, &out, &["--limit", "0"]), &["--limit", "0"]);
     fails(&run_into(&task, &out, &["--samples", "400000000"]), &["task.json", "self_consistency.samples", "1,000,000"]);
     fails(&run_into(&task, &out, &["--threads", "1000000"]), &["--threads", "1024"]);
@@ -296,7 +351,7 @@ fn too_little_memory_is_said_in_memory() {
     let long = |task: &mut Value| task["prompt"]["shared"] = json!("Tom has 12 pens. ".repeat(500));
     let task = task_in(folder.path(), long);
     let ran = run_into(&task, &folder.path().join("out"), &["--kv-memory", "1"]);
-    fails(&ran, &["--kv-memory", "MiB", "found 1 MiB"]);
+    fails(&ran, &["--kv-memory", "--memory", "MiB", "found 1 MiB"]);
     assert!(stdout(&ran).contains("items"), "what was reached is summed up: {}", stdout(&ran));
 }
 

@@ -22,7 +22,8 @@ fn the_fast_paths_pass() {
 }
 
 fn check(args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_offshoot")).arg("check").args(args).output().unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["check", "--device", "cpu"]).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -96,7 +96,7 @@ fn has_room<B: Backend>(backend: &B, weights: usize) -> Result<()> {
 impl fmt::Display for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Opened::Cpu { cpu, not_cuda: Some(why) } => write!(f, "{} ({why})", cpu.describe()),
+            Opened::Cpu { cpu, not_cuda: Some(why) } => write!(f, "{}; {why}", cpu.describe()),
             Opened::Cpu { cpu, not_cuda: None } => f.write_str(&cpu.describe()),
             Opened::Cuda(cuda) => f.write_str(&cuda.describe()),
         }

@@ -43,6 +43,7 @@ use crate::engine::cache::{Branches, Cache};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
+use crate::figures::bytes;
 use crate::ids::BranchId;
 use crate::model::Decoder;
 use crate::plan::Planner;
@@ -133,8 +134,8 @@ impl<B: Backend> Engine<B> {
         let pool_bytes = config.pool.bytes(backend.free_bytes()?)?;
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages == 0 {
-            let expected = format!("at least one page ({page_bytes} bytes)");
-            return Err(Error::value("memory for keys and values", expected, format!("{pool_bytes} bytes")));
+            let expected = format!("at least one page ({})", bytes(page_bytes as u64));
+            return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
         let kv = backend.kv(&model.kv_shape(pool_pages))?;
         let facts = EngineFacts {

@@ -1,6 +1,7 @@
 //! How much memory the engine takes for keys and values.
 
 use crate::error::{Error, Result};
+use crate::figures;
 
 /// Taken once weights and activations are in place; whole pages of it are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,8 +17,8 @@ impl PoolSize {
     pub fn bytes(self, free: usize) -> Result<usize> {
         match self {
             PoolSize::Bytes(bytes) if bytes > free => {
-                let found = format!("{free} bytes");
-                Err(Error::value("free memory for keys and values", format!("at least {bytes} bytes"), found))
+                let expected = format!("at least {}", figures::bytes(bytes as u64));
+                Err(Error::value("free memory for keys and values", expected, figures::bytes(free as u64)))
             }
             PoolSize::Bytes(bytes) => Ok(bytes),
             PoolSize::Share { of_free, at_most } => match (0.0..=1.0).contains(&of_free) {
