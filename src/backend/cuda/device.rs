@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstream};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstream};
 
 use super::args::Args;
 use super::compile::Compiler;
@@ -176,7 +176,9 @@ impl Drop for Inner {
 }
 
 fn log_failure(doing: &str, result: Result<(), DriverError>) {
-    if let Err(error) = result {
+    // The program is ending: the driver has given everything back already.
+    let is_over = |error: &DriverError| error.0 == CUresult::CUDA_ERROR_DEINITIALIZED;
+    if let Err(error) = result.or_else(|error| if is_over(&error) { Ok(()) } else { Err(error) }) {
         log::warn!("cannot {doing}: {}", probe::describe(error));
     }
 }

@@ -22,7 +22,7 @@ pub struct Function {
     _device: Device,
     name: &'static str,
     raw: CUfunction,
-    /// Bytes of each parameter; `None` where the driver cannot tell (before CUDA 12.4).
+    /// Bytes of each parameter; `None` where the driver cannot tell (before CUDA 12.4), or the source.
     parameters: Option<Vec<usize>>,
 }
 
@@ -95,7 +95,9 @@ impl Device {
                 let dynamic = i32::try_from(optin).unwrap_or(i32::MAX) - fixed;
                 let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                 result::function::set_function_attribute(raw, attribute, dynamic)?;
-                Ok(Function { _device: self.clone(), name, raw, parameters: parameter_sizes(raw)? })
+                let count = parameter_count(unit.source.text, name);
+                let parameters = count.map_or(Ok(None), |count| parameter_sizes(raw, count))?;
+                Ok(Function { _device: self.clone(), name, raw, parameters })
             }
         })
     }
@@ -141,23 +143,43 @@ impl Device {
     }
 }
 
-/// Bytes of each parameter of a kernel.
+/// Bytes of each of the `count` parameters of a kernel. The driver is not asked for one more, by which it would show where
+/// they end: memory checkers report every call that fails.
 ///
 /// # Safety
 /// `function` is loaded and its context current.
-unsafe fn parameter_sizes(function: CUfunction) -> Result<Option<Vec<usize>>, DriverError> {
+unsafe fn parameter_sizes(function: CUfunction, count: usize) -> Result<Option<Vec<usize>>, DriverError> {
     type ParamInfo = unsafe extern "C" fn(CUfunction, usize, *mut usize, *mut usize) -> CUresult;
     // SAFETY: the driver is loaded; the symbol, where there is one, has this signature.
     let Ok(param_info) = (unsafe { sys::culib().get::<ParamInfo>(b"cuFuncGetParamInfo\0") }) else { return Ok(None) };
-    let mut sizes = Vec::new();
-    loop {
+    let size = |index| {
         let (mut offset, mut bytes) = (0, 0);
         // SAFETY: writes two words.
-        match unsafe { param_info(function, sizes.len(), &mut offset, &mut bytes) } {
-            CUresult::CUDA_SUCCESS => sizes.push(bytes),
-            // Past the last parameter.
-            CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(Some(sizes)),
-            error => return Err(DriverError(error)),
-        }
+        unsafe { param_info(function, index, &mut offset, &mut bytes) }.result().map(|()| bytes)
+    };
+    (0..count).map(size).collect::<Result<_, _>>().map(Some)
+}
+
+/// How many parameters the kernel `name` has in `source`; `None` where it is not there.
+fn parameter_count(source: &str, name: &str) -> Option<usize> {
+    let kernels = source.split("__global__").skip(1);
+    let list = |kernel: &str| {
+        let (_, behind) =
+            kernel.split_once(&format!(" {name}(")).or_else(|| kernel.split_once(&format!("\n{name}(")))?;
+        behind.split_once(')').map(|(list, _)| list.split(',').count())
+    };
+    kernels.into_iter().find_map(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_counted_in_the_source() {
+        let source = "__device__ void f(int a);\nextern \"C\" __global__ void __launch_bounds__(128, 2)\nf(int* a, const float* b,\n  unsigned c) {\n}\nextern \"C\" __global__ void g(int x) {}";
+        assert_eq!(parameter_count(source, "f"), Some(3));
+        assert_eq!(parameter_count(source, "g"), Some(1));
+        assert_eq!(parameter_count(source, "h"), None);
     }
 }

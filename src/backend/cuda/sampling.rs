@@ -93,19 +93,25 @@ impl SamplerKernels {
         let (grid, block) = ([narrow(asks), 1, 1], if many { 256 } else { 1024 });
 
         let args = scratch(row().u32(narrow(asks)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
-        device.launch(&self.top, grid, block, chunks * 4, &args.memory_at(results.0, results.1));
+        device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
 
         let args = row().memory_at(requests.0, requests.1).memory(drawn);
-        device.launch(&self.edit, grid, block, chunks, &scratch(args, &[at.draw_max, at.draw_sum, at.newest]));
+        device.launch(&self.edit, grid, block, shared(chunks), &scratch(args, &[at.draw_max, at.draw_sum, at.newest]));
 
         let args = row().memory_at(requests.0, requests.1);
-        device.launch(&self.filter, grid, block, chunks * 4, &scratch(args, &[at.draw_max, at.draw_sum, at.cuts]));
+        device.launch(
+            &self.filter,
+            grid,
+            block,
+            shared(chunks * 4),
+            &scratch(args, &[at.draw_max, at.draw_sum, at.cuts]),
+        );
 
         let args = scratch(
             row().memory_at(requests.0, requests.1).memory_at(coins.0, coins.1),
             &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
         );
-        device.launch(&self.draw, grid, 32, chunks * 8, &args.memory_at(results.0, results.1).memory(drawn));
+        device.launch(&self.draw, grid, 32, shared(chunks * 8), &args.memory_at(results.0, results.1).memory(drawn));
     }
 }
 
@@ -134,6 +140,11 @@ impl Scratch {
             bytes: 4 * array + asks * 16,
         }
     }
+}
+
+/// Bytes of shared memory for `bytes`: the compiler fetches 16 at once, also where fewer are used.
+fn shared(bytes: usize) -> usize {
+    bytes.next_multiple_of(16)
 }
 
 fn narrow(count: usize) -> u32 {
