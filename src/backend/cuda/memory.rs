@@ -168,13 +168,12 @@ impl Device {
 /// Whether the driver knows this host memory (page-locked, managed), so that it may copy from it later than it says.
 fn is_known_to_driver(memory: &[u8]) -> bool {
     let mut kind = 0u32;
-    // SAFETY: writes one u32; the address is only looked up.
+    let mut attributes = [sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE];
+    let mut values = [std::ptr::from_mut(&mut kind).cast::<c_void>()];
+    // SAFETY: one attribute, whose value is one u32; the address is only looked up. Of memory that the driver does not know
+    // this call says 0, where the one for a single attribute fails.
     let asked = unsafe {
-        sys::cuPointerGetAttribute(
-            std::ptr::from_mut(&mut kind).cast::<c_void>(),
-            sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            memory.as_ptr() as CUdeviceptr,
-        )
+        sys::cuPointerGetAttributes(1, attributes.as_mut_ptr(), values.as_mut_ptr(), memory.as_ptr() as CUdeviceptr)
     };
-    asked == CUresult::CUDA_SUCCESS
+    asked == CUresult::CUDA_SUCCESS && kind != 0
 }
