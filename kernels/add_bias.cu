@@ -3,7 +3,7 @@
 // Shapes: x OUT [R, width], bias f32 [width].
 // Grid: x = row, y = the row's elements by blocks.
 // Limit: bytes, 2 * sizeof(OUT) an element.
-// Definition: the bias of `Backend::linear` and `Backend::linear_add`.
+// Definition: the bias of `Backend::linear` and `Backend::linear_add`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "lanes.cuh"
 
 template <int N>

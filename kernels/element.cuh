@@ -1,5 +1,5 @@
 // Element types of weights, keys, values and activations, and their conversions to and from float. No toolkit header is
-// included: f16 and bf16 are their 16 bits. A unit names its types with -D, for example -DWEIGHT=bf16.
+// included: f16 and bf16 are their 16 bits. A unit names its types with -D, for example -DELEMENT=bf16.
 #pragma once
 
 struct f16 {

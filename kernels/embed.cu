@@ -3,7 +3,7 @@
 // Shapes: out f32 [R, width], table ELEMENT [vocab, width]; tokens [R] and drawn as token_word.cuh says.
 // Grid: one block a row.
 // Limit: bytes, sizeof(ELEMENT) + 4 an element.
-// Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/mod.rs.
+// Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/gemm/mod.rs.
 #include "lanes.cuh"
 #include "token_word.cuh"
 

@@ -1,4 +1,4 @@
-// What the kernels of sampling share: the requests as the host packs them (cuda/sampling.rs mirrors each struct), scores as
+// What the kernels of sampling share: the requests as the host packs them (cuda/sampling/requests.rs mirrors each struct), scores as
 // they are compared and weighed, and the chunks of the vocabulary that one warp takes at a time. The definition is
 // backend/cpu/sampling/clear.rs.
 #pragma once
@@ -37,7 +37,7 @@ struct Request {
     float frequency;
     float presence;
     u32 unseen;  // index into the tokens drawn by the step before, or NONE
-    u32 top;     // of the likeliest tokens, at most MOST_TOP
+    u32 top;     // of the likeliest tokens, at most BINS of sample_select.cuh
     u32 biases;  // lengths of the three lists
     u32 seens;
     u32 bans;

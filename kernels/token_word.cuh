@@ -1,4 +1,4 @@
-// Where a row's input token comes from, as one word; `TokenWord` in src/backend/cuda/token_word.rs writes it.
+// Where a row's input token comes from, as one word; `token_word` in src/backend/cuda/token_word.rs writes it.
 #pragma once
 
 // Clear: the other bits are the token. Set: they are the index of an ask of the step before, whose token lies in `drawn`.

@@ -157,6 +157,14 @@ fn the_tables_list_the_folder() {
     assert_eq!(headers, files(".cuh"), "units::HEADERS beside kernels/*.cuh");
     let sources: BTreeSet<String> = units::all().iter().map(|unit| unit.source.name.to_string()).collect();
     assert_eq!(sources, files(".cu"), "units::all() beside kernels/*.cu");
+    let readme = include_str!("../kernels/README.md");
+    let rows: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let named: Vec<&str> = rows.iter().flat_map(|kernels| kernels.split(", ")).collect();
+    for source in &sources {
+        let kernel = source.trim_end_matches(".cu");
+        let is_named = named.iter().any(|name| name.split(' ').next() == Some(kernel));
+        assert!(is_named, "{source} has a row in kernels/README.md");
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Hash for Source {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
     pub source: &'static Source,
-    /// `("WEIGHT", "bf16")` becomes `-DWEIGHT=bf16`.
+    /// `("ELEMENT", "bf16")` becomes `-DELEMENT=bf16`.
     pub defines: Vec<(&'static str, String)>,
 }
 
@@ -46,7 +46,7 @@ impl Unit {
     }
 }
 
-/// `rms_norm.cu WEIGHT=bf16 HEAD_DIM=128`.
+/// `merge_states.cu ELEMENT=bf16 HEAD_DIM=128`.
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.source.name)?;

@@ -25,7 +25,7 @@ pub struct Vector {
     as_given: Option<(Dtype, Memory)>,
 }
 
-/// Brings weights to the device. Holds page-locked memory: made for a load, dropped after it.
+/// Brings weights to the device, through page-locked memory that pages on their way to the host use later.
 pub struct Loader {
     device: Device,
     staging: Staging,
