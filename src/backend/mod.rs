@@ -211,6 +211,10 @@ pub trait Backend: Send + 'static {
 
     /// Bytes that one page takes, all layers.
     fn page_bytes(shape: &KvShape) -> usize;
+    /// Bytes of the same memory that `kv` takes beside its pages.
+    fn kv_overhead_bytes(_shape: &KvShape) -> usize {
+        0
+    }
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
     /// Copies `pages` to host memory.
     fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;

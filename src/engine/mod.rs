@@ -131,7 +131,9 @@ impl<B: Backend> Engine<B> {
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
         let page_bytes = B::page_bytes(&model.kv_shape(1));
-        let pool_bytes = config.pool.bytes(backend.free_bytes()?)?;
+        let free = backend.free_bytes()?;
+        let overhead = B::kv_overhead_bytes(&model.kv_shape(free / page_bytes));
+        let pool_bytes = config.pool.bytes(free.saturating_sub(overhead))?;
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages == 0 {
             let expected = format!("at least one page ({})", bytes(page_bytes as u64));

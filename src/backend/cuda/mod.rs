@@ -189,6 +189,10 @@ impl Backend for Cuda {
         kv::page_bytes(shape)
     }
 
+    fn kv_overhead_bytes(shape: &KvShape) -> usize {
+        kv::overhead_bytes(shape)
+    }
+
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         self.moves += 1;
