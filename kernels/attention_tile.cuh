@@ -160,6 +160,12 @@ __device__ __forceinline__ void mask(float (&s)[N][4], const Piece& piece, unsig
     }
 }
 
+// Whether every row of the tile sees all slots of `piece`, so that nothing is to be masked.
+__device__ __forceinline__ bool seen_by_all(const Piece& piece, const TileShared& shared) {
+    return piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
+           shared.highest - piece.base < shared.window;
+}
+
 // m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
 struct __align__(16) Running {
     float m[2];
@@ -241,5 +247,27 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
         *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
     } else {
         *reinterpret_cast<float2*>(job.partials.o + place.state * HEAD_DIM + column) = o;
+    }
+}
+
+// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last piece.
+__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const Running& state) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        unsigned i = first_row + lane / 4 + r * 8;
+        float l = quad_sum(state.l[r]);
+        if (i >= shared.tile.rows) {
+            continue;
+        }
+        Place place = place_of(job, shared, i);
+        float scale = normaliser(l);
+#pragma unroll
+        for (int n = 0; n < 2 * STEPS; n++) {
+            store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);
+        }
+        if (!place.out && lane % 4 == 0) {
+            job.partials.extents[place.state] = {state.m[r], l};
+        }
     }
 }
