@@ -182,27 +182,30 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float top = fmaxf(s[0][2 * r], s[0][2 * r + 1]);
+        // Two chains each, even and odd: a warp has few others to wait with.
+        float tops[2] = {s[0][2 * r], s[0][2 * r + 1]};
 #pragma unroll
         for (int n = 1; n < N; n++) {
-            top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+            tops[0] = fmaxf(tops[0], s[n][2 * r]);
+            tops[1] = fmaxf(tops[1], s[n][2 * r + 1]);
         }
+        float top = fmaxf(tops[0], tops[1]);
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
         float m = fmaxf(state.m[r], top * scale);
         float against = anchor(m);
         factor[r] = weight(state.m[r], against);
         state.m[r] = m;
-        float sum = 0.0f;
+        float sums[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int c = 2 * r; c < 2 * r + 2; c++) {
                 s[n][c] = weight(s[n][c] * scale, against);
-                sum += s[n][c];
+                sums[c % 2] += s[n][c];
             }
         }
-        state.l[r] = state.l[r] * factor[r] + sum;
+        state.l[r] = state.l[r] * factor[r] + (sums[0] + sums[1]);
     }
     return {factor[0], factor[1]};
 }

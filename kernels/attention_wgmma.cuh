@@ -1,6 +1,7 @@
 // The wide tiles of Hopper (sm_90a): a block is one warpgroup, whose matrix instructions (wgmma) read operands from shared
-// memory while its threads do other work. A tile is M blocks of 64 packed rows; the softmax of one overlaps the products of
-// the other, and of the multiprocessor's other block. Limited by the tensor cores.
+// memory while its threads do other work. A tile is M times 64 packed rows; the softmax of some overlaps the products of the
+// others, and those of the multiprocessor's other block. Limited by the time from scores to weights: without it, the tensor
+// cores would do a third more.
 //
 // All operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple of
 // 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle: both the
@@ -93,7 +94,7 @@ __device__ __forceinline__ void multiply_values(float (&sum)[2 * STEPS][4], int 
 DEFINE_PRODUCTS(f16, "f16.f16")
 DEFINE_PRODUCTS(bf16, "bf16.bf16")
 
-// Rows of HEAD_DIM elements, 16 at a time by all threads, to panels of `panel` bytes. A thread's rows are 16 apart and take
+// Rows of HEAD_DIM elements, 16 at a time by all threads, to panels of `PANEL` bytes. A thread's rows are 16 apart and take
 // the same place in their atoms.
 constexpr unsigned COPY_ROWS = THREADS / 8;
 
@@ -162,7 +163,6 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
         wait_copies<0>();
         publish_copies();
         __syncthreads();
-        copy(step + 1);
         const unsigned keys = stages + step % STAGES * STAGE_BYTES, values = keys + OPERAND_BYTES;
         float s[M][8][4];
         begin_products();
@@ -175,14 +175,20 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
             }
             products_issued();
         }
+        copy(step + 1);
+        bool whole = true;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            whole &= seen_by_all(piece_of({0, wide.notes[step % STAGES][half]}, shared.highest), shared);
+        }
 #pragma unroll
         for (int m = 0; m < M; m++) {
             wait_products<M - 1>();  // the scores of m; products of the other rows go on
             settled(s[m]);
+            if (!whole) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                Piece piece = piece_of({0, wide.notes[step % STAGES][half]}, shared.highest);
-                if (!seen_by_all(piece, shared)) {
+                for (int half = 0; half < 2; half++) {
+                    Piece piece = piece_of({0, wide.notes[step % STAGES][half]}, shared.highest);
                     mask<4>(*reinterpret_cast<float (*)[4][4]>(&s[m][4 * half]), piece, 0, shared, m * 64 + threadIdx.x / 32 * 16);
                 }
             }
