@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 const TILE_COST: usize = 8;
 /// The same of a narrow tile, whose states are an eighth.
 const NARROW_TILE_COST: usize = 2;
-/// Pieces that a tile keeps at least.
-const LEAST_PIECES: usize = 4;
+/// Pieces that a tile keeps at least: below this, merging more states costs more than is gained.
+const LEAST_WIDE_PIECES: usize = 6;
+const LEAST_NARROW_PIECES: usize = 4;
 /// A narrow item is divided when one of its tiles would be more than a block's fair share of all work divided by this.
 const NARROW_PARTS: usize = 2;
 /// Wide items are divided into tiles of a block's fair share of their work, divided by the first and times a percentage of
@@ -51,7 +52,7 @@ impl Work {
     /// The most pieces that a narrow tile should have.
     pub fn most_narrow_pieces(&self) -> usize {
         let all = self.wide_pieces() + self.narrow_pieces;
-        all.div_ceil(self.blocks * NARROW_PARTS).max(LEAST_PIECES)
+        all.div_ceil(self.blocks * NARROW_PARTS).max(LEAST_NARROW_PIECES)
     }
 
     /// The most pieces that a wide tile should have.
@@ -60,7 +61,7 @@ impl Work {
         let shares = ROUNDS.into_iter().flat_map(|rounds| {
             PERCENT.into_iter().map(move |percent| (all * percent).div_ceil(self.blocks * rounds * 100))
         });
-        let candidates = shares.map(|most| most.max(LEAST_PIECES));
+        let candidates = shares.map(|most| most.max(LEAST_WIDE_PIECES));
         candidates.min_by_key(|&most| self.time(most)).expect("there are candidates")
     }
 
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn short_tiles_are_not_divided() {
         assert_eq!(rounds(5000, 20, 264).1, 1);
-        assert_eq!(rounds(3, LEAST_PIECES, 264).1, 1);
+        assert_eq!(rounds(3, LEAST_WIDE_PIECES, 264).1, 1);
         assert_eq!(rounds(3, 0, 264).1, 0, "no work at all");
     }
 
