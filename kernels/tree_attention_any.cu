@@ -18,7 +18,7 @@ constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;
 constexpr unsigned KEY_ROW = HEAD_DIM + 1;  // lanes read one column of all keys: from different banks
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2) {
     extern __shared__ float memory[];
     __shared__ unsigned next;
@@ -66,6 +66,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
             const Piece piece = piece_of(pieces_at(words)[tile.first_piece + i], last);
             const T* from = kv + (static_cast<size_t>(piece.page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
             __syncthreads();
+#pragma unroll 4
             for (unsigned e = threadIdx.x; e < PIECE_TOKENS * HEAD_DIM; e += THREADS) {
                 unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
                 bool real = slot >= piece.from && slot < piece.to;
@@ -76,6 +77,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
 #pragma unroll
             for (unsigned r = 0; r < ROWS; r++) {
                 float dot = 0.0f;
+#pragma unroll 8
                 for (unsigned d = 0; d < HEAD_DIM; d++) {
                     dot += queries[r * HEAD_DIM + d] * keys[lane * KEY_ROW + d];
                 }
@@ -95,6 +97,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                     o[r][e] *= factor;
                 }
+#pragma unroll 8
                 for (unsigned slot = 0; slot < PIECE_TOKENS; slot++) {
                     float share = __shfl_sync(ALL_LANES, p, slot);
 #pragma unroll

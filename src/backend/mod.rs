@@ -176,6 +176,9 @@ pub trait Backend: Send + 'static {
     /// is room for what its own has none for.
     const APART: bool;
 
+    /// Whether weights of one dtype multiply activations kept for another ([`Holds::Operands`]).
+    const MIXES_DTYPES: bool;
+
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
     /// What the items of an attention plan cost here.

@@ -59,7 +59,7 @@ impl<B: Backend> Decoder<B> {
         let checkpoint = Checkpoint::open(&folder.path)?;
         checkpoint.verify(&layout)?;
         let dtype = checkpoint.dtype(&layout)?;
-        Self::build(backend, folder.config.clone(), dtype, &layout, &Source::Checkpoint(checkpoint))
+        Self::build(backend, folder.config.clone(), dtype, &layout, &Source::Checkpoint { checkpoint, dtype })
     }
 
     /// Weights drawn from `seed`, all of `dtype`.

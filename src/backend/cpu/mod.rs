@@ -84,6 +84,7 @@ impl Backend for Cpu {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const TILE: u32 = attention::TILE;
+    const MIXES_DTYPES: bool = true;
     const APART: bool = false;
 
     fn describe(&self) -> String {

@@ -22,7 +22,7 @@ const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
 const NARROW_ROWS: usize = 16;
 /// The widest head of either kernel.
-const MOST_HEAD_DIM: usize = 256;
+pub const MOST_HEAD_DIM: usize = 256;
 
 /// A place in device memory, in bytes from its start.
 pub type At<'a> = (&'a Memory, usize);

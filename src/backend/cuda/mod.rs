@@ -56,7 +56,7 @@ use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
     WeightView,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::CostModel;
 
@@ -119,6 +119,7 @@ impl Backend for Cuda {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const TILE: u32 = 1;
+    const MIXES_DTYPES: bool = false;
     const APART: bool = true;
 
     fn describe(&self) -> String {
@@ -194,6 +195,10 @@ impl Backend for Cuda {
     }
 
     fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
+        if heads.head_dim > attention::MOST_HEAD_DIM {
+            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
+            return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
+        }
         Step::new(&self.device, heads, dtype, vocab)
     }
 
