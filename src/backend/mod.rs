@@ -216,6 +216,11 @@ pub trait Backend: Send + 'static {
 
     /// A step of nothing yet, for a model with these heads, weights of `dtype` and so many words.
     fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self::Step>;
+    /// Makes room in `step` for all that the shape of a batch bounds, so that no step up to this shape asks for it; returns the
+    /// shape that [`Backend::load`] would.
+    fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
+        Ok(shape)
+    }
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].

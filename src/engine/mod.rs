@@ -129,8 +129,8 @@ impl<B: Backend> Engine<B> {
             }
         }
         check_room(&backend, &model, config.largest_step())?;
-        let step = model.step(&mut backend)?;
-        model.reserve(&mut backend, config.largest_step())?;
+        let mut step = model.step(&mut backend)?;
+        model.reserve(&mut backend, &mut step, config.largest_step())?;
         let page_bytes = B::page_bytes(&model.kv_shape(1));
         let pool_bytes = config.pool.bytes(backend.free_bytes()?)?;
         let pool_pages = pool_bytes / page_bytes;

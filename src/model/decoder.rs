@@ -132,8 +132,9 @@ impl<B: Backend> Decoder<B> {
         backend.step(self.config.heads, self.dtype, self.config.vocab)
     }
 
-    /// Makes room for steps of this shape, so that none up to it allocates.
-    pub fn reserve(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+    /// Makes room for steps up to this shape: their activations, logits and lists.
+    pub fn reserve(&mut self, backend: &mut B, step: &mut B::Step, shape: StepShape) -> Result<()> {
+        let shape = backend.reserve(step, shape)?;
         self.activations.resize(backend, shape)
     }
 

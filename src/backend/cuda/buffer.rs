@@ -23,7 +23,7 @@ impl Buffer {
     /// Sets the row count; contents are unspecified afterwards. Returns whether the address has changed, which a captured graph
     /// does not survive: memory is kept unless it is too small, and freed before the larger one is asked for.
     pub fn resize(&mut self, device: &Device, rows: usize) -> Result<bool> {
-        let bytes = rows * self.row_bytes();
+        let bytes = rows.saturating_mul(self.row_bytes());
         let grows = self.memory.as_ref().map_or(0, Memory::bytes) < bytes;
         if grows {
             self.rows = 0;

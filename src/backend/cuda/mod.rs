@@ -3,11 +3,12 @@
 //!
 //! | room | |
 //! |---|---|
-//! | `device`, `memory`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
+//! | `device`, `memory`, `args`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
 //! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
-//! | `step`, `staged`, `graphs` | what a step's kernels read, and how it is enqueued |
+//! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
 //! | `ops`, `gemm`, `attention`, `device_plan`, `sampling` | the launchers |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
+//! | `timing` | how long a step takes, for benchmarks |
 
 pub mod args;
 pub mod attention;
@@ -36,6 +37,7 @@ pub mod staging;
 pub mod step;
 mod timing;
 pub mod token_word;
+mod turns;
 pub mod unit;
 pub mod units;
 pub mod weights;
@@ -65,7 +67,7 @@ pub struct Cuda {
     device: Device,
     loader: Loader,
     kernels: HashMap<Dtype, Kernels>,
-    /// Times that memory moved whose address a graph may hold.
+    /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
     skips_attention: bool,
 }
@@ -89,6 +91,7 @@ impl Cuda {
 
     /// Leaves out attention from now on: what remains is the ceiling that no attention can pass. For benchmarks.
     pub fn skip_attention(&mut self) {
+        self.moves += 1;
         self.skips_attention = true;
     }
 
@@ -184,6 +187,7 @@ impl Backend for Cuda {
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_kernels(shape.dtype)?;
+        self.moves += 1;
         Kv::new(&self.device, shape)
     }
 
@@ -201,6 +205,10 @@ impl Backend for Cuda {
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
         Step::new(&self.device, heads, dtype, vocab)
+    }
+
+    fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
+        step.reserve(&self.device, shape)
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {

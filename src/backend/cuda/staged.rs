@@ -36,13 +36,19 @@ impl Staged {
         &self.memory
     }
 
+    /// Makes room for `bytes`, contents lost; says whether the device address changed.
+    pub fn reserve(&mut self, device: &Device, bytes: usize) -> Result<bool> {
+        let moves = bytes > self.memory.bytes();
+        if moves {
+            *self = Self::new(device, bytes.checked_next_power_of_two().unwrap_or(bytes))?;
+        }
+        Ok(moves)
+    }
+
     /// Enqueues the copy of `bytes` to the device. Says whether the device address changed, for want of room. The copy of
     /// two turns ago must be done.
     pub fn fill(&mut self, device: &Device, turn: Turn, bytes: &[u8]) -> Result<bool> {
-        let moves = bytes.len() > self.memory.bytes();
-        if moves {
-            *self = Self::new(device, bytes.len().next_power_of_two())?;
-        }
+        let moves = self.reserve(device, bytes.len())?;
         if !bytes.is_empty() {
             let pinned = &mut self.pinned[turn.ix()];
             pinned[..bytes.len()].copy_from_slice(bytes);

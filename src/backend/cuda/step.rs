@@ -1,29 +1,27 @@
 //! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory that its attention and
-//! its sampler need, its graphs, and the draws that are on their way to the host.
+//! its sampler need, and its graphs. Who may write when, and the draws on their way to the host, are `turns`' affair.
 //!
 //! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds token
 //! 0 at position 0 and has no slot; a padded request is greedy. Nobody reads what becomes of them.
-
-use std::collections::VecDeque;
 
 use super::args::Args;
 use super::attention::{self, At, AttentionKernels};
 use super::buffer::Buffer;
 use super::device::Device;
 use super::device_plan::DevicePlan;
-use super::event::Event;
 use super::function::Function;
 use super::graphs::Graphs;
 use super::kv::{NO_SLOT, slot_word};
 use super::memory::Memory;
 use super::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
-use super::staged::{Fetched, Staged, TURNS, Turn};
+use super::staged::Staged;
 use super::token_word::token_word;
+use super::turns::Turns;
 use super::units;
 use crate::backend::{Dtype, HeadLayout, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::error::Result;
 
-/// Bytes that every list begins with; they grow by doubling.
+/// Bytes that every list begins with; those that are copied grow by doubling.
 const SMALLEST: usize = 4096;
 
 pub struct Step {
@@ -40,7 +38,6 @@ pub struct Step {
     requests: Staged,
     coins: Staged,
     plans: Vec<Staged>,
-    results: Fetched,
     /// Token drawn for each request; read by the next step's `embed`.
     drawn: Memory,
     partials: Memory,
@@ -48,10 +45,7 @@ pub struct Step {
 
     loaded: Option<Loaded>,
     pub(super) graphs: Graphs,
-    turn: Turn,
-    /// Reached when the step of a turn is done, its results included.
-    done: [Event; TURNS],
-    under_way: VecDeque<UnderWay>,
+    turns: Turns,
 }
 
 /// What the host keeps of the step on the device.
@@ -60,11 +54,6 @@ struct Loaded {
     /// Padded.
     shape: StepShape,
     results: ResultLayout,
-}
-
-enum UnderWay {
-    Running { turn: Turn, results: ResultLayout },
-    Done(Vec<Sampled>),
 }
 
 impl Step {
@@ -83,22 +72,48 @@ impl Step {
             requests: staged()?,
             coins: staged()?,
             plans: Vec::new(),
-            results: Fetched::new(device, SMALLEST)?,
             drawn: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
             loaded: None,
             graphs: Graphs::default(),
-            turn: Turn::default(),
-            done: [device.event()?, device.event()?],
-            under_way: VecDeque::new(),
+            turns: Turns::new(device, SMALLEST)?,
         })
     }
 
+    /// Makes room for the lists and draws of a step of this shape; partial states and lists of plans and requests have no bound.
+    pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
+        let shape = padded(shape);
+        let (rows, asks) = (shape.rows.saturating_mul(4), shape.wanted.saturating_mul(4));
+        // The largest first: what cannot be is refused at once.
+        self.reserve_draws(device, shape.wanted)?;
+        self.tokens.reserve(device, rows)?;
+        self.positions.reserve(device, rows)?;
+        self.slots.reserve(device, rows)?;
+        self.wanted.reserve(device, asks)?;
+        self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
+        self.graphs.clear();
+        Ok(shape)
+    }
+
+    /// Whatever its outcome, no graph keeps an address that has changed.
     pub fn load(&mut self, device: &Device, batch: StepBatch) -> Result<StepShape> {
-        self.begin()?;
+        self.turns.begin()?;
+        self.loaded = None;
         let shape = padded(batch.shape());
-        let turn = self.turn;
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
+        let moves = self.fill(device, &batch, shape, &results);
+        if !matches!(moves, Ok(false)) {
+            self.graphs.clear();
+        }
+        moves?;
+        self.loaded = Some(Loaded { rows: batch.tokens.len(), shape, results });
+        Ok(shape)
+    }
+
+    /// Says whether an address changed.
+    fn fill(&mut self, device: &Device, batch: &StepBatch, shape: StepShape, results: &ResultLayout) -> Result<bool> {
+        let turn = self.turns.now();
         let mut moves = false;
         let tokens = batch.tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, turn, &words(tokens, shape.rows, 0))?;
@@ -116,30 +131,20 @@ impl Step {
             moves |= self.plans[number].fill(device, turn, bytemuck::cast_slice(plan.words()))?;
         }
         moves |= reserve(device, &mut self.partials, attention::scratch_bytes(partial_slots, self.heads))?;
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
         if shape.draws {
             let mut block = Vec::new();
             sampling::pack(&batch.requests, shape.wanted, &mut block);
             moves |= self.requests.fill(device, turn, &block)?;
             moves |= self.fill_coins(device, batch.requests.iter().map(SampleRequest::coin), shape.wanted)?;
-            moves |= self.reserve_drawn(device, 4 * shape.wanted)?;
-            let scratch = SamplerKernels::scratch_bytes(shape.wanted, self.vocab);
-            moves |= reserve(device, &mut self.sampler_scratch, scratch)?;
-            if results.bytes() > self.results.memory().bytes() {
-                self.settle()?;
-                moves |= self.results.reserve(device, results.bytes())?;
-            }
+            moves |= self.reserve_draws(device, shape.wanted)?;
+            moves |= self.turns.reserve(device, results.bytes())?;
         }
-        if moves {
-            self.graphs.clear();
-        }
-        self.loaded = Some(Loaded { rows: batch.tokens.len(), shape, results });
-        Ok(shape)
+        Ok(moves)
     }
 
     /// Tokens, positions and slots move on where they are; only coins come from the host.
     pub fn advance(&mut self, device: &Device, coins: &[f64]) -> Result<StepShape> {
-        self.begin()?;
+        self.turns.begin()?;
         let Loaded { rows, shape, .. } = *self.loaded.as_ref().expect("a step is loaded before it is advanced");
         let rows = u32::try_from(rows).expect("a step has fewer than 2^32 rows");
         let args = Args::new()
@@ -154,38 +159,22 @@ impl Step {
         Ok(shape)
     }
 
-    /// Takes the turn of the step before last, which must be done.
-    fn begin(&mut self) -> Result<()> {
-        self.turn = self.turn.next();
-        self.done[self.turn.ix()].wait()
-    }
-
-    /// Makes room for the tokens of this step, which still has to read those of the last.
-    fn reserve_drawn(&mut self, device: &Device, bytes: usize) -> Result<bool> {
+    /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own numbers.
+    fn reserve_draws(&mut self, device: &Device, asks: usize) -> Result<bool> {
+        let bytes = asks.saturating_mul(4);
         let moves = bytes > self.drawn.bytes();
         if moves {
-            let larger = device.alloc(bytes.next_power_of_two())?;
+            let larger = device.alloc(bytes.checked_next_power_of_two().unwrap_or(bytes))?;
             device.copy(&larger, 0, &self.drawn, 0..self.drawn.bytes())?;
             self.drawn = larger;
         }
-        Ok(moves)
-    }
-
-    /// Takes the results of all steps under way, so that their memory can be given up.
-    fn settle(&mut self) -> Result<()> {
-        for step in &mut self.under_way {
-            if let UnderWay::Running { turn, results } = step {
-                self.done[turn.ix()].wait()?;
-                *step = UnderWay::Done(results.parse(self.results.bytes(*turn)));
-            }
-        }
-        Ok(())
+        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(asks, self.vocab))?)
     }
 
     fn fill_coins(&mut self, device: &Device, coins: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
         let mut coins: Vec<f64> = coins.collect();
         coins.resize(padded, 0.0);
-        self.coins.fill(device, self.turn, bytemuck::cast_slice(&coins))
+        self.coins.fill(device, self.turns.now(), bytemuck::cast_slice(&coins))
     }
 
     /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
@@ -208,7 +197,7 @@ impl Step {
             requests: (self.requests.memory(), 0),
             coins: (self.coins.memory(), 0),
             scratch: &self.sampler_scratch,
-            results: (self.results.memory(), 0),
+            results: (self.turns.results(), 0),
             drawn: &self.drawn,
         };
         self.sampler.sample(device, logits.rows, &buffers);
@@ -217,26 +206,12 @@ impl Step {
     /// The step has been enqueued: its results follow.
     pub fn finish(&mut self, device: &Device) -> Result<()> {
         let Loaded { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
-        if shape.draws {
-            self.results.fetch(device, self.turn, results.bytes())?;
-        }
-        self.done[self.turn.ix()].record()?;
-        self.under_way.push_back(match shape.draws {
-            true => UnderWay::Running { turn: self.turn, results: results.clone() },
-            false => UnderWay::Done(Vec::new()),
-        });
-        Ok(())
+        self.turns.finish(device, shape.draws.then_some(results))
     }
 
     /// Waits for the oldest step under way. Panics where there is none.
     pub fn collect(&mut self) -> Result<Vec<Sampled>> {
-        match self.under_way.pop_front().expect("a step is run before it is collected") {
-            UnderWay::Done(drawn) => Ok(drawn),
-            UnderWay::Running { turn, results } => {
-                self.done[turn.ix()].wait()?;
-                Ok(results.parse(self.results.bytes(turn)))
-            }
-        }
+        self.turns.collect()
     }
 
     pub fn tokens(&self) -> &Memory {
@@ -278,13 +253,14 @@ fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u
     bytemuck::cast_slice(&words).to_vec()
 }
 
-/// Makes room for `bytes` in `memory`, contents lost; says whether its address changed.
+/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more: every growth costs all graphs. Says whether its
+/// address changed.
 fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
     let moves = bytes > memory.bytes();
     if moves {
         // Freed first: there may be no room for both.
         *memory = device.alloc(0)?;
-        *memory = device.alloc(bytes)?;
+        *memory = device.alloc(bytes.saturating_add(bytes / 4))?;
     }
     Ok(moves)
 }
