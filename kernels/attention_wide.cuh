@@ -4,8 +4,8 @@
 
 #include "attention_tile.cuh"
 
-// Pieces that are scored before the softmax is taken: two where shared memory holds four.
-constexpr unsigned STEP_PIECES = SHARED_KB == 227 && ROW_TILES == 2 ? 2 : 1;
+// Pieces that are scored before the softmax is taken: two where shared memory holds four and registers the scores.
+constexpr unsigned STEP_PIECES = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
 // Steps along HEAD_DIM of the queries that fit into registers beside scores and M x HEAD_DIM results: as many as compile without
 // spills for sm_80, sm_89 and sm_90a. The others lie in shared memory, before the ring.
 __host__ __device__ constexpr unsigned held_steps() {
