@@ -85,6 +85,9 @@ pub enum Holds {
     Operands(Dtype),
 }
 
+/// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
+pub const MOST_TOP: usize = 2048;
+
 /// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
 /// then the inverse of the cumulative distribution in vocabulary order at `coin`.
 #[derive(Clone, Debug)]
@@ -102,7 +105,7 @@ pub struct SampleRequest {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Never drawn (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
-    /// How many of the likeliest tokens to report beside the chosen one.
+    /// How many of the likeliest tokens to report beside the chosen one, at most [`MOST_TOP`].
     pub top_logprobs: usize,
 }
 

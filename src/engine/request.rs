@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::MOST_TOP;
 use crate::engine::coins::CoinKey;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -27,7 +28,7 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each drawn one; `None`: nobody asks.
+    /// How many of the likeliest tokens are reported beside each drawn one, at most [`MOST_TOP`]; `None`: nobody asks.
     pub top_logprobs: Option<usize>,
 }
 
@@ -84,6 +85,9 @@ impl SamplingParams {
         }
         if self.top_k == Some(0) {
             return Err(Error::value("top_k", "a number from 1 up", "0"));
+        }
+        if let Some(wanted) = self.top_logprobs.filter(|&wanted| wanted > MOST_TOP) {
+            return Err(Error::value("top_logprobs", format!("at most {MOST_TOP}"), wanted.to_string()));
         }
         for (token, bias) in &self.logit_bias {
             check_token("logit_bias", *token, vocab)?;

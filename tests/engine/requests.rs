@@ -27,6 +27,7 @@ fn parameters_out_of_range_are_named() {
         ("temperature", SamplingParams { temperature: f32::NAN, ..base() }),
         ("top_p", SamplingParams { top_p: 0.0, ..base() }),
         ("top_k", SamplingParams { top_k: Some(0), ..base() }),
+        ("top_logprobs", SamplingParams { top_logprobs: Some(offshoot::backend::MOST_TOP + 1), ..base() }),
         ("min_p", SamplingParams { min_p: 1.5, ..base() }),
         ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..base() }),
         ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }),

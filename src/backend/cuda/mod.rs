@@ -66,23 +66,21 @@ use crate::plan::CostModel;
 pub struct Cuda {
     device: Device,
     loader: Loader,
-    kernels: HashMap<Dtype, Kernels>,
+    /// By dtype of operands: loaded with the first buffer, matrix or pages of theirs.
+    ops: HashMap<Dtype, Ops>,
+    /// By dtype of weights: loaded with the first matrix.
+    gemms: HashMap<Dtype, Gemm>,
     /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
     skips_attention: bool,
-}
-
-/// The kernels of one dtype of weights.
-struct Kernels {
-    ops: Ops,
-    gemm: Gemm,
 }
 
 impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        Ok(Self { loader: Loader::new(&device)?, kernels: HashMap::new(), moves: 0, skips_attention: false, device })
+        let (ops, gemms) = (HashMap::new(), HashMap::new());
+        Ok(Self { loader: Loader::new(&device)?, ops, gemms, moves: 0, skips_attention: false, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -95,20 +93,27 @@ impl Cuda {
         self.skips_attention = true;
     }
 
-    fn load_kernels(&mut self, dtype: Dtype) -> Result<()> {
-        if !self.kernels.contains_key(&dtype) {
-            let kernels = Kernels { ops: Ops::load(&self.device, dtype)?, gemm: Gemm::load(&self.device, dtype)? };
-            self.kernels.insert(dtype, kernels);
+    fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
+        if !self.ops.contains_key(&dtype) {
+            self.ops.insert(dtype, Ops::load(&self.device, dtype)?);
         }
         Ok(())
     }
 
-    fn kernels(&mut self, dtype: Dtype) -> &mut Kernels {
-        self.kernels.get_mut(&dtype).expect("kernels are loaded with the first buffer or matrix of their dtype")
+    fn load_kernels(&mut self, dtype: Dtype) -> Result<()> {
+        self.load_ops(dtype)?;
+        if !self.gemms.contains_key(&dtype) {
+            self.gemms.insert(dtype, Gemm::load(&self.device, dtype)?);
+        }
+        Ok(())
     }
 
-    fn ops(&mut self, dtype: Dtype) -> &Ops {
-        &self.kernels(dtype).ops
+    fn ops(&self, dtype: Dtype) -> &Ops {
+        self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
+    }
+
+    fn gemm(&mut self, dtype: Dtype) -> &mut Gemm {
+        self.gemms.get_mut(&dtype).expect("loaded with the first matrix of its dtype")
     }
 }
 
@@ -164,7 +169,7 @@ impl Backend for Cuda {
             Holds::Sums => Dtype::F32,
             Holds::Operands(dtype) => dtype,
         };
-        self.load_kernels(element)?;
+        self.load_ops(element)?;
         Ok(Buffer::new(width, element))
     }
 
@@ -186,7 +191,7 @@ impl Backend for Cuda {
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
-        self.load_kernels(shape.dtype)?;
+        self.load_ops(shape.dtype)?;
         self.moves += 1;
         Kv::new(&self.device, shape)
     }
@@ -255,11 +260,11 @@ impl Backend for Cuda {
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.kernels(w.dtype).gemm.linear(out, x, w, bias);
+        self.gemm(w.dtype).linear(out, x, w, bias);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.kernels(w.dtype).gemm.linear_add(out, x, w, bias);
+        self.gemm(w.dtype).linear_add(out, x, w, bias);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {

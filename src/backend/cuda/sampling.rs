@@ -5,7 +5,7 @@
 mod requests;
 mod results;
 
-pub use requests::{MOST_TOP, pack};
+pub use requests::pack;
 pub use results::ResultLayout;
 
 use super::args::Args;

@@ -3,10 +3,7 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
-use crate::backend::{Pick, SampleRequest};
-
-/// The most likely tokens that an ask can want: what the kernel's shared memory can list.
-pub const MOST_TOP: usize = 2048;
+use crate::backend::{MOST_TOP, Pick, SampleRequest};
 
 const GREEDY: u32 = 0;
 const RANDOM: u32 = 1;
