@@ -160,6 +160,12 @@ __device__ __forceinline__ void mask(float (&s)[N][4], const Piece& piece, unsig
     }
 }
 
+// Whether every row of the tile sees all slots of `piece`, so that nothing is to be masked.
+__device__ __forceinline__ bool seen_by_all(const Piece& piece, const TileShared& shared) {
+    return piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
+           shared.highest - piece.base < shared.window;
+}
+
 // m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
 struct __align__(16) Running {
     float m[2];
@@ -176,27 +182,30 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float top = fmaxf(s[0][2 * r], s[0][2 * r + 1]);
+        // Two chains each, even and odd: a warp has few others to wait with.
+        float tops[2] = {s[0][2 * r], s[0][2 * r + 1]};
 #pragma unroll
         for (int n = 1; n < N; n++) {
-            top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+            tops[0] = fmaxf(tops[0], s[n][2 * r]);
+            tops[1] = fmaxf(tops[1], s[n][2 * r + 1]);
         }
+        float top = fmaxf(tops[0], tops[1]);
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
         float m = fmaxf(state.m[r], top * scale);
         float against = anchor(m);
         factor[r] = weight(state.m[r], against);
         state.m[r] = m;
-        float sum = 0.0f;
+        float sums[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int c = 2 * r; c < 2 * r + 2; c++) {
                 s[n][c] = weight(s[n][c] * scale, against);
-                sum += s[n][c];
+                sums[c % 2] += s[n][c];
             }
         }
-        state.l[r] = state.l[r] * factor[r] + sum;
+        state.l[r] = state.l[r] * factor[r] + (sums[0] + sums[1]);
     }
     return {factor[0], factor[1]};
 }
@@ -241,5 +250,27 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
         *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
     } else {
         *reinterpret_cast<float2*>(job.partials.o + place.state * HEAD_DIM + column) = o;
+    }
+}
+
+// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last piece.
+__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const Running& state) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        unsigned i = first_row + lane / 4 + r * 8;
+        float l = quad_sum(state.l[r]);
+        if (i >= shared.tile.rows) {
+            continue;
+        }
+        Place place = place_of(job, shared, i);
+        float scale = normaliser(l);
+#pragma unroll
+        for (int n = 0; n < 2 * STEPS; n++) {
+            store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);
+        }
+        if (!place.out && lane % 4 == 0) {
+            job.partials.extents[place.state] = {state.m[r], l};
+        }
     }
 }

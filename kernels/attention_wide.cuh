@@ -4,8 +4,8 @@
 
 #include "attention_tile.cuh"
 
-// Pieces that are scored before the softmax is taken: two where shared memory holds four.
-constexpr unsigned STEP_PIECES = SHARED_KB == 227 && ROW_TILES == 2 ? 2 : 1;
+// Pieces that are scored before the softmax is taken: two where shared memory holds four and registers the scores.
+constexpr unsigned STEP_PIECES = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
 // Steps along HEAD_DIM of the queries that fit into registers beside scores and M x HEAD_DIM results: as many as compile without
 // spills for sm_80, sm_89 and sm_90a. The others lie in shared memory, before the ring.
 __host__ __device__ constexpr unsigned held_steps() {
@@ -69,9 +69,7 @@ struct WideTile {
 #pragma unroll
         for (int n = 0; n < STEP_PIECES; n++) {
             Piece piece = piece_of({0, notes[n]}, shared.highest);
-            bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
-                         shared.highest - piece.base < shared.window;
-            if (!whole) {
+            if (!seen_by_all(piece, shared)) {
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     mask<4>(*reinterpret_cast<float (*)[4][4]>(&s[m][4 * n]), piece, 0, shared, first + m * 16);
@@ -171,22 +169,6 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            unsigned i = first + m * 16 + lane / 4 + r * 8;
-            float l = quad_sum(wide.states[m][threadIdx.x].l[r]);
-            if (i >= tile.rows) {
-                continue;
-            }
-            Place place = place_of(job, shared, i);
-            float scale = normaliser(l);
-#pragma unroll
-            for (int n = 0; n < 2 * STEPS; n++) {
-                store_pair(job, place, n * 8 + lane % 4 * 2, {rows.o[m][n][2 * r], rows.o[m][n][2 * r + 1]}, scale);
-            }
-            if (!place.out && lane % 4 == 0) {
-                job.partials.extents[place.state] = {wide.states[m][threadIdx.x].m[r], l};
-            }
-        }
+        store_rows(job, shared, first + m * 16, rows.o[m], wide.states[m][threadIdx.x]);
     }
 }

@@ -6,13 +6,19 @@
 // plan words and partials as in attention_plan.cuh. The rows of a tile are packed: row * group + head in the group.
 //
 // The grid is as many blocks as the device holds at a time, two a multiprocessor; blocks take (tile, key head) by ticket,
-// longest tiles first. Half of the blocks begin with the wide tiles (limited by multiplications), half with the narrow ones
-// (limited by bytes), so that one multiprocessor does both at a time; who takes which tile changes no result. The CPU
-// definition is src/backend/cpu/attention.
+// longest tiles first: the wide ones (limited by multiplications), then the narrow ones (limited by bytes), whose small tiles
+// fill the time until the last block ends. Who takes which tile changes no result. The CPU definition is
+// src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention_narrow.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
+#define WARPGROUP_PRODUCTS
+#include "attention_wgmma.cuh"
+#else
 #include "attention_wide.cuh"
+#endif
 
 // Runs `attend()`, with the tile in `shared`, for every tile and key head of one class that this block gets.
 template <class Attend>
@@ -41,20 +47,22 @@ tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigne
     __shared__ WideShared wide;
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
 
-    bool wide_first = 2 * blockIdx.x < gridDim.x;
-    for (int turn = 0; turn < 2; turn++) {
-        if (wide_first == (turn == 0)) {
-            take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
-                if (ROW_TILES == 1 || shared.tile.rows <= 64) {
-                    attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
-                } else {
-                    attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
-                }
-            });
+    take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
+#ifdef WARPGROUP_PRODUCTS
+        if (shared.tile.rows <= 64) {
+            attend_wide<1>(job, shared, shared_address(ring), wide);
         } else {
-            take_tiles(job, NARROW_AT, NARROW_TILES, words + NARROW_TICKET, shared, [&] {
-                attend_narrow(job, shared, ring, narrow);
-            });
+            attend_wide<2>(job, shared, shared_address(ring), wide);
         }
-    }
+#else
+        if (ROW_TILES == 1 || shared.tile.rows <= 64) {
+            attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
+        } else {
+            attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
+        }
+#endif
+    });
+    take_tiles(job, NARROW_AT, NARROW_TILES, words + NARROW_TICKET, shared, [&] {
+        attend_narrow(job, shared, ring, narrow);
+    });
 }

@@ -178,14 +178,14 @@ pub struct AttentionArgs {
     #[arg(long, value_enum, default_value = "balanced", requires = "trees")]
     pub plan: Planner,
     /// Bytes a second of the floor (default: measured)
-    #[arg(long, value_name = "B", requires = "trees")]
+    #[arg(long, value_name = "B", value_parser = rate, requires = "trees")]
     pub floor_bandwidth: Option<f64>,
     /// Operations a second of the floor (default: measured)
-    #[arg(long, value_name = "F", requires = "trees")]
+    #[arg(long, value_name = "F", value_parser = rate, requires = "trees")]
     pub floor_flops: Option<f64>,
     /// Begin nothing after so many seconds
-    #[arg(long, value_name = "S", default_value_t = 3600.0, requires = "trees")]
-    pub budget_seconds: f64,
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600", requires = "trees")]
+    pub budget_seconds: Duration,
 }
 
 impl AttentionArgs {
@@ -197,7 +197,7 @@ impl AttentionArgs {
             planner: self.plan,
             bandwidth: self.floor_bandwidth,
             flops: self.floor_flops,
-            budget: Duration::from_secs_f64(self.budget_seconds.max(0.0)),
+            budget: self.budget_seconds,
         })
     }
 }
@@ -232,8 +232,8 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "MIB")]
     pub kv_memory: Option<usize>,
     /// Begin nothing after so many seconds
-    #[arg(long, value_name = "S", default_value_t = 3600.0)]
-    pub budget_seconds: f64,
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
+    pub budget_seconds: Duration,
 }
 
 impl From<WorkloadArgs> for WorkloadOptions {
@@ -248,7 +248,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             max_branches: args.max_branches,
             chunk: args.chunk,
             kv_bytes: args.kv_memory.map(mib),
-            budget: Duration::from_secs_f64(args.budget_seconds.max(0.0)),
+            budget: args.budget_seconds,
         }
     }
 }
@@ -310,6 +310,18 @@ impl RunArgs {
             budget: args.engine.into(),
         }
     }
+}
+
+/// A span of time that can be waited for.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| format!("expected a number of seconds from 0 up, found {text}"))
+}
+
+/// Something a second.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| format!("expected a number above 0, found {text}"))
 }
 
 /// Bytes of so many MiB.

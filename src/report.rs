@@ -124,6 +124,9 @@ impl Display for Summary {
                 self.tokens_per_second()
             ),
         )?;
+        if engine.tokens_sampled == 0 {
+            return Ok(()); // It ended before anything was drawn: there is nothing to compare.
+        }
         page.line(
             "prompts",
             format!(

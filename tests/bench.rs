@@ -78,3 +78,54 @@ fn workloads_draw_what_their_file_says() {
     assert_eq!(one.len(), 1);
     assert!(bench(&["workloads", "--shape", "tiny", "--file", &file, "--budget-seconds", "0"]).len() <= 2);
 }
+
+/// Runs `offshoot bench`, which must refuse, and returns its sentence.
+fn refused(args: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    said
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "levels": [[5, 1]]}"#;
+    let trees = written(folder.path(), "trees.jsonl", tree);
+    let empty = written(folder.path(), "empty.jsonl", "\n");
+    let of_trees = |more: &[&str]| refused(&[&["attention", "--trees", &trees], more].concat());
+    assert!(refused(&["attention", "--trees", &empty]).contains("at least one tree"));
+    for seconds in ["inf", "nan", "1e30", "-1"] {
+        assert!(of_trees(&[&format!("--budget-seconds={seconds}")]).contains("from 0 up"), "{seconds}");
+    }
+    for rate in ["0", "-1", "nan", "inf"] {
+        assert!(of_trees(&[&format!("--floor-bandwidth={rate}")]).contains("above 0"), "{rate}");
+        assert!(of_trees(&[&format!("--floor-flops={rate}")]).contains("above 0"), "{rate}");
+    }
+
+    let work = |work: &str| {
+        let shape = r#""shapes": {"s": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}"#;
+        let file = written(folder.path(), "workloads.json", &format!("{{ {shape}, \"workloads\": {{ {work} }} }}"));
+        move |more: &[&str]| refused(&[&["workloads", "--shape", "s", "--file", &file], more].concat())
+    };
+    assert!(work("")(&[]).contains("one for the shape s"));
+    let many = work(r#""a": {"levels": [[4, 99999999999]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("99999999999"));
+    let many = work(r#""a": {"levels": [[4, 1000000], [4, 1000000]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("continuations"));
+    let small = work(r#""a": {"levels": [[4, 2]], "samples": 1, "generate": 1}"#);
+    let most = usize::MAX.to_string();
+    for option in ["--max-branches", "--chunk"] {
+        assert!(small(&[option, &most]).contains("free memory"), "{option}");
+    }
+
+    let shape = concat!(env!("CARGO_MANIFEST_DIR"), "/tasks/models/demo");
+    let decode = |more: &[&str]| refused(&[&["decode", "--config", shape], more].concat());
+    for (option, value) in [("--prompt", "0"), ("--generate", "0"), ("--samples", "0"), ("--samples", "99999999999")] {
+        assert!(decode(&[option, value]).contains(option), "{option} {value}");
+    }
+    assert!(decode(&["--swap-memory", "999999999999"]).contains("--swap-memory"));
+}

@@ -60,6 +60,9 @@ struct Measured {
     engine: Metrics,
 }
 
+/// Samples of a prompt at most: more than any step holds.
+const MOST_SAMPLES: usize = 1 << 20;
+
 /// Measures every plan x samples, prints a table or JSON lines.
 pub fn main(options: &DecodeOptions) -> Result<()> {
     if options.repeat == 0 {
@@ -71,6 +74,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     }
     options.budget.check()?;
     let model = Model::of(options)?;
+    check_cases(options, model.config.context)?;
     let (device, machine) = match options.device.open(model.weights())? {
         Opened::Cpu { cpu, .. } => rated(cpu, model.dtype)?,
         Opened::Cuda(cuda) => rated(*cuda, model.dtype)?,
@@ -98,6 +102,25 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     Ok(())
 }
 
+/// Refuses what cannot be measured before anything is.
+fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
+    let DecodeOptions { prompt, generate, .. } = *options;
+    for (what, count) in [("--prompt", prompt), ("--generate", generate)] {
+        if count == 0 {
+            return Err(Error::value(what, "a number from 1 up", "0"));
+        }
+    }
+    if let Some(samples) = options.samples.iter().find(|samples| !(1..=MOST_SAMPLES).contains(*samples)) {
+        return Err(Error::value("--samples", format!("numbers from 1 to {MOST_SAMPLES}"), samples.to_string()));
+    }
+    let tokens = prompt.saturating_add(generate);
+    if tokens > context {
+        let what = format!("a prompt of {prompt} and {generate} generated tokens");
+        return Err(Error::ContextTooLong { what, tokens, context });
+    }
+    Ok(())
+}
+
 /// What a backend is called, and what it can do at most.
 fn rated<B: Timed>(mut backend: B, dtype: Dtype) -> Result<(String, Rates)> {
     Ok((backend.describe(), backend.rates(dtype)?))
@@ -112,10 +135,6 @@ fn measure<B: Timed>(
     machine: Rates,
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
-    if case.prompt + case.generate > config.context {
-        let what = format!("a prompt of {} and {} generated tokens", case.prompt, case.generate);
-        return Err(Error::ContextTooLong { what, tokens: case.prompt + case.generate, context: config.context });
-    }
     let device = backend.describe();
     let decoder = model.load(&mut backend)?;
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);

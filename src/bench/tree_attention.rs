@@ -15,6 +15,7 @@ use crate::check::attention::context;
 use crate::check::dense::{dense, relative_error};
 use crate::check::dice::Dice;
 use crate::error::{Error, Result};
+use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PlanHints, Planner};
@@ -90,6 +91,11 @@ fn rates<B: Timed>(backend: &mut B, options: &TreeOptions) -> Result<Rates> {
 }
 
 fn measure<'a, B: Timed>(backend: &mut B, tree: &'a TreeSpec, planner: Planner, rates: Rates) -> Result<Measured<'a>> {
+    let free = backend.free_bytes()?;
+    if tree.bytes() > free as f64 {
+        let expected = format!("at least {}", bytes(tree.bytes() as u64));
+        return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
+    }
     let planted = tree.plant(B::PAGE_TOKENS)?;
     let plan = planner.plan(&planted.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());

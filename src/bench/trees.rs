@@ -11,6 +11,12 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
 
+/// What a tree may have at most: more than any GPU holds, and little enough that sums of it are exact.
+const MOST_TOKENS: usize = 1 << 30;
+const MOST_QUERIES: usize = 1 << 20;
+const MOST_HEADS: usize = 1 << 10;
+const MOST_HEAD_DIM: usize = 1 << 10;
+
 /// One line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +56,11 @@ pub struct TreeNode {
 pub fn read_trees(path: &Path) -> Result<Vec<TreeSpec>> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(number, line)| read_tree(path, number + 1, line)).collect()
+    let trees: Vec<TreeSpec> = lines.map(|(number, line)| read_tree(path, number + 1, line)).collect::<Result<_>>()?;
+    match trees.is_empty() {
+        true => Err(Error::format(path, "expected at least one tree, found none")),
+        false => Ok(trees),
+    }
 }
 
 fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
@@ -59,6 +69,9 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
     let wrong = |field: &str, expected: &str, found: String| {
         Error::field(path, format!("line {number}: {field}"), expected, found)
     };
+    if let Some(leaves) = line.leaves.filter(|&leaves| leaves > MOST_QUERIES) {
+        return Err(wrong("leaves", &format!("at most {MOST_QUERIES}"), leaves.to_string()));
+    }
     let nodes = match (&line.levels, &line.parents, &line.tokens) {
         (Some(levels), None, None) => {
             let leaves = line.leaves.ok_or_else(|| wrong("leaves", "the number of queries", "nothing".to_owned()))?;
@@ -71,7 +84,15 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
         })?,
         _ => return Err(wrong("levels", "levels, or parents and tokens", "both or neither".to_owned())),
     };
+    let tokens = nodes.iter().fold(0, |sum: usize, node| sum.saturating_add(node.tokens));
+    if tokens > MOST_TOKENS {
+        return Err(wrong("tokens", &format!("at most {MOST_TOKENS} in all"), tokens.to_string()));
+    }
     let Line { name, q_heads, kv_heads, head_dim, dtype, .. } = line;
+    if q_heads > MOST_HEADS || head_dim > MOST_HEAD_DIM {
+        let expected = format!("at most {MOST_HEADS} heads of width {MOST_HEAD_DIM}");
+        return Err(wrong("q_heads", &expected, format!("{q_heads} x {head_dim}")));
+    }
     if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) || q_heads == 0 || head_dim == 0 || head_dim % 2 == 1 {
         let found = format!("{q_heads} / {kv_heads} x {head_dim}");
         return Err(wrong("q_heads", "whole groups of heads of even width", found));
@@ -217,6 +238,9 @@ mod tests {
             r#""parents": [-1], "tokens": [0]"#,
             r#""leaves": 1"#,
             r#""leaves": 1, "levels": [[1, 1]], "depth": 3"#,
+            r#""leaves": 4000000000000, "levels": [[1, 1]]"#,
+            r#""leaves": 4, "levels": [[5000000000000000000, 1]]"#,
+            r#""parents": [-1, 0], "tokens": [2000000000, 2000000000]"#,
         ] {
             assert!(read(&format!("{{ {HEADS}, {tree} }}")).is_err(), "{tree}");
         }

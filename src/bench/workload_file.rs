@@ -21,6 +21,9 @@ struct File {
     workloads: Map<String, Value>,
 }
 
+/// More than this of anything is no job: it keeps sums of counts exact, and what a job is described by in memory.
+const MOST: usize = 1 << 20;
+
 /// A job, or one for each shape.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -88,11 +91,15 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
     };
     if let Some(name) = names.iter().find(|name| !file.workloads.contains_key(*name)) {
         let known: Vec<&str> = file.workloads.keys().map(String::as_str).collect();
-        return Err(Error::value("--workload", format!("of {}", known.join(", ")), name));
+        return Err(Error::value("--workload", format!("one of {}", known.join(", ")), name));
     }
     let wanted = file.workloads.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
     let jobs = wanted.map(|(name, entry)| job(path, shape, name, entry)).collect::<Result<Vec<_>>>()?;
-    Ok((config(fields)?, jobs.into_iter().flatten().collect()))
+    let jobs: Vec<Job> = jobs.into_iter().flatten().collect();
+    if jobs.is_empty() {
+        return Err(Error::field(path, "workloads", format!("one for the shape {shape}"), "none"));
+    }
+    Ok((config(fields)?, jobs))
 }
 
 /// `None` where the workload is not for this shape.
@@ -106,8 +113,14 @@ fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Job
     };
     let Some(Work { levels, samples, generate }) = work else { return Ok(None) };
     let counts = levels.iter().flat_map(|&(tokens, branching)| [tokens, branching]).chain([samples, generate]);
-    if levels.is_empty() || counts.into_iter().any(|count| count == 0) {
-        return Err(Error::field(path, field(), "a level, and counts from 1 up", "none or 0"));
+    if let Some(count) = counts.into_iter().find(|count| !(1..=MOST).contains(count)) {
+        return Err(Error::field(path, field(), format!("counts from 1 to {MOST}"), count.to_string()));
+    }
+    let branchings = levels.iter().map(|&(_, branching)| branching);
+    let continuations = branchings.fold(samples, usize::saturating_mul);
+    if levels.is_empty() || continuations > MOST {
+        let found = format!("{} levels, {continuations} continuations", levels.len());
+        return Err(Error::field(path, field(), format!("a level, and at most {MOST} continuations"), found));
     }
     Ok(Some(Job { name: name.to_owned(), levels, samples, generate }))
 }

@@ -62,8 +62,8 @@ struct Measured<'a> {
     prefill_s: f64,
     out_tokens: usize,
     tok_s: f64,
-    /// Leaves out the time of the same job with one token.
-    decode_tok_s: f64,
+    /// Leaves out the time of the same job with one token; `None` where that is the whole job.
+    decode_tok_s: Option<f64>,
     device: String,
     dtype: Dtype,
     plan: Planner,
@@ -113,7 +113,7 @@ fn start<B: Timed>(
 ) -> Result<EngineHandle> {
     let longest = jobs.iter().map(|job| job.context()).max().unwrap_or(0);
     if longest > config.context {
-        let (what, context) = ("a prompt and its continuation".to_owned(), config.context);
+        let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
         return Err(Error::ContextTooLong { what, tokens: longest, context });
     }
     let decoder = Decoder::random(&mut backend, config, options.dtype, 1)?;
@@ -159,7 +159,7 @@ fn measure<'a>(
         prefill_s: rounded(prefill_s, 3),
         out_tokens,
         tok_s: rounded(out_tokens as f64 / seconds, 0),
-        decode_tok_s: rounded(out_tokens as f64 / (seconds - prefill_s), 0),
+        decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
         device: device.to_owned(),
         dtype: options.dtype,
         plan: options.planner,

@@ -38,6 +38,7 @@ pub fn suite<B: Backend>(
 /// Runs and prints the whole suite; says whether all of it holds.
 pub fn device<B: Backend>(mut backend: B, options: &DeviceCheck) -> Result<bool> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
+    let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
     let device = backend.describe();
     if !options.json {
         out::line(format_args!("{device}\n"))?;
@@ -46,9 +47,7 @@ pub fn device<B: Backend>(mut backend: B, options: &DeviceCheck) -> Result<bool>
     let print = |rows: &[Row]| rows.iter().try_for_each(|row| print(options.json, row));
     let mut report = suite(&mut backend, effort, print)?;
     let before = report.rows.len();
-    if let Some(folder) = &options.goldens {
-        whole::goldens(&mut backend, folder, &mut report)?;
-    }
+    whole::goldens(&mut backend, &goldens, &mut report)?;
     whole::runs(backend, effort, &mut report)?;
     print(&report.rows[before..])?;
     let holds = report.holds();

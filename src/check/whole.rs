@@ -23,8 +23,8 @@ const GOLDEN_FILES: [&str; 2] = ["golden.json", "golden_greedy.json"];
 /// Folders of folders are looked into, so deep.
 const DEPTH: usize = 3;
 
-/// Holds every model folder beneath `folder` against its golden file.
-pub fn goldens<B: Backend>(backend: &mut B, folder: &Path, report: &mut Report) -> Result<()> {
+/// The golden files beneath `folder`, at least one.
+pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     find_goldens(folder, DEPTH, &mut files)?;
     if files.is_empty() {
@@ -32,10 +32,15 @@ pub fn goldens<B: Backend>(backend: &mut B, folder: &Path, report: &mut Report) 
         return Err(Error::value(format!("--goldens {}", folder.display()), expected, "none"));
     }
     files.sort();
+    Ok(files)
+}
+
+/// Holds the model folders of these golden files against them.
+pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Report) -> Result<()> {
     for file in files {
-        let model = ModelFolder::open(file.parent().unwrap_or(folder))?;
+        let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
         let mut decoder = Decoder::load(backend, &model)?;
-        let found = golden(backend, &mut decoder, &file)?;
+        let found = golden(backend, &mut decoder, file)?;
         for case in &found.cases {
             // Greedy tokens are part of the verdict, and have no size.
             let error = if case.passes(found.dtype) { f64::from(case.logits) } else { f64::INFINITY };

@@ -122,6 +122,13 @@ impl Cache {
         true
     }
 
+    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and nothing
+    /// more is tried than to put back what was saved before.
+    pub fn not_saved(&mut self, branch: &mut Branch) {
+        self.give_up(branch);
+        self.swap_room = 0;
+    }
+
     /// The way back: all or nothing.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
         let Swapped { before, computed, pages } = swapped;
@@ -159,5 +166,37 @@ impl Cache {
     /// Frees everything that no lease keeps.
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+
+    const PAGES: usize = 8;
+
+    /// Four tokens that others may share and six of its own, on pages of four: all computed.
+    fn run(cache: &mut Cache, branch: &mut Branch) {
+        let need = Need { match_upto: 4, logits_from: 3, end: 10 };
+        cache.reserve(branch, need).expect("there are pages enough");
+        cache.prefix.mark_computed(branch.lease().expect("it runs").segment, 10);
+    }
+
+    #[test]
+    fn what_cannot_be_saved_is_dropped_and_no_more_is_tried() {
+        let mut cache = Cache::new(4, PAGES, 100);
+        let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
+        run(&mut cache, &mut branch);
+        assert!(cache.swap_out(&mut branch));
+        cache.not_saved(&mut branch);
+        assert!(matches!(branch.hold, Hold::Nothing));
+        assert_eq!(cache.transfers.last(), Some(&Transfer::Forget { branch: branch.id }));
+
+        run(&mut cache, &mut branch);
+        assert!(!cache.swap_out(&mut branch), "host memory is full");
+        cache.give_up(&mut branch);
+        cache.evict_all();
+        assert_eq!(cache.pages.free(), PAGES, "nothing keeps a page");
     }
 }

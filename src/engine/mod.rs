@@ -90,7 +90,7 @@ impl EngineConfig {
     }
 
     fn largest_step(&self) -> StepShape {
-        StepShape { rows: self.max_branches + self.chunk, wanted: self.max_asks(), draws: true }
+        StepShape { rows: self.max_branches.saturating_add(self.chunk), wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -128,6 +128,7 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
         let page_bytes = B::page_bytes(&model.kv_shape(1));
@@ -174,4 +175,16 @@ impl<B: Backend> Engine<B> {
             .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
         Ok(handle)
     }
+}
+
+/// Refuses steps whose rows and logits alone are more than the memory that is free.
+fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
+    let (rows, logits) =
+        (shape.rows.saturating_mul(model.config().hidden), shape.wanted.saturating_mul(model.config().vocab));
+    let (needed, free) = (rows.saturating_add(logits).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
+    if needed > free {
+        let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
+        return Err(Error::value("free memory (max_branches, chunk)", expected, bytes(free as u64)));
+    }
+    Ok(())
 }

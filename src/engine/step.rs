@@ -4,12 +4,13 @@
 use std::time::Instant;
 
 use crate::backend::{Backend, StepBatch};
-use crate::engine::branch::Work;
+use crate::engine::branch::{Hold, Work};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{Ask, Row, Schedule};
 use crate::engine::scheduler::Budget;
 use crate::engine::{Engine, EngineConfig, batch, sampler};
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
 use crate::kv::{Forest, StepRow};
 use crate::plan::{AttentionPlan, PlanStats};
 
@@ -218,11 +219,14 @@ impl<B: Backend> Engine<B> {
     pub(super) fn transfer(&mut self) -> Result<()> {
         for transfer in std::mem::take(&mut self.cache.transfers) {
             match transfer {
-                Transfer::Save { branch, pages } => {
-                    self.swapped.insert(branch, self.backend.save_pages(&self.kv, &pages)?);
-                    self.metrics.swapped_out += 1;
-                    self.metrics.swapped_out_bytes += (pages.len() * self.facts.page_bytes) as u64;
-                }
+                Transfer::Save { branch, pages } => match self.backend.save_pages(&self.kv, &pages) {
+                    Ok(saved) => {
+                        self.swapped.insert(branch, saved);
+                        self.metrics.swapped_out += 1;
+                        self.metrics.swapped_out_bytes += (pages.len() * self.facts.page_bytes) as u64;
+                    }
+                    Err(error) => self.not_saved(branch, error)?,
+                },
                 Transfer::Restore { branch, pages } => {
                     let saved = self.swapped.remove(&branch).expect("only what was saved is restored");
                     self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
@@ -233,6 +237,20 @@ impl<B: Backend> Engine<B> {
             }
         }
         Ok(())
+    }
+
+    /// Host memory did not take a branch that yields: it is computed again. An error only where its keys and values have been
+    /// given pages again since, which nothing can fill.
+    fn not_saved(&mut self, id: BranchId, error: Error) -> Result<()> {
+        match self.branches.get_mut(&id) {
+            Some(branch) if matches!(branch.hold, Hold::Swapped(_)) => {
+                log::warn!("branch {id} is computed again, for it cannot be saved: {error}");
+                self.cache.not_saved(branch);
+                Ok(())
+            }
+            Some(branch) if branch.lease().is_some() => Err(error),
+            Some(_) | None => Ok(()), // It has ended meanwhile, or must be computed again in any case.
+        }
     }
 }
 

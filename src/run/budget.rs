@@ -4,6 +4,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::free_bytes;
 use crate::engine::{EngineConfig, PoolSize};
 use crate::error::{Error, Result};
+use crate::figures::bytes;
 use crate::model::ModelConfig;
 use crate::plan::Planner;
 
@@ -43,6 +44,10 @@ impl Budget {
     pub fn check(&self) -> Result<()> {
         if let Some(memory) = self.memory.filter(|&memory| !(memory > 0.0 && memory <= 1.0)) {
             return Err(Error::value("--memory", "a number above 0, at most 1", memory.to_string()));
+        }
+        if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free_bytes()) {
+            let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
+            return Err(Error::value("--swap-memory", expected, bytes(swap as u64)));
         }
         match (self.kv_bytes, self.max_branches) {
             (Some(0), _) => Err(Error::value("--kv-memory", "a number of MiB from 1 up", "0")),

@@ -50,7 +50,12 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
         "kv at once",
         format!("{} at most; without sharing {}", kv(at_once), kv(in_flight * samples * (longest + own))),
     );
-    line("kv pool", bytes(pool as u64));
+    let one_sample = (longest + own) * kv_bytes;
+    let too_little = match one_sample > pool {
+        true => format!(": too little for the longest sample, which may take {}", bytes(one_sample as u64)),
+        false => String::new(),
+    };
+    line("kv pool", format!("{}{too_little}", bytes(pool as u64)));
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)

@@ -15,8 +15,10 @@ use crate::error::Result;
 /// Threads of a block of either attention kernel, and of `merge_states`.
 const THREADS: u32 = 128;
 const MERGE_THREADS: u32 = 256;
-/// Heads that a block of `merge_states` takes, a warp each.
-const MERGE_HEADS: usize = 8;
+/// Warps of a block of `merge_states`: one a row and head, or several.
+const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
+/// Warps of `merge_states` that a multiprocessor runs at a time.
+const MOST_MERGE_WARPS: usize = 32;
 /// Blocks that run on a multiprocessor at a time.
 const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
@@ -76,6 +78,13 @@ impl AttentionKernels {
         })
     }
 
+    /// Warps that merge the states of a row and head: more than one as long as the device has room for all.
+    fn merge_split(&self, rows_padded: usize) -> usize {
+        let room = self.tiling.blocks / BLOCKS * MOST_MERGE_WARPS;
+        let fits = |split: &usize| rows_padded * self.heads.q_heads * split <= room;
+        [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
+    }
+
     /// How plans for these kernels are cut.
     pub fn tiling(&self) -> &Tiling {
         &self.tiling
@@ -91,8 +100,10 @@ impl AttentionKernels {
         let args = args.u32(group).u32(kv_heads).f32(scale * std::f32::consts::LOG2_E);
         device.launch(&self.attention, [argument(self.tiling.blocks), 1, 1], THREADS, self.shared_bytes, &args);
 
-        let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials).u32(argument(self.heads.q_heads));
-        let grid = [argument(rows_padded), argument(self.heads.q_heads.div_ceil(MERGE_HEADS)), 1];
+        let split = self.merge_split(rows_padded);
+        let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
+        let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
+        let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
         device.launch(&self.merge, grid, MERGE_THREADS, 0, &args);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::division::Work;
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, WorkItem};
 
@@ -14,13 +15,6 @@ pub const PIECE_TOKENS: u32 = 32;
 pub const HEADER_WORDS: usize = 16;
 pub const TILE_WORDS: usize = 8;
 pub const PIECE_WORDS: usize = 2;
-
-/// An item is divided when one of its tiles would be more than a block's fair share of all tiles divided by this: the last
-/// tiles to end then cost at most half as much again, and a row has few states to merge.
-const FAIR_PARTS: u64 = 2;
-/// Pieces that a tile keeps at least: below this, writing and merging states costs more than idle blocks.
-const LEAST_NARROW_PIECES: u64 = 4;
-const LEAST_WIDE_PIECES: u64 = 8;
 
 /// Words of the header, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,15 +128,20 @@ impl<'a> Builder<'a> {
 
     fn cut_items(&mut self) {
         let items = self.piece_items();
-        let mut work = 0;
+        let mut work = Work::new(self.tiling.blocks);
         for (item, pieces) in self.plan.items.iter().zip(&items) {
-            work += self.row_cuts(item).map(|rows| self.seen(&rows, pieces).len() as u64).sum::<u64>();
+            for rows in self.row_cuts(item) {
+                let seen = self.seen(&rows, pieces).len();
+                match self.tiling.is_wide(rows.len()) {
+                    true => work.add_wide(self.heads.kv_heads, seen),
+                    false => work.add_narrow(self.heads.kv_heads, seen),
+                }
+            }
         }
-        let fair = (work * self.heads.kv_heads as u64).div_ceil(self.tiling.blocks as u64 * FAIR_PARTS);
+        let (most_wide, most_narrow) = (work.most_wide_pieces(), work.most_narrow_pieces());
         for (index, (item, pieces)) in self.plan.items.iter().zip(&items).enumerate() {
             let wide = self.tiling.is_wide(item.rows.len() * self.heads.group());
-            let least = if wide { LEAST_WIDE_PIECES } else { LEAST_NARROW_PIECES };
-            let parts = pieces.len().div_ceil(usize::try_from(fair.max(least)).expect("pieces lie in memory"));
+            let parts = pieces.len().div_ceil(if wide { most_wide } else { most_narrow });
             for part in 0..parts {
                 let border = |part: usize| pieces.start + pieces.len() * part / parts;
                 let part = border(part)..border(part + 1);

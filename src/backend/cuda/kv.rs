@@ -13,7 +13,8 @@ use super::staging::Staging;
 use super::unit::Unit;
 use super::units;
 use crate::backend::KvShape;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::figures;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 
@@ -103,7 +104,7 @@ impl Kv {
     /// Copies `pages` to host memory, and waits for them.
     pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<SavedPages> {
         let page_bytes = page_bytes(&self.shape);
-        let mut bytes = vec![0; pages.len() * page_bytes];
+        let mut bytes = host_bytes(pages.len() * page_bytes)?;
         let at_once = packed_pages(&self.shape);
         for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
             self.upload_ids(pages)?;
@@ -139,6 +140,15 @@ impl Kv {
         let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
         self.device.launch(function, [small(pages), small(self.shape.layers), 1], 256, 0, &args);
     }
+}
+
+/// Host memory, all zero; an error where there is none.
+fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
+    let mut memory = Vec::new();
+    let expected = || format!("{} for saved keys and values", figures::bytes(bytes as u64));
+    memory.try_reserve_exact(bytes).map_err(|_| Error::value("free host memory", expected(), "less"))?;
+    memory.resize(bytes, 0);
+    Ok(memory)
 }
 
 #[cfg(test)]

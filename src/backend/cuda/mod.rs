@@ -18,6 +18,7 @@ pub mod compile;
 pub mod cublaslt;
 pub mod device;
 pub mod device_plan;
+mod division;
 pub mod event;
 pub mod function;
 pub mod gemm;

@@ -21,6 +21,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention_plan.cuh"),
     source!("attention_state.cuh"),
     source!("attention_tile.cuh"),
+    source!("attention_wgmma.cuh"),
     source!("attention_wide.cuh"),
     source!("element.cuh"),
     source!("lanes.cuh"),

@@ -59,7 +59,11 @@ fn converted<B: Backend>(
     dtype: Dtype,
 ) -> Result<B::Matrix> {
     for (spec, view) in specs.iter().zip(views) {
-        log::warn!("tensor `{}` is {:?}; on this device it becomes {dtype:?}, as the layers are", spec.name, view.dtype);
+        log::warn!(
+            "tensor `{}` is {:?}; on this device it becomes {dtype:?}, as the layers are",
+            spec.name,
+            view.dtype
+        );
     }
     let encode = |view: &WeightView<'_>| {
         let values: Vec<f32> = (0..view.rows * view.cols).map(|i| view.get(i)).collect();
