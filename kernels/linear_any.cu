@@ -2,7 +2,8 @@
 // algorithm for; every other product is the library's.
 //
 // Shapes: out OUT [R, N], x ELEMENT [R, K], w ELEMENT [N, K]; f32 products and sums.
-// Grid: x = TILE rows of x, y = TILE rows of w; one output a thread of TILE x TILE. Operands go through shared memory as f32.
+// Grid: x = TILE rows of w (a vocabulary may have more than y counts), y = TILE rows of x; one output a thread of TILE x TILE.
+// Operands go through shared memory as f32.
 // Limit: shared memory, two reads a multiplication; no tensor cores, for no large model should come here.
 // Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/clear.rs.
 #include "element.cuh"
@@ -20,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
     // A column more than the tile, so that a warp's reads of one column meet different banks.
     __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
     unsigned column = threadIdx.x % TILE, line = threadIdx.x / TILE;
-    unsigned first_row = blockIdx.x * TILE, first_output = blockIdx.y * TILE;
+    unsigned first_row = blockIdx.y * TILE, first_output = blockIdx.x * TILE;
     float sum = 0.0f;
     for (unsigned k = 0; k < inner; k += TILE) {
         x_tile[line][column] = element_at(x, first_row + line, rows, k + column, inner);

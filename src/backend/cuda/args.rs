@@ -34,20 +34,9 @@ impl Args {
         self.push(memory.address() + offset as u64, 8)
     }
 
-    /// A null pointer: an operand that this launch does without.
-    #[must_use]
-    pub fn null(self) -> Self {
-        self.push(0, 8)
-    }
-
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         self.push(u64::from(value), 4)
-    }
-
-    #[must_use]
-    pub fn i32(self, value: i32) -> Self {
-        self.push(u64::from(value.cast_unsigned()), 4)
     }
 
     #[must_use]

@@ -38,16 +38,6 @@ impl Event {
         self.device.call("wait for an event", || unsafe { result::event::synchronize(self.raw) })
     }
 
-    /// Whether the mark is reached.
-    pub fn is_done(&self) -> Result<bool> {
-        // SAFETY: the event lives.
-        self.device.call("ask for an event", || match unsafe { result::event::query(self.raw) } {
-            Ok(()) => Ok(true),
-            Err(error) if error.0 == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            Err(error) => Err(error),
-        })
-    }
-
     /// Microseconds from this mark to `later`, both reached.
     pub fn elapsed_us(&self, later: &Event) -> Result<f64> {
         type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;

@@ -106,7 +106,7 @@ impl Gemm {
         let (rows, outputs) = (small(shape.rows), small(shape.outputs));
         let args = Args::new().memory(operands.out).memory(operands.x).memory(operands.w);
         let args = args.u32(rows).u32(outputs).u32(small(shape.inner));
-        self.device.launch(kernel, [rows.div_ceil(TILE), outputs.div_ceil(TILE), 1], TILE * TILE, 0, &args);
+        self.device.launch(kernel, [outputs.div_ceil(TILE), rows.div_ceil(TILE), 1], TILE * TILE, 0, &args);
     }
 
     fn launch_add_bias(&self, out: &Buffer, bias: &Vector) {

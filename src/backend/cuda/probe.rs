@@ -40,7 +40,6 @@ pub struct DeviceFacts {
     pub arch: String,
     pub multiprocessors: u32,
     pub total_bytes: usize,
-    pub l2_bytes: usize,
     /// The most shared memory that a block can ask for, bytes.
     pub shared_optin: usize,
 }
@@ -158,7 +157,6 @@ fn facts(driver: CudaVersion, ordinal: usize) -> Result<DeviceFacts> {
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         // SAFETY: `device` comes from the driver.
         total_bytes: unsafe { result::device::total_mem(device) }.map_err(refused)?,
-        l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
         shared_optin: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
     })
 }
