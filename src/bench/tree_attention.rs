@@ -1,6 +1,8 @@
 //! `bench attention --trees`: tree attention of one decode step on any device, a JSON line a tree: time, physical floor, and
 //! error against f64.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -65,22 +67,27 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
         return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
     }
     trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
-    let rates = rates(&mut backend, options)?;
+    let mut known = HashMap::new();
     for tree in &trees {
         if begun.elapsed() > options.budget {
             log::warn!("the time is used up before {}", tree.name);
             break;
         }
+        let rates = match known.entry(tree.dtype) {
+            Entry::Occupied(rates) => *rates.get(),
+            Entry::Vacant(new) => *new.insert(rates(&mut backend, options, tree.dtype)?),
+        };
         print_json(&measure(&mut backend, tree, options.planner, rates)?)?;
     }
     Ok(())
 }
 
-fn rates<B: Timed>(backend: &mut B, options: &TreeOptions) -> Result<Rates> {
+/// Those given, and measured ones of products of `dtype` in place of the others.
+fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
         (bandwidth, flops) => {
-            let measured = backend.rates(Dtype::Bf16)?;
+            let measured = backend.rates(dtype)?;
             log::info!("{measured:?}");
             Ok(Rates {
                 bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
