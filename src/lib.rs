@@ -22,7 +22,7 @@
 //! task file → items → prompts → tokens → `SamplingTree` (the search's record) → engine branches → segments of the prefix
 //! tree → `Forest` → `AttentionPlan` → logits → tokens → thoughts → answers, votes, verdicts → `samples.jsonl` → summary.
 //!
-//! Sharing or not sharing a prefix is only a different plan: same model, same sampler, same bits.
+//! Sharing or not sharing a prefix is only a different plan: same model, same sampler; on the CPU the same bits.
 //!
 //! # Words
 //! *page* (KV memory) · *segment* (prefix-tree node: a run of tokens and its pages; open = one writer, sealed = shareable) ·
