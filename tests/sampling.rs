@@ -8,17 +8,7 @@ use offshoot::ids::TokenId;
 use proptest::prelude::*;
 
 fn request(pick: Pick) -> SampleRequest {
-    SampleRequest {
-        pick,
-        seen: Vec::new(),
-        unseen: None,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        logit_bias: Vec::new(),
-        banned: Vec::new(),
-        top_logprobs: 0,
-    }
+    SampleRequest::of(pick)
 }
 
 fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64) -> SampleRequest {

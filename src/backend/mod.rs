@@ -110,6 +110,21 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
+    /// A draw that depends on nothing but the logits.
+    pub fn of(pick: Pick) -> Self {
+        Self {
+            pick,
+            seen: Vec::new(),
+            unseen: None,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            banned: Vec::new(),
+            top_logprobs: 0,
+        }
+    }
+
     /// The coin of the draw; 0 where none is tossed.
     pub fn coin(&self) -> f64 {
         match self.pick {

@@ -155,15 +155,5 @@ impl Leaves {
 
 /// A draw that depends on nothing but the logits.
 pub fn greedy() -> SampleRequest {
-    SampleRequest {
-        pick: Pick::Greedy,
-        seen: Vec::new(),
-        unseen: None,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        logit_bias: Vec::new(),
-        banned: Vec::new(),
-        top_logprobs: 0,
-    }
+    SampleRequest::of(Pick::Greedy)
 }

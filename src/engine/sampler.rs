@@ -35,7 +35,7 @@ impl TokenCounts {
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
         Work::Draw(drawing) => draw(drawing, position + 1, eos),
-        Work::Score(_) | Work::Rest => neutral(Pick::Given(branch.tokens[position + 1])),
+        Work::Score(_) | Work::Rest => SampleRequest::of(Pick::Given(branch.tokens[position + 1])),
     }
 }
 
@@ -64,7 +64,7 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
             false => Vec::new(),
         },
         top_logprobs: params.top_logprobs.unwrap_or(0),
-        ..neutral(pick)
+        ..SampleRequest::of(pick)
     }
 }
 
@@ -82,18 +82,4 @@ pub(super) fn bans_ends(drawing: &Drawing, position: usize) -> bool {
 fn ends(drawing: &Drawing, eos: &[TokenId]) -> Vec<TokenId> {
     let eos = if drawing.stop.ignore_eos { &[] } else { eos };
     eos.iter().chain(&drawing.stop.tokens).copied().collect()
-}
-
-fn neutral(pick: Pick) -> SampleRequest {
-    SampleRequest {
-        pick,
-        seen: Vec::new(),
-        unseen: None,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        logit_bias: Vec::new(),
-        banned: Vec::new(),
-        top_logprobs: 0,
-    }
 }

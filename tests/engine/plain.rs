@@ -32,17 +32,7 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
     };
     let plans: Vec<_> = decoder.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
     let slot = |p: u32| KvSlot { page: pages[(p / page_tokens) as usize], slot: p % page_tokens };
-    let request = |&pick| SampleRequest {
-        pick,
-        seen: Vec::new(),
-        unseen: None,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        logit_bias: Vec::new(),
-        banned: Vec::new(),
-        top_logprobs: 0,
-    };
+    let request = |&pick| SampleRequest::of(pick);
     let batch = StepBatch {
         tokens: tokens.iter().copied().map(RowToken::Known).collect(),
         positions: (0..n).collect(),

@@ -1,5 +1,5 @@
-//! Host data that a step's kernels read at a fixed device address. Written in turns through two page-locked copies, so that
-//! the next step can be written while the one before is still being copied.
+//! What a step's kernels read or leave at a fixed device address, and its two page-locked copies on the host, used in turns: the
+//! next step can be written, or the last one read, while another is still being copied.
 
 use super::device::Device;
 use super::memory::{Memory, Pinned};
@@ -53,31 +53,6 @@ impl Staged {
             let pinned = &mut self.pinned[turn.ix()];
             pinned[..bytes.len()].copy_from_slice(bytes);
             device.upload_pinned(&self.memory, 0, pinned, 0..bytes.len())?;
-        }
-        Ok(moves)
-    }
-}
-
-/// Results that a step's kernels leave at a fixed device address, copied to the host in turns.
-pub struct Fetched {
-    memory: Memory,
-    pinned: [Pinned; TURNS],
-}
-
-impl Fetched {
-    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
-        Ok(Self { memory: device.alloc(bytes)?, pinned: [device.pinned(bytes)?, device.pinned(bytes)?] })
-    }
-
-    pub fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
-    /// Makes room for `bytes`; says whether the device address changed.
-    pub fn reserve(&mut self, device: &Device, bytes: usize) -> Result<bool> {
-        let moves = bytes > self.memory.bytes();
-        if moves {
-            *self = Self::new(device, bytes.next_power_of_two())?;
         }
         Ok(moves)
     }

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::event::Event;
 use super::memory::Memory;
 use super::sampling::ResultLayout;
-use super::staged::{Fetched, TURNS, Turn};
+use super::staged::{Staged, TURNS, Turn};
 use crate::backend::Sampled;
 use crate::error::Result;
 
@@ -17,7 +17,7 @@ pub struct Turns {
     unmarked: bool,
     /// Reached when the step of a turn is done, its results included.
     done: [Event; TURNS],
-    results: Fetched,
+    results: Staged,
     under_way: VecDeque<UnderWay>,
 }
 
@@ -33,7 +33,7 @@ impl Turns {
             now: Turn::default(),
             unmarked: false,
             done: [device.event()?, device.event()?],
-            results: Fetched::new(device, bytes)?,
+            results: Staged::new(device, bytes)?,
             under_way: VecDeque::new(),
         })
     }
