@@ -33,17 +33,7 @@ fn setup() -> Option<Setup> {
 
 /// Draws `token` from one row, with so many of the likeliest beside it.
 fn batch(token: u32, top_logprobs: usize) -> StepBatch {
-    let request = SampleRequest {
-        pick: Pick::Given(TokenId(token)),
-        seen: Vec::new(),
-        unseen: None,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        logit_bias: Vec::new(),
-        banned: Vec::new(),
-        top_logprobs,
-    };
+    let request = SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Given(TokenId(token))) };
     StepBatch {
         tokens: vec![RowToken::Known(TokenId(0))],
         positions: vec![0],

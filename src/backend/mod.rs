@@ -283,7 +283,7 @@ pub trait Backend: Send + 'static {
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
     /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it sees (see
     /// `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
         &mut self,
         out: &mut Self::Buffer,

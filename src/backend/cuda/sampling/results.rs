@@ -52,17 +52,7 @@ mod tests {
 
     #[test]
     fn draws_and_likeliest_tokens_are_read_by_request() {
-        let request = |top_logprobs| SampleRequest {
-            pick: Pick::Greedy,
-            seen: Vec::new(),
-            unseen: None,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: Vec::new(),
-            banned: Vec::new(),
-            top_logprobs,
-        };
+        let request = |top_logprobs| SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Greedy) };
         // Three asks, the last of them padding; two places for the likeliest.
         let layout = ResultLayout::new(&[request(1), request(2)], 3, 50);
         let pairs: Vec<u8> = (0..9u32).flat_map(|i| [i, (i as f32).to_bits()]).flat_map(u32::to_le_bytes).collect();
