@@ -8,7 +8,7 @@
 //! ```text
 //! 9  main, cli                          what the user typed
 //! 8  run, report, journal, bench, check a task from file to results; measuring
-//! 7  search                             drivers: ordinary programs over a tree
+//! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
 //! 4  model                              one decoder for all families over a Backend
@@ -60,6 +60,7 @@ pub mod error;
 pub mod figures;
 pub mod ids;
 pub mod journal;
+pub mod judge;
 pub mod kv;
 mod mix;
 pub mod model;

@@ -13,7 +13,7 @@ fn floor(module: &str) -> Option<u32> {
         "model" => 4,
         "engine" => 5,
         "tree" => 6,
-        "search" => 7,
+        "search" | "judge" => 7,
         "run" | "report" | "journal" | "bench" | "check" => 8,
         "cli" | "main" => 9,
         "lib" => return None,

@@ -25,6 +25,7 @@ mod file;
 mod grade;
 mod items;
 mod method;
+pub mod problem;
 mod prompt;
 mod records;
 pub mod scaffold;

@@ -1,0 +1,92 @@
+//! What the judge says of a candidate: a verdict, and what its run took.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// In rising order of when it happens; of several tests the first that is not accepted decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub enum Verdict {
+    #[serde(rename = "AC")]
+    Accepted,
+    #[serde(rename = "WA")]
+    WrongAnswer,
+    #[serde(rename = "TLE")]
+    TimeLimit,
+    #[serde(rename = "MLE")]
+    MemoryLimit,
+    #[serde(rename = "OLE")]
+    OutputLimit,
+    #[serde(rename = "RE")]
+    RuntimeError,
+    #[serde(rename = "CE")]
+    CompileError,
+    /// It did what the sandbox ends a program for (tracing, mounting, loading kernel code, ...).
+    #[serde(rename = "SANDBOX")]
+    Sandbox,
+}
+
+impl Verdict {
+    pub const ALL: [Verdict; 8] = [
+        Verdict::Accepted,
+        Verdict::WrongAnswer,
+        Verdict::TimeLimit,
+        Verdict::MemoryLimit,
+        Verdict::OutputLimit,
+        Verdict::RuntimeError,
+        Verdict::CompileError,
+        Verdict::Sandbox,
+    ];
+
+    pub fn code(self) -> &'static str {
+        match self {
+            Verdict::Accepted => "AC",
+            Verdict::WrongAnswer => "WA",
+            Verdict::TimeLimit => "TLE",
+            Verdict::MemoryLimit => "MLE",
+            Verdict::OutputLimit => "OLE",
+            Verdict::RuntimeError => "RE",
+            Verdict::CompileError => "CE",
+            Verdict::Sandbox => "SANDBOX",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+/// One test of a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TestVerdict {
+    pub verdict: Verdict,
+    /// Why it is not accepted, in a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What the judge says of one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    pub verdict: Verdict,
+    /// Why, in a line, where it is not accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Test by test as far as they were run; a script of asserts is one test.
+    pub tests: Vec<TestVerdict>,
+    /// On the clock, over all its processes; checking and comparing are not the candidate's.
+    pub wall: Duration,
+    /// Processor time of all its processes.
+    pub cpu: Duration,
+    /// The most memory its processes held at once.
+    pub peak_bytes: u64,
+}
+
+impl Judgement {
+    pub fn accepted(&self) -> bool {
+        self.verdict == Verdict::Accepted
+    }
+}
