@@ -8,8 +8,8 @@
 //! |---|---|
 //! | `name` | the task's name; default: the file's |
 //! | `model` | the model's folder |
-//! | `items` | a path, a list of items, or `{path, id, format, columns, questions, skip, limit}` |
-//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, template, options}}` |
+//! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
+//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
 //! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}` |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
@@ -24,12 +24,15 @@ mod answer;
 mod file;
 mod grade;
 mod items;
+mod matched;
 mod method;
 pub mod problem;
 mod prompt;
 mod records;
 pub mod scaffold;
+mod shots;
 pub mod stats;
+mod template;
 
 use std::path::{Path, PathBuf};
 

@@ -4,6 +4,7 @@
 //! record.
 
 mod extension;
+mod probe;
 mod trace;
 
 use std::collections::HashMap;
@@ -11,13 +12,12 @@ use std::collections::HashMap;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::engine::{
-    self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
-};
+use crate::engine::{CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
 pub use extension::{Event, Extension};
+pub use probe::{After, LogProb, Probe};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -54,13 +54,6 @@ pub enum State {
     Closed,
     /// Rejected by the search.
     Pruned,
-}
-
-/// The natural-log probability of a continuation, and of each of its tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LogProb {
-    pub sum: f64,
-    pub tokens: Vec<f32>,
 }
 
 pub struct SamplingTree {
@@ -200,46 +193,6 @@ impl SamplingTree {
         }
         let inner = self.engine.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
-    }
-
-    /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
-    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
-        let open = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
-        let mut probes = Vec::with_capacity(nodes.len());
-        for branch in open {
-            // It fails only where the engine has stopped, which then holds nothing to give back.
-            probes.extend(self.engine.fork(branch, 1)?);
-        }
-        let extends = probes
-            .iter()
-            .map(|&branch| Extend {
-                branch,
-                continuation: Continuation::Given { tokens: continuation.to_vec(), logprobs: true },
-            })
-            .collect();
-        let scored = self.collect_scores(extends, &probes);
-        self.engine.release(&probes);
-        scored
-    }
-
-    fn collect_scores(&self, extends: Vec<Extend>, probes: &[BranchId]) -> Result<Vec<LogProb>> {
-        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
-        let mut extension = self.engine.start(extends)?;
-        while let Some(event) = extension.next() {
-            match event {
-                engine::Event::Finished { branch, finish } => {
-                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
-                }
-                engine::Event::Failed { error, .. } => return Err(error),
-                engine::Event::Token { .. } => {}
-            }
-        }
-        probes
-            .iter()
-            .map(|branch| {
-                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
-            })
-            .collect()
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
