@@ -24,6 +24,7 @@ mod answer;
 mod file;
 mod grade;
 mod items;
+pub mod language;
 mod method;
 pub mod problem;
 mod prompt;
