@@ -47,9 +47,16 @@ pub(super) struct ItemSource {
 #[derive(Debug)]
 enum From {
     Inline(Vec<Value>),
-    File { format: Format, columns: Option<Vec<String>> },
+    File {
+        format: Format,
+        columns: Option<Vec<String>>,
+    },
     /// Every file that the path, which has a star in it, names; `star` is the field for what the star stands for.
-    Files { format: Format, columns: Option<Vec<String>>, star: String },
+    Files {
+        format: Format,
+        columns: Option<Vec<String>>,
+        star: String,
+    },
 }
 
 /// A record, and its id where the task names no field for that.

@@ -48,7 +48,7 @@ impl Prompt {
     }
 }
 
-/// The task file's key `prompt`.
+/// The task file's key `prompt`, or another of its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PromptTemplate {
     Levels(Vec<Part>),
@@ -64,8 +64,9 @@ pub(super) enum Part {
 }
 
 impl PromptTemplate {
-    pub fn read(source: &Source, value: Option<&Value>) -> Result<PromptTemplate> {
-        Reader { source }.prompt(value)
+    /// `at`: the dotted path of `value` in the task file.
+    pub fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
+        Reader { source, at }.prompt(value)
     }
 
     pub fn render(&self, item: &Item) -> Result<Prompt> {
@@ -96,6 +97,8 @@ impl Part {
 
 struct Reader<'a> {
     source: &'a Source,
+    /// The dotted path of the whole prompt.
+    at: &'a str,
 }
 
 const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
@@ -103,12 +106,12 @@ const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
 impl Reader<'_> {
     fn prompt(&self, value: Option<&Value>) -> Result<PromptTemplate> {
         let expected = "a template, or an object with `item`, `levels` or `chat`";
-        let value = value.ok_or_else(|| self.source.wrong("prompt", expected, None))?;
+        let value = value.ok_or_else(|| self.source.wrong(self.at, expected, None))?;
         if value.is_string() {
-            return Ok(PromptTemplate::Levels(vec![self.part("prompt".to_string(), value)?]));
+            return Ok(PromptTemplate::Levels(vec![self.part(self.at.to_string(), value)?]));
         }
-        let section = Section::open(self.source, "prompt".to_string(), value, &KEYS)?;
-        let wrong = |found: &str| Error::field(&self.source.path, "prompt", expected, found);
+        let section = Section::open(self.source, self.at.to_string(), value, &KEYS)?;
+        let wrong = |found: &str| Error::field(&self.source.path, self.at, expected, found);
         match (section.get("item"), section.get("levels"), section.get("chat")) {
             (None, None, Some(chat)) => match section.get("shared") {
                 Some(_) => Err(wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")),
@@ -127,16 +130,16 @@ impl Reader<'_> {
             None => {}
             Some(Value::Array(list)) => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(Part::Fixed(read_string(self.source, &format!("prompt.shared.{ix}"), level)?));
+                    parts.push(Part::Fixed(read_string(self.source, &section.field(&format!("shared.{ix}")), level)?));
                 }
             }
-            Some(level) => parts.push(Part::Fixed(read_string(self.source, "prompt.shared", level)?)),
+            Some(level) => parts.push(Part::Fixed(read_string(self.source, &section.field("shared"), level)?)),
         }
         match (section.get("item"), section.get("levels")) {
-            (Some(item), _) => parts.push(self.part("prompt.item".to_string(), item)?),
+            (Some(item), _) => parts.push(self.part(section.field("item"), item)?),
             (None, Some(Value::Array(list))) if !list.is_empty() => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(self.part(format!("prompt.levels.{ix}"), level)?);
+                    parts.push(self.part(section.field(&format!("levels.{ix}")), level)?);
                 }
             }
             _ => return Err(section.wrong("levels", "a list of templates and `shots`")),
@@ -146,7 +149,7 @@ impl Reader<'_> {
 
     fn chat(&self, value: &Value) -> Result<PromptTemplate> {
         let keys = ["system", "messages", "user", "template", "options"];
-        let section = Section::open(self.source, "prompt.chat".to_string(), value, &keys)?;
+        let section = Section::open(self.source, format!("{}.chat", self.at), value, &keys)?;
         let mut turns = Vec::new();
         if let Some(system) = section.get("system") {
             turns.push(("system".to_string(), self.template(section.field("system"), system)?));

@@ -33,7 +33,8 @@ impl Shots {
         let path = section.need("path", "a template of a path, relative to the task file")?;
         let template = section.need("template", "a template of one example")?;
         let known = || format!("one of {}", listed(&FORMATS.map(|(name, _)| name)));
-        let format = section.text("format")?.map(|name| Format::named(name).ok_or_else(|| section.wrong("format", known())));
+        let format =
+            section.text("format")?.map(|name| Format::named(name).ok_or_else(|| section.wrong("format", known())));
         Ok(Shots {
             task: source.path.clone(),
             folder: source.resolve(""),

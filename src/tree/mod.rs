@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::engine::{CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop};
+use crate::engine::{
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
