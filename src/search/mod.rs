@@ -2,7 +2,14 @@
 //! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
 
 pub mod best_of_n;
+pub mod choose;
+pub mod decide;
+pub mod dvts;
+pub mod mcts;
+pub mod scorer;
 pub mod self_consistency;
+pub mod step_beam;
+pub mod steps;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -18,7 +25,12 @@ use crate::task::stats::Tally;
 use crate::tree::{Event, Extension, Node};
 
 pub use best_of_n::{best_of_n, sample};
+pub use choose::choose;
+pub use dvts::dvts;
+pub use mcts::mcts;
+pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
+pub use step_beam::step_beam;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -92,6 +104,24 @@ pub struct Outcome {
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
     /// of it was shared.
     pub search_prompt_tokens: usize,
+    /// What the method found beyond that.
+    #[serde(flatten)]
+    pub details: Option<Details>,
+}
+
+/// What is told of an item by its method alone.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Details {
+    Choices {
+        choices: Vec<choose::ChoiceScore>,
+    },
+    /// As search-and-learn writes them: the solutions, and the values of each one's steps.
+    Solutions {
+        completions: Vec<String>,
+        scores: Vec<Vec<f64>>,
+        pred: Option<String>,
+    },
 }
 
 /// The votes of `samples`.
@@ -125,12 +155,17 @@ impl Job<'_> {
         Ok(None)
     }
 
+    fn check_interrupt(&self) -> Result<()> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(Error::Interrupted),
+            false => Ok(()),
+        }
+    }
+
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
+            self.check_interrupt()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
                 Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}

@@ -43,6 +43,8 @@ pub struct Node {
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
     pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    pub visits: Option<u32>,
     pub state: State,
     coins: CoinKey,
 }
@@ -80,6 +82,7 @@ impl SamplingTree {
             logprob: 0.0,
             finish: None,
             score: None,
+            visits: None,
             state: State::Open(branch),
             coins: CoinKey::root(seed, item),
         });
@@ -115,13 +118,20 @@ impl SamplingTree {
         children
     }
 
-    /// The text of all thoughts from the root's first child down to `at`, the prompt left out.
-    pub fn path_text(&self, at: NodeIndex) -> String {
+    /// The thoughts from the root's first child down to `at`, the prompt left out.
+    pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut path = vec![at];
         while let Some(parent) = self.parent(path[path.len() - 1]) {
             path.push(parent);
         }
-        path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
+        path.pop();
+        path.reverse();
+        path
+    }
+
+    /// The text of [`SamplingTree::path`].
+    pub fn path_text(&self, at: NodeIndex) -> String {
+        self.path(at).into_iter().map(|node| self.graph[node].text.as_str()).collect()
     }
 
     /// `n` children of `at`, to be sampled.
@@ -148,6 +158,7 @@ impl SamplingTree {
                     logprob: 0.0,
                     finish: None,
                     score: None,
+                    visits: None,
                     state: State::Open(branch),
                     coins: coins.child(kind, ordinal),
                 });
@@ -166,7 +177,15 @@ impl SamplingTree {
 
     /// Appends given tokens to each of `nodes`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let given = |_, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let mut growing = self.start_with(nodes, given)?;
+        while growing.next_event()?.is_some() {}
+        Ok(())
+    }
+
+    /// Appends given tokens to each of `nodes`, to each its own, and finds their log-probabilities; all in one batch.
+    pub fn extend_scored(&mut self, nodes: &[NodeIndex], tokens: &[&[TokenId]]) -> Result<()> {
+        let given = |ix: usize, _: &Node| Continuation::Given { tokens: tokens[ix].to_vec(), logprobs: true };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
         Ok(())
@@ -174,9 +193,20 @@ impl SamplingTree {
 
     /// `extend`, handed over event by event.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
-        self.start_with(nodes, |node| Continuation::Sampled {
+        let stop = |_, _: &Node| stop.clone();
+        self.start_until(nodes, how, stop)
+    }
+
+    /// `start` with a stop for each of `nodes`, by its place among them.
+    pub fn start_until(
+        &mut self,
+        nodes: &[NodeIndex],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &Node) -> Stop,
+    ) -> Result<Extension<'_>> {
+        self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
-            stop: stop.clone(),
+            stop: stop(ix, node),
             coins: node.coins,
         })
     }
@@ -184,14 +214,14 @@ impl SamplingTree {
     fn start_with(
         &mut self,
         nodes: &[NodeIndex],
-        continuation: impl Fn(&Node) -> Continuation,
+        continuation: impl Fn(usize, &Node) -> Continuation,
     ) -> Result<Extension<'_>> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
-        for &node in nodes {
+        for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
             by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(&self.graph[node]) });
+            extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
         }
         let inner = self.engine.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
@@ -199,6 +229,10 @@ impl SamplingTree {
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
         self.graph[at].score = Some(score);
+    }
+
+    pub fn set_visits(&mut self, at: NodeIndex, visits: u32) {
+        self.graph[at].visits = Some(visits);
     }
 
     /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.

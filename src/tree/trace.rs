@@ -13,7 +13,7 @@ const LABEL_CHARS: usize = 60;
 impl SamplingTree {
     /// `{"item", "nodes": [{"id", "parent", "kind", "ordinal", "state", "finish", "score", "tokens", "logprob", "text"}]}`,
     /// parents before children. The root's text and tokens are the prompt. Where top log-probabilities were asked for, a node
-    /// has `"top"` too: for each token a list of [token, log-probability].
+    /// has `"top"` too: for each token a list of [token, log-probability]; where simulations went through it, their number, `"visits"`.
     pub fn to_json(&self) -> Value {
         let nodes: Vec<Value> = self
             .nodes()
@@ -31,6 +31,9 @@ impl SamplingTree {
                     "logprob": node.logprob,
                     "text": node.text,
                 });
+                if let Some(visits) = node.visits {
+                    entry["visits"] = json!(visits);
+                }
                 if !node.top.is_empty() {
                     entry["top"] = json!(node.top);
                 }
