@@ -80,7 +80,9 @@ fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool)
 /// few samples may take another way.
 fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
     // Which samples an early stop spares depends on the order in which they end.
-    prepared.task.method = all_of_them(prepared.task.method);
+    if let Method::SelfConsistency { stop_when_decided, .. } = &mut prepared.task.method {
+        *stop_when_decided = false;
+    }
     out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
     let mut texts: Option<Vec<String>> = None;
     for plan in [Planner::Flat, Planner::Tree] {
@@ -109,13 +111,6 @@ fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &At
         }
     }
     Ok(())
-}
-
-fn all_of_them(method: Method) -> Method {
-    match method {
-        Method::SelfConsistency { samples, .. } => Method::SelfConsistency { samples, stop_when_decided: false },
-        other => other,
-    }
 }
 
 fn texts_of(item: &Finished) -> impl Iterator<Item = String> {

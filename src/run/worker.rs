@@ -197,7 +197,7 @@ impl Shared<'_> {
             prompt.tokens().to_vec(),
             prompt.text.clone(),
         )?;
-        let outcome = drive(task.method, &mut tree, &mut job)?;
+        let outcome = drive(&task.method, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
             if self.trees {
@@ -213,13 +213,13 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
 }
 
-fn drive(method: Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
+fn drive(method: &Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
         Method::SelfConsistency { stop_when_decided, .. } => {
-            self_consistency(tree, root, samples, stop_when_decided, job)
+            self_consistency(tree, root, samples, *stop_when_decided, job)
         }
-        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, by, job),
+        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
         Method::Sample { .. } => sample(tree, root, samples, job),
     }
 }

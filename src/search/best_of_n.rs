@@ -28,7 +28,7 @@ pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut Job<'_
         samples.push(sample);
     }
     samples.sort_by_key(|sample| sample.index);
-    Ok(Outcome { samples, prediction: None, correct: None, votes: Vec::new(), chosen: None, cancelled: 0 })
+    Ok(Outcome { samples, ..Outcome::default() })
 }
 
 /// Strictly better; samples come by rising index, so that of equals the first stays.

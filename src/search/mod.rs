@@ -72,7 +72,7 @@ pub struct TokenLogprob {
 }
 
 /// What a driver found out about one problem.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     /// Finished samples by index.
     #[serde(skip)]
@@ -87,6 +87,11 @@ pub struct Outcome {
     pub chosen: Option<u64>,
     /// Candidates the outcome does without: stopped, or finished when it was decided already.
     pub cancelled: usize,
+    /// Tokens drawn that are no part of `samples`: thoughts on the way, lists of proposals, judgements.
+    pub search_tokens: usize,
+    /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
+    /// of it was shared.
+    pub search_prompt_tokens: usize,
 }
 
 /// The votes of `samples`.

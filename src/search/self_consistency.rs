@@ -37,6 +37,7 @@ pub fn self_consistency(
         votes: most_first(&tally),
         cancelled: n - samples.len(),
         samples,
+        ..Outcome::default()
     })
 }
 

@@ -99,7 +99,7 @@ impl Task {
             method: Method::read(&source, root.get("method"))?,
             sampling: Sampling::read(&source, root.get("sampling"))?,
             items: ItemSource::read(&source, root.get("items"))?,
-            prompt: PromptTemplate::read(&source, root.get("prompt"))?,
+            prompt: PromptTemplate::read(&source, "prompt", root.get("prompt"))?,
             answer,
             grade,
             source: source.value.clone(),
@@ -112,7 +112,7 @@ impl Task {
     fn check(&self) -> Result<()> {
         let missing =
             |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
-        match self.method {
+        match &self.method {
             Method::SelfConsistency { .. } if self.answer.is_none() => {
                 Err(missing("answer", "how to find a sample's answer, which `self_consistency` votes on"))
             }

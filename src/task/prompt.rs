@@ -47,7 +47,7 @@ impl Prompt {
     }
 }
 
-/// The task file's key `prompt`.
+/// The task file's key `prompt`, or another of its shape.
 #[derive(Debug)]
 pub(super) struct PromptTemplate {
     task: std::path::PathBuf,
@@ -69,8 +69,9 @@ enum Part {
 }
 
 impl PromptTemplate {
-    pub fn read(source: &Source, value: Option<&Value>) -> Result<PromptTemplate> {
-        let mut reader = Reader { source, templates: environment() };
+    /// `at`: the dotted path of `value` in the task file.
+    pub fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
+        let mut reader = Reader { source, at: at.to_string(), templates: environment() };
         let shape = reader.shape(value)?;
         Ok(PromptTemplate { task: source.path.clone(), templates: reader.templates, shape })
     }
@@ -133,6 +134,8 @@ fn template_error(e: &minijinja::Error) -> String {
 
 struct Reader<'a> {
     source: &'a Source,
+    /// The dotted path of the whole prompt.
+    at: String,
     templates: Environment<'static>,
 }
 
@@ -141,12 +144,12 @@ const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
 impl Reader<'_> {
     fn shape(&mut self, value: Option<&Value>) -> Result<Shape> {
         let expected = "a template, or an object with `item`, `levels` or `chat`";
-        let value = value.ok_or_else(|| self.source.wrong("prompt", expected, None))?;
+        let value = value.ok_or_else(|| self.source.wrong(&self.at, expected, None))?;
         if value.is_string() {
-            return Ok(Shape::Levels(vec![self.template("prompt".to_string(), value)?]));
+            return Ok(Shape::Levels(vec![self.template(self.at.clone(), value)?]));
         }
-        let section = Section::open(self.source, "prompt".to_string(), value, &KEYS)?;
-        let wrong = |found: &str| Error::field(&self.source.path, "prompt", expected, found);
+        let section = Section::open(self.source, self.at.clone(), value, &KEYS)?;
+        let wrong = |found: &str| Error::field(&self.source.path, &self.at, expected, found);
         match (section.get("item"), section.get("levels"), section.get("chat")) {
             (None, None, Some(chat)) => match section.get("shared") {
                 Some(_) => Err(wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")),
@@ -165,16 +168,16 @@ impl Reader<'_> {
             None => {}
             Some(Value::Array(list)) => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(Part::Fixed(self.text(&format!("prompt.shared.{ix}"), level)?));
+                    parts.push(Part::Fixed(self.text(&section.field(&format!("shared.{ix}")), level)?));
                 }
             }
-            Some(level) => parts.push(Part::Fixed(self.text("prompt.shared", level)?)),
+            Some(level) => parts.push(Part::Fixed(self.text(&section.field("shared"), level)?)),
         }
         match (section.get("item"), section.get("levels")) {
-            (Some(item), _) => parts.push(self.template("prompt.item".to_string(), item)?),
+            (Some(item), _) => parts.push(self.template(section.field("item"), item)?),
             (None, Some(Value::Array(list))) if !list.is_empty() => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(self.template(format!("prompt.levels.{ix}"), level)?);
+                    parts.push(self.template(section.field(&format!("levels.{ix}")), level)?);
                 }
             }
             _ => return Err(section.wrong("levels", "a list of templates")),
@@ -184,7 +187,7 @@ impl Reader<'_> {
 
     fn chat(&mut self, value: &Value) -> Result<Shape> {
         let keys = ["system", "messages", "user", "template", "options"];
-        let section = Section::open(self.source, "prompt.chat".to_string(), value, &keys)?;
+        let section = Section::open(self.source, format!("{}.chat", self.at), value, &keys)?;
         let mut turns = Vec::new();
         if let Some(system) = section.get("system") {
             turns.push(("system".to_string(), self.template(section.field("system"), system)?));
