@@ -21,8 +21,10 @@
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
 mod answer;
+pub mod benchmark;
 mod file;
 mod grade;
+mod imports;
 mod items;
 pub mod language;
 mod matched;
