@@ -6,7 +6,9 @@ use crate::task::problem::Compare;
 /// Why `output` is not as expected, in a line; `None` where it is right. A checker is not asked here: it finds nothing wrong.
 pub(super) fn difference(compare: &Compare, output: &[u8], expected: &[u8]) -> Option<String> {
     match compare {
-        Compare::Exact => (output != expected).then(|| first_difference(lines(output), lines(expected), |a, b| a == b, "line"))?,
+        Compare::Exact => {
+            (output != expected).then(|| first_difference(lines(output), lines(expected), |a, b| a == b, "line"))?
+        }
         Compare::Lines => first_difference(trimmed_lines(output), trimmed_lines(expected), |a, b| a == b, "line"),
         Compare::Tokens => first_difference(tokens(output), tokens(expected), |a, b| a == b, "token"),
         Compare::Floats { tolerance } => {
@@ -40,7 +42,9 @@ fn first_difference<'a>(
         number += 1;
         match expected.next() {
             Some(expected) if same(found, expected) => {}
-            Some(expected) => return Some(format!("{part} {number}: expected {}, found {}", shown(expected), shown(found))),
+            Some(expected) => {
+                return Some(format!("{part} {number}: expected {}, found {}", shown(expected), shown(found)));
+            }
             None => return Some(format!("{part} {number}: expected the end, found {}", shown(found))),
         }
     }
@@ -111,7 +115,8 @@ mod tests {
             ("", "\n", false, true, true, true),
             ("yes", "Yes", false, false, false, false),
         ] {
-            let found = [Compare::Exact, Compare::Lines, Compare::Tokens, floats.clone()].map(|c| same(&c, output, expected));
+            let found =
+                [Compare::Exact, Compare::Lines, Compare::Tokens, floats.clone()].map(|c| same(&c, output, expected));
             assert_eq!(found, [exact, lines, tokens, near], "{output:?} for {expected:?}");
         }
     }

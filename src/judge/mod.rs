@@ -34,8 +34,16 @@ pub struct Judge {
 impl Judge {
     /// Probes the sandbox. Fails in one sentence where files and network cannot be isolated and `isolation` requires it.
     pub fn open(isolation: Isolation) -> Result<Judge> {
-        let sandbox = Sandbox::probe(isolation)?;
-        Ok(Judge { sandbox, interpreter: OnceLock::new(), compiler: OnceLock::new(), all_tests: false })
+        Sandbox::probe(isolation).map(Judge::over)
+    }
+
+    /// Judges in a sandbox that is set up already.
+    pub fn over(sandbox: Sandbox) -> Judge {
+        Judge { sandbox, interpreter: OnceLock::new(), compiler: OnceLock::new(), all_tests: false }
+    }
+
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
     }
 
     /// Goes on after a test that is not accepted.

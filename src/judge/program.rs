@@ -101,7 +101,8 @@ fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -
 
 /// The program and the arguments of a command's words.
 fn command(home: &WorkFolder, words: &[String]) -> Result<(PathBuf, Vec<String>)> {
-    let (first, arguments) = words.split_first().ok_or_else(|| Error::value("a language's command", "a word", "none"))?;
+    let (first, arguments) =
+        words.split_first().ok_or_else(|| Error::value("a language's command", "a word", "none"))?;
     let program = match first.contains('/') {
         true => home.path().join(first.strip_prefix("./").unwrap_or(first)),
         false => on_search_path(first)

@@ -13,7 +13,13 @@ use crate::error::{Error, Result};
 use crate::task::language::Language;
 use crate::task::problem::{Compare, Limits, StreamTest, Streams};
 
-pub(super) fn judge(judge: &Judge, streams: &Streams, limits: Limits, language: &Language, text: &str) -> Result<Judgement> {
+pub(super) fn judge(
+    judge: &Judge,
+    streams: &Streams,
+    limits: Limits,
+    language: &Language,
+    text: &str,
+) -> Result<Judgement> {
     let program = match Program::prepare(judge, language, text)? {
         Prepared::Ready(program) => program,
         Prepared::Rejected(complaint) => return Ok(rejected(complaint)),
@@ -93,7 +99,9 @@ fn verdict(
         How::Exit(code) => {
             let said = last_line(&ended.stderr);
             match said {
-                Some(line) if *language == Language::Python && is_syntax(&line) => failed(Verdict::CompileError, Some(line)),
+                Some(line) if *language == Language::Python && is_syntax(&line) => {
+                    failed(Verdict::CompileError, Some(line))
+                }
                 said => failed(Verdict::RuntimeError, Some(said.unwrap_or_else(|| format!("exit code {code}")))),
             }
         }
@@ -114,7 +122,9 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
     let python = judge.interpreter()?;
     let folder = judge.sandbox.folder()?;
     let names = ["checker.py", "input", "output", "expected"];
-    for (name, text) in names.into_iter().zip([checker.as_bytes(), test.input.as_bytes(), output, test.output.as_bytes()]) {
+    for (name, text) in
+        names.into_iter().zip([checker.as_bytes(), test.input.as_bytes(), output, test.output.as_bytes()])
+    {
         let path = folder.path().join(name);
         fs::write(&path, text).map_err(Error::io(&path, "write"))?;
     }
@@ -134,7 +144,9 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
     let said = last_line(&ended.stderr).or_else(|| last_line(&ended.stdout));
     Ok(match ended.how {
         How::Exit(0) => None,
-        How::Exit(code) => Some(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}"))),
+        How::Exit(code) => {
+            Some(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}")))
+        }
         how => Some(format!("the checker did not end well: {how:?}")),
     })
 }

@@ -41,7 +41,8 @@ impl Interpreter {
     pub fn find() -> Result<Interpreter> {
         let said = ["python3", "python"].into_iter().filter_map(on_search_path).find_map(|path| ask(&path));
         let said = said.ok_or_else(|| Error::value("Python", "a `python3` on the search path", "none"))?;
-        let mut readable: Vec<PathBuf> = said.folders.into_iter().filter(|folder| folder.is_absolute() && folder.exists()).collect();
+        let mut readable: Vec<PathBuf> =
+            said.folders.into_iter().filter(|folder| folder.is_absolute() && folder.exists()).collect();
         readable.sort();
         readable.dedup_by(|inner, outer| inner.starts_with(outer.as_path()));
         let path = std::fs::canonicalize(&said.executable).map_err(Error::io(&said.executable, "find"))?;
@@ -71,6 +72,7 @@ impl Compiler {
 /// The first file of that name in the folders of the search path that may be executed.
 pub(super) fn on_search_path(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    let executable = |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    let executable =
+        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
     std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(executable)
 }

@@ -61,7 +61,9 @@ impl Commands {
             () if self.compile.as_ref().is_some_and(|command| !words(command)) => {
                 Err("no word in `compile`".to_string())
             }
-            () if self.readable.iter().any(|path| path.is_relative()) => Err("a relative path in `readable`".to_string()),
+            () if self.readable.iter().any(|path| path.is_relative()) => {
+                Err("a relative path in `readable`".to_string())
+            }
             () => Ok(()),
         }
     }
