@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency};
+use crate::search::{Assessment, Assessor, Job, Outcome, best_of_n, sample, self_consistency};
 use crate::task::{Method, Task};
 use crate::tree::SamplingTree;
 
@@ -21,7 +21,7 @@ use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
-    let samples = prepared.task.method.samples() as usize;
+    let samples = prepared.task.method.samples_at_once() as usize;
     (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
@@ -182,10 +182,11 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
+        let grade = |text: &str| assess(task, prompt, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assess: &|text| assess(task, prompt, text),
+            assessor: Assessor::new(&grade),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -216,10 +217,8 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
 fn drive(method: &Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
-        Method::SelfConsistency { stop_when_decided, .. } => {
-            self_consistency(tree, root, samples, *stop_when_decided, job)
-        }
-        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
+        Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
         Method::Sample { .. } => sample(tree, root, samples, job),
     }
 }
@@ -227,7 +226,8 @@ fn drive(method: &Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.

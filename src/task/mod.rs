@@ -21,6 +21,7 @@
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
 mod answer;
+mod decided;
 mod file;
 mod grade;
 mod items;
@@ -37,6 +38,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 pub use answer::Answer;
+pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
 pub use method::{BestBy, Method, Sampling};
