@@ -206,22 +206,21 @@ impl SamplingTree {
 
     /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
     pub fn close(&mut self, at: NodeIndex) {
-        self.give_back(at, State::Closed);
-    }
-
-    /// Rejects `at` and everything beneath it. The record stays readable.
-    pub fn prune(&mut self, at: NodeIndex) {
-        let mut below = vec![at];
-        while let Some(node) = below.pop() {
-            self.give_back(node, State::Pruned);
-            below.extend(self.graph.neighbors(node));
+        if let State::Open(branch) = self.graph[at].state {
+            self.engine.release(&[branch]);
+            self.graph[at].state = State::Closed;
         }
     }
 
-    fn give_back(&mut self, at: NodeIndex, state: State) {
-        if let State::Open(branch) = self.graph[at].state {
-            self.engine.release(&[branch]);
-            self.graph[at].state = state;
+    /// Rejects `at` and everything beneath it, and has the engine forget it at once. The record stays readable.
+    pub fn prune(&mut self, at: NodeIndex) {
+        let mut below = vec![at];
+        while let Some(node) = below.pop() {
+            if let State::Open(branch) = self.graph[node].state {
+                self.engine.discard(&[branch]);
+            }
+            self.graph[node].state = State::Pruned;
+            below.extend(self.graph.neighbors(node));
         }
     }
 
@@ -252,7 +251,7 @@ impl SamplingTree {
 impl Drop for SamplingTree {
     fn drop(&mut self) {
         for at in self.graph.node_indices() {
-            self.give_back(at, State::Closed);
+            self.close(at);
         }
     }
 }

@@ -23,7 +23,10 @@ impl Thinker<'_, '_> {
         let spent = self.tree.spent();
         Ok(Outcome {
             prediction: best.and_then(|best| best.answer.clone()),
-            correct: best.map_or_else(|| self.job.no_answer(), |best| best.correct),
+            correct: match best {
+                Some(best) => best.correct,
+                None => self.job.no_answer()?,
+            },
             chosen: best.map(|best| best.index),
             search_tokens: spent.drawn - samples.iter().map(|sample: &Sample| sample.tokens).sum::<usize>(),
             search_prompt_tokens: spent.given,
