@@ -3,7 +3,10 @@
 
 mod assess;
 pub mod best_of_n;
+pub mod evaluate;
+pub mod select;
 pub mod self_consistency;
+pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -16,11 +19,12 @@ use crate::engine::{FinishReason, First, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
-use crate::tree::{Event, Extension, Node};
+use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use assess::{Assessment, Assessor, Judged, Judges};
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
+pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -117,7 +121,7 @@ impl Job<'_> {
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
         loop {
             if let Some((node, assessment)) = self.assessor.take() {
-                let sample = self.sample(growing, node, assessment)?;
+                let sample = self.sample(growing.tree(), node, growing.tree().node(node).ordinal, assessment)?;
                 (self.record)(&sample)?;
                 return Ok(Some(sample));
             }
@@ -139,12 +143,35 @@ impl Job<'_> {
         self.assessor.forget();
     }
 
-    /// What `text` is worth; blocks until that is known.
-    pub fn assess(&mut self, text: &str) -> Result<Assessment> {
-        let interrupted = self.interrupted;
-        self.assessor.assess(text, || go_on(interrupted))
+    /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
+    fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
+        loop {
+            self.go_on()?;
+            match growing.poll_event(PATIENCE)? {
+                Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(None) => return Ok(None),
+            }
+        }
     }
 
+    /// A finished candidate, given back, assessed (the driver waits for it) and recorded; `index` is the sample's number.
+    fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
+        tree.close(node);
+        let text = tree.path_text(node);
+        let interrupted = self.interrupted;
+        let assessment = self.assessor.assess(&text, || go_on(interrupted))?;
+        let sample = self.sample(tree, node, index, assessment)?;
+        (self.record)(&sample)?;
+        Ok(sample)
+    }
+
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&self) -> Option<bool> {
+        self.assessor.grades().then_some(false)
+    }
+
+    /// An error once somebody has asked to stop.
     fn go_on(&self) -> Result<()> {
         go_on(self.interrupted)
     }
@@ -156,17 +183,17 @@ impl Job<'_> {
         }
     }
 
-    fn sample(&self, growing: &Extension<'_>, node: NodeIndex, assessment: Assessment) -> Result<Sample> {
-        let tree = growing.tree();
+    /// What was given to a node is none of its sample's tokens.
+    fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
         let Assessment { answer, correct, judged } = assessment;
         Ok(Sample {
-            index: thought.ordinal,
+            index,
             text: tree.path_text(node),
-            tokens: thought.tokens.len(),
+            tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             finish,
             logprob: thought.logprob,
             answer,

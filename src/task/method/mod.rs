@@ -1,19 +1,22 @@
 //! What a task does with its samples: the key `method`, read and range-checked. How tokens are drawn is left to `sampling`.
 
 mod sampling;
+pub mod tree_of_thought;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Item;
 use super::decided::Decided;
 use super::file::{Section, Source, listed};
 use super::stats::Tally;
 use crate::error::Result;
 
 pub use sampling::Sampling;
+use tree_of_thought::{Generate, TreeOfThought};
 
 /// How an item's answer is made from its samples.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum Method {
     /// The most frequent answer wins; samples are spared once that is decided.
     SelfConsistency { samples: u32, stop: Decided },
@@ -22,6 +25,8 @@ pub enum Method {
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
     /// Samples are drawn and graded, none is chosen (pass@k).
     Sample { samples: u32 },
+    /// Thoughts grow step by step, are judged by the model itself, and the best go on.
+    TreeOfThought(Box<TreeOfThought>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +40,7 @@ pub enum BestBy {
     Grade,
 }
 
-const METHODS: [&str; 3] = ["self_consistency", "best_of_n", "sample"];
+const METHODS: [&str; 4] = ["self_consistency", "best_of_n", "sample", "tree_of_thought"];
 const MEASURES: [(&str, BestBy); 4] = [
     ("logprob", BestBy::Logprob),
     ("mean_logprob", BestBy::MeanLogprob),
@@ -44,11 +49,29 @@ const MEASURES: [(&str, BestBy); 4] = [
 ];
 
 impl Method {
+    /// Samples of one item; of a search, what it draws at once at most.
     pub fn samples(&self) -> u32 {
-        match *self {
+        match self {
             Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
-                samples
+                *samples
             }
+            Method::TreeOfThought(how) => how.breadth.saturating_mul(match how.generate {
+                Generate::Sample { thoughts, .. } => thoughts,
+                Generate::Propose { lists, .. } => lists,
+            }),
+        }
+    }
+
+    /// Whether it asks the model with prompts of its own beside the items'.
+    pub fn asks(&self) -> bool {
+        matches!(self, Method::TreeOfThought(_))
+    }
+
+    /// What the method demands of an item's fields.
+    pub fn check_item(&self, item: &Item) -> Result<()> {
+        match self {
+            Method::TreeOfThought(how) => how.check_item(item),
+            _ => Ok(()),
         }
     }
 
@@ -66,6 +89,7 @@ impl Method {
             Method::SelfConsistency { .. } => METHODS[0],
             Method::BestOfN { .. } => METHODS[1],
             Method::Sample { .. } => METHODS[2],
+            Method::TreeOfThought(_) => METHODS[3],
         }
     }
 
@@ -91,6 +115,9 @@ impl Method {
                     return Err(s.wrong("stop_when_passed", "false where `by` is neither `grade` nor `judge`"));
                 }
                 Ok(Method::BestOfN { samples, by, stop_when_passed })
+            }
+            "tree_of_thought" => {
+                TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
             }
             _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
         }
