@@ -215,7 +215,9 @@ impl Shared<'_> {
         let (root, samples) = (tree.root(), method.samples() as usize);
         match method {
             Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
-            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+            Method::BestOfN { by, stop_when_passed, .. } => {
+                best_of_n(tree, root, samples, *by, *stop_when_passed, job)
+            }
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
                 let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
