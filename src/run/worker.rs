@@ -186,6 +186,7 @@ impl Shared<'_> {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assess: &|text| assess(task, prompt, text),
+            earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
         };

@@ -21,9 +21,8 @@ pub fn best_of_n(tree: &mut SamplingTree, at: NodeIndex, n: usize, by: BestBy, j
 
 /// N candidates, none chosen.
 pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut Job<'_>) -> Result<Outcome> {
-    let candidates = tree.fork(at, n)?;
+    let (mut samples, candidates) = job.candidates(tree, at, n)?;
     let mut growing = tree.start(&candidates, job.params, job.stop)?;
-    let mut samples = Vec::with_capacity(n);
     while let Some(sample) = job.next_sample(&mut growing)? {
         samples.push(sample);
     }

@@ -17,15 +17,18 @@ pub fn self_consistency(
     stop_when_decided: bool,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    let candidates = tree.fork(at, n)?;
+    let (already, candidates) = job.candidates(tree, at, n)?;
     let mut growing = tree.start(&candidates, job.params, job.stop)?;
     let samples = match stop_when_decided {
-        true => until_decided(&candidates, &mut growing, job)?,
-        false => all(&mut growing, job)?,
+        true => until_decided(already, &candidates, &mut growing, job)?,
+        false => all(already, &mut growing, job)?,
     };
     drop(growing);
-    for &late in &candidates[samples.len()..] {
-        tree.prune(late);
+    let counts = |ordinal: u64| samples.binary_search_by_key(&ordinal, |sample| sample.index).is_ok();
+    for &candidate in &candidates {
+        if !counts(tree.node(candidate).ordinal) {
+            tree.prune(candidate);
+        }
     }
     let tally = tally(&samples);
     let winner = tally.leader();
@@ -42,8 +45,8 @@ pub fn self_consistency(
 }
 
 /// Every sample, by index.
-fn all(growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
-    let mut samples = Vec::new();
+fn all(already: Vec<Sample>, growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
+    let mut samples = already;
     while let Some(sample) = job.next_sample(growing)? {
         samples.push(sample);
     }
@@ -54,23 +57,39 @@ fn all(growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
 /// The shortest run of first samples that decides the vote. Samples are taken by index, whoever finishes first; one that has
 /// finished beyond the deciding one is no part of the outcome. So which samples count depends on the samples alone, not on
 /// what else shared their steps.
-fn until_decided(candidates: &[NodeIndex], growing: &mut Extension<'_>, job: &mut Job<'_>) -> Result<Vec<Sample>> {
+fn until_decided(
+    already: Vec<Sample>,
+    candidates: &[NodeIndex],
+    growing: &mut Extension<'_>,
+    job: &mut Job<'_>,
+) -> Result<Vec<Sample>> {
+    let n = already.len() + candidates.len();
     let mut samples: Vec<Sample> = Vec::new();
     let mut votes = Tally::default();
+    let (mut already, mut candidates) = (already.into_iter().peekable(), candidates.iter().peekable());
     let mut finished = HashSet::new();
-    while let Some(node) = job.next_finished(growing)? {
-        finished.insert(node);
-        while let Some(next) = candidates.get(samples.len()).filter(|next| finished.contains(next)) {
-            let sample = job.take(growing, *next)?;
-            votes.add(sample.index as usize, sample.answer.as_deref());
-            samples.push(sample);
-            if votes.is_decided((candidates.len() - samples.len()) as u32) {
-                growing.cancel_all();
-                return Ok(samples);
-            }
+    loop {
+        let next = samples.len() as u64;
+        let sample = match already.next_if(|sample| sample.index == next) {
+            Some(sample) => sample,
+            None => match candidates.next_if(|node| finished.contains(*node)) {
+                Some(&node) => job.take(growing, node)?,
+                None => match job.next_finished(growing)? {
+                    Some(node) => {
+                        finished.insert(node);
+                        continue;
+                    }
+                    None => return Ok(samples),
+                },
+            },
+        };
+        votes.add(sample.index as usize, sample.answer.as_deref());
+        samples.push(sample);
+        if votes.is_decided((n - samples.len()) as u32) {
+            growing.cancel_all();
+            return Ok(samples);
         }
     }
-    Ok(samples)
 }
 
 /// Nobody answered: wrong, where the task has a grader.

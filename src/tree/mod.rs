@@ -131,30 +131,53 @@ impl SamplingTree {
 
     /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
-        let branches = self.engine.fork(self.open_branch(at)?, n)?;
         let first = self.children(at).iter().filter(|&&child| self.graph[child].kind == kind).count() as u64;
-        let coins = self.graph[at].coins;
-        Ok(branches
-            .into_iter()
-            .zip(first..)
-            .map(|(branch, ordinal)| {
-                let child = self.graph.add_node(Node {
-                    kind,
-                    ordinal,
-                    text: String::new(),
-                    tokens: Vec::new(),
-                    logprobs: Vec::new(),
-                    top: Vec::new(),
-                    logprob: 0.0,
-                    finish: None,
-                    score: None,
-                    state: State::Open(branch),
-                    coins: coins.child(kind, ordinal),
-                });
-                self.graph.add_edge(at, child, ());
-                child
-            })
-            .collect())
+        let ordinals: Vec<u64> = (first..).take(n).collect();
+        self.fork_ordinals(kind, at, &ordinals)
+    }
+
+    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child
+    /// of this kind has any of them yet.
+    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
+        let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
+        let forked = branches.into_iter().zip(ordinals);
+        Ok(forked.map(|(branch, &ordinal)| self.add_child(kind, at, ordinal, State::Open(branch))).collect())
+    }
+
+    /// A child of `at` that an earlier process sampled: its text, log-probability and end, without its tokens, which nobody
+    /// kept. It is closed.
+    pub fn add_known(
+        &mut self,
+        at: NodeIndex,
+        ordinal: u64,
+        text: &str,
+        logprob: f64,
+        finish: FinishReason,
+    ) -> NodeIndex {
+        let child = self.add_child(ForkKind::Sample, at, ordinal, State::Closed);
+        let node = &mut self.graph[child];
+        node.text.push_str(text);
+        node.logprob = logprob;
+        node.finish = Some(finish);
+        child
+    }
+
+    fn add_child(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, state: State) -> NodeIndex {
+        let child = self.graph.add_node(Node {
+            kind,
+            ordinal,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            top: Vec::new(),
+            logprob: 0.0,
+            finish: None,
+            score: None,
+            state,
+            coins: self.graph[at].coins.child(kind, ordinal),
+        });
+        self.graph.add_edge(at, child, ());
+        child
     }
 
     /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
