@@ -189,6 +189,7 @@ impl Shared<'_> {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: Assessor::new(&grade),
+            earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
         };

@@ -13,9 +13,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::engine::{FinishReason, First, SamplingParams, Stop};
+use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
@@ -35,6 +35,8 @@ pub struct Job<'a> {
     pub stop: &'a Stop,
     /// What candidates are worth.
     pub assessor: Assessor<'a>,
+    /// Samples of this problem that an earlier process recorded, for drivers that take them up by [`Job::candidates`].
+    pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
@@ -42,7 +44,7 @@ pub struct Job<'a> {
 }
 
 /// One finished candidate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Its number among the problem's samples; with the seed it decides all of its coins.
     pub index: u64,
@@ -54,15 +56,15 @@ pub struct Sample {
     pub answer: Option<String>,
     pub correct: Option<bool>,
     /// What the judge says, where the task has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
 /// A token of a sample and what else could have stood there.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub token: TokenId,
     /// Natural-log probability.
@@ -116,6 +118,29 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
 }
 
 impl Job<'_> {
+    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Coins depend
+    /// on the ordinal alone, so that a search taken up draws what it would have drawn at one go.
+    pub fn candidates(
+        &mut self,
+        tree: &mut SamplingTree,
+        at: NodeIndex,
+        n: usize,
+    ) -> Result<(Vec<Sample>, Vec<NodeIndex>)> {
+        let mut already = std::mem::take(&mut self.earlier);
+        already.retain(|sample| sample.index < n as u64);
+        already.sort_by_key(|sample| sample.index);
+        for sample in &already {
+            tree.add_known(at, sample.index, &sample.text, sample.logprob, sample.finish.clone());
+        }
+        let is_missing = |ordinal: &u64| already.binary_search_by_key(ordinal, |sample| sample.index).is_err();
+        let missing: Vec<u64> = (0..n as u64).filter(is_missing).collect();
+        let nodes = match missing.is_empty() {
+            true => Vec::new(),
+            false => tree.fork_ordinals(ForkKind::Sample, at, &missing)?,
+        };
+        Ok((already, nodes))
+    }
+
     /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
     /// over. Texts are assessed while the other candidates grow; what a finished one held is given back before that.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {

@@ -52,7 +52,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(kind: ForkKind, ordinal: u64, branch: BranchId, coins: CoinKey) -> Node {
+    fn new(kind: ForkKind, ordinal: u64, state: State, coins: CoinKey) -> Node {
         Node {
             kind,
             ordinal,
@@ -63,7 +63,7 @@ impl Node {
             logprob: 0.0,
             finish: None,
             score: None,
-            state: State::Open(branch),
+            state,
             asks: false,
             coins,
         }
@@ -93,7 +93,7 @@ impl SamplingTree {
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let node = Node::new(ForkKind::Sample, 0, branch, CoinKey::root(seed, item));
+        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
         Ok(Self { engine, item: item.to_string(), graph, root })
     }
@@ -144,9 +144,24 @@ impl SamplingTree {
 
     /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
-        let branches = self.engine.fork(self.open_branch(at)?, n)?;
         let first = self.next_ordinal(kind, at);
-        Ok(branches.into_iter().zip(first..).map(|(branch, ordinal)| self.add(kind, at, ordinal, branch)).collect())
+        let ordinals: Vec<u64> = (first..).take(n).collect();
+        self.fork_ordinals(kind, at, &ordinals)
+    }
+
+    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child of
+    /// this kind has any of them yet.
+    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
+        let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
+        Ok(branches.into_iter().zip(ordinals).map(|(branch, &ordinal)| self.add(kind, at, ordinal, branch)).collect())
+    }
+
+    /// A child of `at` that an earlier process sampled, closed: its text, log-probability and end. Its tokens nobody kept.
+    pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
+        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
+        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, coins);
+        let child = self.graph.add_node(Node { text: text.to_string(), logprob, finish: Some(finish), ..node });
+        self.graph.add_edge(at, child, ());
     }
 
     fn next_ordinal(&self, kind: ForkKind, at: NodeIndex) -> u64 {
@@ -155,7 +170,7 @@ impl SamplingTree {
 
     fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
         let coins = self.graph[at].coins.child(kind, ordinal);
-        let child = self.graph.add_node(Node::new(kind, ordinal, branch, coins));
+        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), coins));
         self.graph.add_edge(at, child, ());
         child
     }
