@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
 pub use extension::{Event, Extension};
+pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
