@@ -9,12 +9,13 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{bench, check, out, run, task, view};
+use offshoot::{bench, check, judge, out, run, task, view};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
 
 fn main() -> ExitCode {
+    judge::sandbox::enter_if_helper();
     let cli = Cli::parse();
     start_log(cli.verbose);
     match dispatch(cli) {

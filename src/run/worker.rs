@@ -11,8 +11,10 @@ use serde_json::json;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency};
-use crate::task::{Method, Task};
+use crate::search::tree_of_thought::Texts;
+use crate::search::{Assessment, Assessor, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
+use crate::task::{Method, Prompt, Task};
+use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
@@ -21,7 +23,7 @@ use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
-    let samples = prepared.task.method.samples() as usize;
+    let samples = prepared.task.method.samples_at_once() as usize;
     (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
@@ -182,10 +184,11 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
+        let grade = |text: &str| assess(task, prompt, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assess: &|text| assess(task, prompt, text),
+            assessor: Assessor::new(&grade),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -197,7 +200,7 @@ impl Shared<'_> {
             prompt.tokens().to_vec(),
             prompt.text.clone(),
         )?;
-        let outcome = drive(&task.method, &mut tree, &mut job)?;
+        let outcome = self.drive(prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
             if self.trees {
@@ -205,6 +208,21 @@ impl Shared<'_> {
             }
         }
         Ok(Finished { index: prompt.item.index, outcome })
+    }
+
+    fn drive(&self, prompt: &ItemPrompt, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
+        let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
+        let (root, samples) = (tree.root(), method.samples() as usize);
+        match method {
+            Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+            Method::Sample { .. } => sample(tree, root, samples, job),
+            Method::TreeOfThought(how) => {
+                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
+                tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
+            }
+        }
     }
 }
 
@@ -214,21 +232,11 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
-fn drive(method: &Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
-    let (root, samples) = (tree.root(), method.samples() as usize);
-    match method {
-        Method::SelfConsistency { stop_when_decided, .. } => {
-            self_consistency(tree, root, samples, *stop_when_decided, job)
-        }
-        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
-        Method::Sample { .. } => sample(tree, root, samples, job),
-    }
-}
-
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.
@@ -253,6 +261,8 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "cancelled": outcome.cancelled,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
+        "search_tokens": outcome.search_tokens,
+        "search_prompt_tokens": outcome.search_prompt_tokens,
     })
 }
 

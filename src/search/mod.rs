@@ -1,8 +1,12 @@
 //! Search drivers: ordinary blocking programs over `SamplingTree`, one a file. This file holds what they share: the job they
 //! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
 
+mod assess;
 pub mod best_of_n;
+pub mod evaluate;
+pub mod select;
 pub mod self_consistency;
+pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -11,33 +15,26 @@ use std::time::Duration;
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 
-use crate::engine::{FinishReason, SamplingParams, Stop};
+use crate::engine::{FinishReason, First, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
-use crate::tree::{Event, Extension, Node};
+use crate::tree::{Event, Extension, Node, SamplingTree};
 
+pub use assess::{Assessment, Assessor, Judged, Judges};
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
+pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// What a grader and an answer pattern make of a text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assessment {
-    /// The answer in the form that is voted on.
-    pub answer: Option<String>,
-    /// Whether it is right; `None` where the task has no grader.
-    pub correct: Option<bool>,
-}
 
 /// One problem's work order.
 pub struct Job<'a> {
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
-    /// Pure: the same text always gets the same assessment.
-    pub assess: &'a (dyn Fn(&str) -> Assessment + Sync),
+    /// What candidates are worth.
+    pub assessor: Assessor<'a>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
@@ -56,6 +53,9 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
+    /// What the judge says, where the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
@@ -85,8 +85,10 @@ pub struct Outcome {
     pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
-    /// Candidates the outcome does without: stopped, or finished when it was decided already.
+    /// Candidates the outcome does without: never begun, stopped, or finished when it was decided already.
     pub cancelled: usize,
+    /// Tokens that those had drawn.
+    pub cancelled_tokens: usize,
     /// Tokens drawn that are no part of `samples`: thoughts on the way, lists of proposals, judgements.
     pub search_tokens: usize,
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
@@ -114,23 +116,31 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
 }
 
 impl Job<'_> {
-    /// The next candidate to finish, assessed, recorded and given back; `None` when all have. Cancelled ones are passed over.
+    /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
+    /// over. Texts are assessed while the other candidates grow; what a finished one held is given back before that.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
-        while let Some(node) = self.next_finished(growing)? {
-            match growing.tree().node(node).finish {
-                Some(FinishReason::Cancelled) => growing.tree_mut().close(node),
-                _ => return self.take(growing, node).map(Some),
+        loop {
+            if let Some((node, assessment)) = self.assessor.take() {
+                let index = growing.tree().node(node).ordinal;
+                let sample = self.sample(growing.tree(), node, index, assessment)?;
+                (self.record)(&sample)?;
+                return Ok(Some(sample));
+            }
+            self.go_on()?;
+            match growing.poll_beside(&self.assessor.rulings(), PATIENCE)? {
+                Poll::Ready(First::Message(ruling)) => self.assessor.receive(ruling)?,
+                Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
+                Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
+                Poll::Ready(First::Event(None)) => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
+            self.go_on()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
                 Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
@@ -139,28 +149,70 @@ impl Job<'_> {
         }
     }
 
-    /// A finished candidate, assessed, recorded and given back.
-    fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Sample> {
+    /// A finished node, assessed, recorded and given back. It need not be a child of the root: `index` is the sample's number. What
+    /// was given to it is none of its tokens.
+    fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
+        tree.close(node);
+        let assessment = self.assess(&tree.path_text(node))?;
+        let sample = self.sample(tree, node, index, assessment)?;
+        (self.record)(&sample)?;
+        Ok(sample)
+    }
+
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&mut self) -> Result<Option<bool>> {
+        Ok(self.assess("")?.correct.map(|_| false))
+    }
+
+    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
+    /// them.
+    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+        growing.cancel_all();
+        self.assessor.forget();
+    }
+
+    /// What `text` is worth; blocks until that is known.
+    pub fn assess(&mut self, text: &str) -> Result<Assessment> {
+        let interrupted = self.interrupted;
+        self.assessor.assess(text, || go_on(interrupted))
+    }
+
+    fn go_on(&self) -> Result<()> {
+        go_on(self.interrupted)
+    }
+
+    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeIndex) {
         growing.tree_mut().close(node);
-        let tree = growing.tree();
+        if growing.tree().node(node).finish != Some(FinishReason::Cancelled) {
+            self.assessor.begin(node, &growing.tree().path_text(node));
+        }
+    }
+
+    fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
-        let text = tree.path_text(node);
-        let Assessment { answer, correct } = (self.assess)(&text);
-        let sample = Sample {
-            index: thought.ordinal,
-            text,
-            tokens: thought.tokens.len(),
+        let Assessment { answer, correct, judged } = assessment;
+        Ok(Sample {
+            index,
+            text: tree.path_text(node),
+            tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             finish,
             logprob: thought.logprob,
             answer,
             correct,
+            judged,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
-        };
-        (self.record)(&sample)?;
-        Ok(sample)
+        })
+    }
+}
+
+/// An error once somebody has asked to stop.
+fn go_on(interrupted: &AtomicBool) -> Result<()> {
+    match interrupted.load(Ordering::Relaxed) {
+        true => Err(Error::Interrupted),
+        false => Ok(()),
     }
 }
 

@@ -37,7 +37,7 @@ function showDetail(pane, tree, id) {
   fact("Node", String(node.id));
   pane.append(facts);
   pane.append(text("Text", node.text));
-  if (node.level > 1) {
+  if (node.level > 1 && !node.asks) {
     pane.append(text("Whole path", pathText(tree, id)));
   }
 }
@@ -54,8 +54,8 @@ function badges(tree, node) {
     line.append(element("span", `badge ${said[1]}`, said[0]));
   }
   line.append(element("span", "badge", node.state));
-  if (node.merged > 0) {
-    line.append(element("span", "badge", `${count(node.merged)} equal ones merged`));
+  if (node.asks) {
+    line.append(element("span", "badge", "a question: a prompt of its own"));
   }
   return line;
 }

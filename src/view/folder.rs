@@ -94,6 +94,7 @@ fn rebuilt(item: &Map<String, Value>, samples: &Lines) -> Trace {
         kind: ForkKind::Sample,
         ordinal: 0,
         state: TraceState::Closed,
+        asks: false,
         finish: None,
         score: None,
         tokens: count(item, "prompt_tokens") as usize,

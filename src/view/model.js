@@ -108,10 +108,10 @@ function coinsPath(tree, id) {
   return path.join(" / ");
 }
 
-/** The texts from below the prompt down to a node. */
+/** The texts from below the prompt, or the question above, down to a node. */
 function pathText(tree, id) {
   const path = [];
-  for (let node = tree.nodes[id]; node.parent !== null; node = tree.nodes[node.parent]) {
+  for (let node = tree.nodes[id]; node.parent !== null && !node.asks; node = tree.nodes[node.parent]) {
     path.unshift(node.text);
   }
   return path.join("");

@@ -35,6 +35,9 @@ pub struct TraceNode {
     /// decide all coins.
     pub ordinal: u64,
     pub state: TraceState,
+    /// A question about its parent: its text and tokens are a prompt of their own, and nothing above is part of its context.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
     /// `None` where the thought was never extended.
     pub finish: Option<FinishReason>,
     pub score: Option<f64>,
@@ -75,6 +78,7 @@ impl SamplingTree {
                 kind: node.kind,
                 ordinal: node.ordinal,
                 state: node.state.into(),
+                asks: node.asks,
                 finish: node.finish.clone(),
                 score: node.score.filter(|score| score.is_finite()),
                 tokens: node.tokens.len(),
@@ -131,24 +135,26 @@ impl Trace {
         Ok(())
     }
 
-    /// For each node the branches that hold its tokens: the leaves beneath it, itself where it is one.
+    /// For each node the branches that hold its tokens: the leaves beneath it, itself where it is one. Below a question begins
+    /// another context, which holds nothing of what is above.
     pub fn branches(&self) -> Vec<usize> {
         let mut branches = vec![0; self.nodes.len()];
         for node in self.nodes.iter().rev() {
             // A leaf has been given nothing by children.
             branches[node.id] = branches[node.id].max(1);
-            if let Some(parent) = node.parent {
+            if let Some(parent) = node.parent.filter(|_| !node.asks) {
                 branches[parent] += branches[node.id];
             }
         }
         branches
     }
 
-    /// For each node the text from the root's child down to it, the prompt left out.
+    /// For each node the text from the child of the root (or of the question above it) down to it, the prompt left out.
     pub fn path_texts(&self) -> Vec<String> {
         let mut texts: Vec<String> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            texts.push(node.parent.map_or_else(String::new, |parent| format!("{}{}", texts[parent], node.text)));
+            let parent = node.parent.filter(|_| !node.asks);
+            texts.push(parent.map_or_else(String::new, |parent| format!("{}{}", texts[parent], node.text)));
         }
         texts
     }
