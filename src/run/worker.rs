@@ -230,8 +230,9 @@ impl Shared<'_> {
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
+    let trace = serde_json::to_string(&tree.trace());
+    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
+    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
