@@ -51,10 +51,12 @@ pub fn choose(
     by: ChooseBy,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    job.check_interrupt()?;
+    job.go_on()?;
     let nodes = tree.fork(at, choices.len())?;
-    let tokens: Vec<&[TokenId]> = choices.iter().map(|choice| choice.tokens.as_slice()).collect();
-    tree.extend_scored(&nodes, &tokens)?;
+    let given = nodes.iter().zip(choices).map(|(&node, choice)| (node, choice.tokens.clone())).collect();
+    let mut scoring = tree.start_given(given, true)?;
+    while scoring.next_event()?.is_some() {}
+    drop(scoring);
     let neutral = after_nothing(tree, choices)?;
     let scores: Vec<ChoiceScore> = nodes
         .iter()
@@ -68,7 +70,7 @@ pub fn choose(
         if ix == best { tree.close(node) } else { tree.prune(node) }
     }
     let chosen = &scores[best];
-    let Assessment { answer, correct } = (job.assess)(&chosen.choice);
+    let Assessment { answer, correct, judged } = job.assess(&chosen.choice)?;
     let sample = Sample {
         index: 0,
         text: chosen.choice.clone(),
@@ -77,16 +79,18 @@ pub fn choose(
         logprob: chosen.logprob,
         answer: answer.or_else(|| Some(chosen.choice.clone())),
         correct,
+        judged,
         logprobs: None,
     };
     (job.record)(&sample)?;
-    let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref()).map(|neutral| neutral.prompt.len());
+    let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());
+    let beside = beside.map(|neutral| neutral.prompt.len() + neutral.tokens.len());
     Ok(Outcome {
         prediction: sample.answer.clone(),
         correct,
         chosen: Some(sample.index),
         samples: vec![sample],
-        search_prompt_tokens: beside.sum::<usize>() + tokens.iter().map(|tokens| tokens.len()).sum::<usize>(),
+        search_prompt_tokens: tree.spent().given + beside.sum::<usize>(),
         details: Some(Details::Choices { choices: scores }),
         ..Outcome::default()
     })

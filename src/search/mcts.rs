@@ -24,7 +24,7 @@ pub fn mcts(
     let root = Place::new(Solution::start(at), 0, 1.0);
     let mut search = Search { how, places: vec![root], solutions: Vec::new(), samples: Vec::new() };
     let mut simulations = 0;
-    while simulations < how.samples && how.tokens.is_none_or(|most| tokens_drawn(tree) < most) {
+    while simulations < how.samples && how.tokens.is_none_or(|most| tree.spent().drawn < most) {
         let wave = how.parallel.min(how.samples - simulations);
         let walks = search.descend(tree, wave, stepper, job)?;
         search.simulate(tree, &walks, stepper, job)?;
@@ -32,10 +32,6 @@ pub fn mcts(
         simulations += wave;
     }
     Ok(search.outcome(tree, stepper, job))
-}
-
-fn tokens_drawn(tree: &SamplingTree) -> usize {
-    tree.nodes().filter(|&node| node != tree.root()).map(|node| tree.node(node).tokens.len()).sum()
 }
 
 /// A beginning in the search.

@@ -5,6 +5,7 @@
 use petgraph::graph::NodeIndex;
 
 use super::Job;
+use super::evaluate::expected_value;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tree::{After, Probe, SamplingTree};
@@ -39,20 +40,18 @@ pub struct Values {
 
 impl Scorer<'_> {
     /// A value for each text, which the path down to its node spells. All questions are asked in one batch.
-    pub fn values(&self, tree: &SamplingTree, of: &[(NodeIndex, &str)], job: &Job<'_>) -> Result<Values> {
+    pub fn values(&self, tree: &SamplingTree, of: &[(NodeIndex, &str)], job: &mut Job<'_>) -> Result<Values> {
         let free = |values| Values { values, prompt_tokens: 0 };
         match self {
             Scorer::MeanLogprob => Ok(free(of.iter().map(|&(node, _)| mean_probability(tree, node)).collect())),
             Scorer::Grade => {
-                let right = |text: &str| f64::from((job.assess)(text).correct == Some(true));
-                Ok(free(of.iter().map(|&(_, text)| right(text)).collect()))
+                let mut right = |text: &str| Ok(f64::from(job.assess(text)?.correct == Some(true)));
+                Ok(free(of.iter().map(|&(_, text)| right(text)).collect::<Result<_>>()?))
             }
             Scorer::Verdicts { ask, worth } => {
                 let questions = of.iter().map(|&(_, text)| ask(text)).collect::<Result<Vec<Question>>>()?;
-                let likely = verdicts(tree, &questions)?;
-                let value = |likely: &Vec<f64>| likely.iter().zip(worth).map(|(p, worth)| p * worth).sum();
                 Ok(Values {
-                    values: likely.iter().map(value).collect(),
+                    values: verdicts(tree, &questions, worth)?,
                     prompt_tokens: questions.iter().map(|question| question.prompt.len()).sum(),
                 })
             }
@@ -60,30 +59,16 @@ impl Scorer<'_> {
     }
 }
 
-/// For each question the probabilities of its words, normalised over them.
-pub fn verdicts(tree: &SamplingTree, questions: &[Question]) -> Result<Vec<Vec<f64>>> {
+/// For each question the mean worth of its words, weighted by their probabilities after its prompt.
+fn verdicts(tree: &SamplingTree, questions: &[Question], worth: &[f64]) -> Result<Vec<f64>> {
     let mut probes = Vec::new();
     for question in questions {
         let after = After::Prompt(&question.prompt);
         probes.extend(question.words.iter().map(|word| Probe { after, continuation: word }));
     }
-    let mut scored = tree.probe(&probes)?.into_iter();
-    let of = |question: &Question| {
-        let logprobs: Vec<f64> = scored.by_ref().take(question.words.len()).map(|word| word.sum).collect();
-        normalised(&logprobs)
-    };
-    Ok(questions.iter().map(of).collect())
-}
-
-/// Probabilities in the ratio of `exp(logprobs)`, however small those are.
-fn normalised(logprobs: &[f64]) -> Vec<f64> {
-    let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if most == f64::NEG_INFINITY {
-        return vec![1.0 / logprobs.len().max(1) as f64; logprobs.len()]; // None of them can follow: nothing is said.
-    }
-    let likely: Vec<f64> = logprobs.iter().map(|logprob| (logprob - most).exp()).collect();
-    let sum: f64 = likely.iter().sum();
-    likely.iter().map(|p| p / sum).collect()
+    let scored = tree.probe(&probes)?;
+    let words = scored.chunks(worth.len()).map(|words| worth.iter().copied().zip(words.iter().map(|word| word.sum)));
+    Ok(words.map(expected_value).collect())
 }
 
 fn mean_probability(tree: &SamplingTree, node: NodeIndex) -> f64 {
@@ -91,19 +76,4 @@ fn mean_probability(tree: &SamplingTree, node: NodeIndex) -> f64 {
     let tokens: usize = path.iter().map(|&node| tree.node(node).tokens.len()).sum();
     let logprob: f64 = path.iter().map(|&node| tree.node(node).logprob).sum();
     (logprob / tokens.max(1) as f64).exp()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probabilities_are_normalised_whatever_their_size() {
-        let even = normalised(&[-2000.0, -2000.0]);
-        assert_eq!(even, [0.5, 0.5]);
-        let three_to_one = normalised(&[3f64.ln() - 9.0, -9.0]);
-        assert!((three_to_one[0] - 0.75).abs() < 1e-12 && (three_to_one[1] - 0.25).abs() < 1e-12, "{three_to_one:?}");
-        assert_eq!(normalised(&[f64::NEG_INFINITY, -1.0]), [0.0, 1.0]);
-        assert_eq!(normalised(&[f64::NEG_INFINITY; 2]), [0.5, 0.5]);
-    }
 }

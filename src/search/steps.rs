@@ -154,8 +154,8 @@ impl Stepper<'_> {
     }
 
     /// Values the newest step of each solution and notes it in the tree.
-    pub fn score(&mut self, tree: &mut SamplingTree, solutions: &mut [&mut Solution], job: &Job<'_>) -> Result<()> {
-        job.check_interrupt()?;
+    pub fn score(&mut self, tree: &mut SamplingTree, solutions: &mut [&mut Solution], job: &mut Job<'_>) -> Result<()> {
+        job.go_on()?;
         let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
         let found = self.scorer.values(tree, &of, job)?;
         self.asked += found.prompt_tokens;
@@ -191,7 +191,7 @@ impl Job<'_> {
     pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
-        let Assessment { answer, correct } = (self.assess)(&solution.text);
+        let Assessment { answer, correct, judged } = self.assess(&solution.text)?;
         let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
         let sample = Sample {
             index,
@@ -201,6 +201,7 @@ impl Job<'_> {
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
             answer,
             correct,
+            judged,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
         };
         (self.record)(&sample)?;

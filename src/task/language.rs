@@ -1,5 +1,7 @@
 //! What a candidate program is written in. Data only: finding an interpreter or a compiler, and running them, is the judge's.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -24,9 +26,13 @@ pub struct Commands {
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     pub run: Vec<String>,
+    /// Files and folders that these commands need beyond the system's programs and libraries, absolute.
+    #[serde(default)]
+    pub readable: Vec<PathBuf>,
 }
 
-const EXPECTED: &str = "python, cpp, or {\"file\": NAME, \"compile\": [WORD, ...], \"run\": [WORD, ...]}";
+const EXPECTED: &str =
+    "python, cpp, or {\"file\": NAME, \"compile\": [WORD, ...], \"run\": [WORD, ...], \"readable\": [PATH, ...]}";
 
 impl Language {
     /// A name, or the commands as JSON; `what` names the option or field for an error.
@@ -54,6 +60,9 @@ impl Commands {
             () if !words(&self.run) => Err("no word in `run`".to_string()),
             () if self.compile.as_ref().is_some_and(|command| !words(command)) => {
                 Err("no word in `compile`".to_string())
+            }
+            () if self.readable.iter().any(|path| path.is_relative()) => {
+                Err("a relative path in `readable`".to_string())
             }
             () => Ok(()),
         }

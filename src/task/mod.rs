@@ -10,10 +10,10 @@
 //! | `model` | the model's folder |
 //! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
 //! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, [`choose`], `step_beam` and `dvts` (see [`steps::StepSearch`]), `mcts` (see [`steps::Mcts`]) |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
-//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}` |
+//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. `questions` names a field that lists a document's questions: each
@@ -21,8 +21,12 @@
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
 mod answer;
+pub mod benchmark;
+mod decided;
+mod expression;
 mod file;
 mod grade;
+mod imports;
 mod items;
 pub mod language;
 mod matched;
@@ -40,9 +44,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 pub use answer::Answer;
+pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps};
+pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps, tree_of_thought};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};

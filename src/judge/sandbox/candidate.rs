@@ -1,0 +1,135 @@
+//! The candidate's own first steps, between the supervisor's fork and the program: descriptors, limits, confinement.
+
+use std::convert::Infallible;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+use nix::unistd::{chdir, execve, setsid};
+
+use super::wire::{Ends, Order};
+
+/// What could not be done on the way to the program.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    pub doing: String,
+    pub why: io::Error,
+}
+
+pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Stopped {
+    move |why| Stopped { doing: what.into(), why: why.into() }
+}
+
+/// Confines this process and executes the program; returns only what stopped it.
+pub(super) fn become_program(order: &Order, ends: Ends, say: &mut OwnedFd) -> Result<Infallible, Stopped> {
+    setsid().map_err(doing("start a session"))?;
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
+    chdir(&order.folder).map_err(doing("enter its folder"))?;
+    limit(order)?;
+    usual_signals().map_err(doing("reset signals"))?;
+    place(ends, say).map_err(doing("place file descriptors"))?;
+    let program = c_string(order.program.as_os_str().as_bytes())?;
+    let mut arguments = vec![program.clone()];
+    for argument in &order.arguments {
+        arguments.push(c_string(argument.as_bytes())?);
+    }
+    let environment = environment(order)?;
+    execve(&program, &arguments, &environment).map_err(doing("execute it"))
+}
+
+fn c_string(bytes: &[u8]) -> Result<CString, Stopped> {
+    CString::new(bytes).map_err(doing("pass it text with a zero byte"))
+}
+
+/// Later settings come first: programs take the first of a name.
+fn environment(order: &Order) -> Result<Vec<CString>, Stopped> {
+    let folder = order.folder.to_string_lossy();
+    let base = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+        ("LANG", "C.UTF-8"),
+        ("HOME", &folder),
+        ("TMPDIR", &folder),
+        ("OPENBLAS_NUM_THREADS", "1"),
+        ("OMP_NUM_THREADS", "1"),
+        ("MKL_NUM_THREADS", "1"),
+    ];
+    let own = order.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let given = |name: &str| order.environment.iter().any(|(own, _)| own == name);
+    let all = own.chain(base.into_iter().filter(|(name, _)| !given(name)));
+    all.map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect()
+}
+
+fn limit(order: &Order) -> Result<(), Stopped> {
+    const NO_FILE: u64 = 256;
+    const STACK: u64 = 256 << 20;
+    let seconds = order.cpu.as_secs() + 2;
+    let bounds = [
+        (Resource::RLIMIT_DATA, order.memory_bytes.saturating_add(256 << 20)),
+        (Resource::RLIMIT_AS, order.memory_bytes.saturating_add(16 << 30)),
+        (Resource::RLIMIT_CPU, seconds),
+        (Resource::RLIMIT_NOFILE, NO_FILE),
+        (Resource::RLIMIT_FSIZE, order.output_bytes),
+        (Resource::RLIMIT_STACK, STACK),
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_MEMLOCK, 0),
+    ];
+    for (resource, most) in bounds {
+        setrlimit(resource, most, most).map_err(doing(format!("set {resource:?}")))?;
+    }
+    Ok(())
+}
+
+/// As a program started from a shell finds them.
+fn usual_signals() -> nix::Result<()> {
+    for number in Signal::iterator() {
+        if !matches!(number, Signal::SIGKILL | Signal::SIGSTOP) {
+            // SAFETY: the default action runs no code of ours.
+            unsafe { signal(number, SigHandler::SigDfl) }?;
+        }
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
+}
+
+/// Standard streams at 0, 1, 2, the channel at 3; `say` moves out of their way. All others close when the program is executed.
+fn place(ends: Ends, say: &mut OwnedFd) -> io::Result<()> {
+    let Ends { control, stdin, stdout, stderr, channel } = ends;
+    drop(control);
+    *say = above(say)?;
+    let sources =
+        [Some(above(&stdin)?), Some(above(&stdout)?), Some(above(&stderr)?), channel.as_ref().map(above).transpose()?];
+    drop((stdin, stdout, stderr, channel));
+    for (target, source) in sources.iter().enumerate() {
+        match source {
+            // SAFETY: dup2 between descriptors; whatever was open at the target belongs to nobody in this forked process.
+            Some(source) => {
+                nix::errno::Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?
+            }
+            None => {
+                // SAFETY: as above.
+                unsafe { libc::close(target as RawFd) };
+            }
+        }
+    }
+    // SAFETY: changes a flag of descriptors only.
+    nix::errno::Errno::result(unsafe { libc::close_range(4, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) })?;
+    Ok(())
+}
+
+fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: duplicates an open descriptor; the new one is ours alone.
+    unsafe {
+        let copy = nix::errno::Errno::result(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10))?;
+        Ok(OwnedFd::from_raw_fd(copy))
+    }
+}
+
+/// Whether the program is there to be executed: a better word than the kernel's.
+pub(super) fn missing(program: &Path) -> bool {
+    !program.is_file()
+}

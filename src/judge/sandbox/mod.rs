@@ -1,0 +1,150 @@
+//! Confined processes: an untrusted program runs in one folder, under limits on time, memory, output and processes, without
+//! network and without other files, and nothing of it is left when it ends. What a program's end means for a verdict is the
+//! rest of the judge's.
+//!
+//! Three processes stand between the caller and a candidate. The *warden*, started once, is our own executable again
+//! ([`enter_if_helper`]); small and of one thread, it can fork cheaply. For each candidate it forks a *supervisor*, which builds
+//! the cage, watches all processes of the candidate and kills them. The candidate itself is a child of the supervisor and
+//! confines itself before it executes the program. When a caller dies, its supervisors see their control streams close.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::judge::Verdict;
+use crate::task::problem::Limits;
+
+mod in_force;
+
+pub use in_force::{InForce, Layer};
+
+#[cfg(target_os = "linux")]
+mod candidate;
+#[cfg(target_os = "linux")]
+mod folder;
+#[cfg(target_os = "linux")]
+mod processes;
+#[cfg(target_os = "linux")]
+mod running;
+#[cfg(target_os = "linux")]
+mod supervisor;
+#[cfg(target_os = "linux")]
+mod warden;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use folder::WorkFolder;
+#[cfg(target_os = "linux")]
+pub use running::Running;
+#[cfg(target_os = "linux")]
+pub use warden::{Sandbox, enter_if_helper};
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
+
+/// Whether candidates may run where their files and network cannot be isolated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    Required,
+    /// What isolation the machine has is still in force.
+    Unsafe,
+}
+
+/// How a sandbox is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub isolation: Isolation,
+    /// The executable that is run again as the helper; its `main` must begin with [`enter_if_helper`]. None: this one.
+    pub helper: Option<PathBuf>,
+    /// Namespaces are used where they work. Without them (as in most containers) the other layers stand alone.
+    pub namespaces: bool,
+}
+
+impl Setup {
+    pub fn new(isolation: Isolation) -> Setup {
+        Setup { isolation, helper: None, namespaces: true }
+    }
+}
+
+/// One program to run confined.
+#[derive(Clone, Debug)]
+pub struct Confined {
+    /// Absolute; it and what `readable` holds can be read and executed.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    /// Beside a small scrubbed environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread for BLAS), and before it.
+    pub environment: Vec<(String, String)>,
+    /// Files and folders that can be read beyond the system's programs and libraries, absolute.
+    pub readable: Vec<PathBuf>,
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path.
+    pub folder: PathBuf,
+    pub limits: Limits,
+    pub stdin: Input,
+    pub stdout: Output,
+    /// A stream between the caller ([`Running::channel`]) and the program, whose end is file descriptor 3.
+    pub channel: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Empty.
+    Null,
+    Pipe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Null,
+    /// Kept up to `Limits::output_bytes`; more ends the program.
+    Capture,
+}
+
+/// How a confined program ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum How {
+    Exit(i32),
+    /// Killed by this signal, by itself or a child.
+    Signal(i32),
+    /// Ended by us, or its end is owed to a limit of ours.
+    Limit(Limit),
+    /// Ended for a system call that no honest program makes; its name.
+    Sandbox(String),
+    /// Ended by [`Running::kill`].
+    Killed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    Time,
+    Memory,
+    Output,
+}
+
+impl From<Limit> for Verdict {
+    fn from(limit: Limit) -> Verdict {
+        match limit {
+            Limit::Time => Verdict::TimeLimit,
+            Limit::Memory => Verdict::MemoryLimit,
+            Limit::Output => Verdict::OutputLimit,
+        }
+    }
+}
+
+/// What a confined program left: its end, what it took, and what it wrote.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub how: How,
+    /// From the program's start to its end.
+    pub wall: Duration,
+    /// Processor time of all its processes.
+    pub cpu: Duration,
+    /// The most memory that its processes held at once.
+    pub peak_bytes: u64,
+    pub stdout: Vec<u8>,
+    /// The last 64 KiB.
+    pub stderr: Vec<u8>,
+}

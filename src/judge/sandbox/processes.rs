@@ -1,0 +1,155 @@
+//! All processes of one candidate, seen from its supervisor: what they hold and have used, and their end.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+/// How the processes under a supervisor are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    #[expect(dead_code, reason = "namespaces are not set up yet")]
+    /// All that `/proc` shows, but the supervisor: it is the first process of their own pid namespace.
+    Namespace,
+    /// The supervisor's descendants; orphans become its children.
+    Descendants,
+}
+
+/// The living processes together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    pub resident_bytes: u64,
+    /// With that of children that they have waited for.
+    pub cpu: Duration,
+    pub processes: u32,
+}
+
+/// One line of `/proc/PID/stat`.
+struct Stat {
+    parent: i32,
+    ticks: u64,
+    pages: u64,
+    zombie: bool,
+}
+
+impl Seen {
+    pub fn used(self) -> Used {
+        let tick = Duration::from_nanos(1_000_000_000 / sysconf_or(SysconfVar::CLK_TCK, 100));
+        let page = sysconf_or(SysconfVar::PAGE_SIZE, 4096);
+        let mut used = Used::default();
+        for (_, stat) in self.living() {
+            used.resident_bytes += stat.pages * page;
+            used.cpu += tick * u32::try_from(stat.ticks).unwrap_or(u32::MAX);
+            used.processes += u32::from(!stat.zombie);
+        }
+        used
+    }
+
+    /// What they hold, pages that several share divided among them; slow.
+    pub fn proportional_bytes(self) -> u64 {
+        self.living().iter().map(|(pid, stat)| proportional_bytes(*pid).unwrap_or(stat.pages * 4096)).sum()
+    }
+
+    fn living(self) -> Vec<(i32, Stat)> {
+        match self {
+            Seen::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).filter_map(with_stat).collect(),
+            Seen::Descendants => descendants(),
+        }
+    }
+
+    /// Kills them all and reaps them; returns when none is left.
+    pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
+        loop {
+            match self {
+                Seen::Namespace => {
+                    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+                }
+                // Stopped first, so that none forks while the others are killed.
+                Seen::Descendants => {
+                    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+                        for (pid, _) in self.living() {
+                            let _ = kill(Pid::from_raw(pid), signal);
+                        }
+                    }
+                }
+            }
+            if reap(&mut reaped) == Left::None {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Whether a supervisor still has children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    None,
+    Some,
+}
+
+/// Takes the ends of all children that have ended.
+pub(super) fn reap(mut reaped: impl FnMut(WaitStatus)) -> Left {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::StillAlive) => return Left::Some,
+            Ok(status) => reaped(status),
+            Err(Errno::EINTR) => {}
+            Err(_) => return Left::None,
+        }
+    }
+}
+
+fn descendants() -> Vec<(i32, Stat)> {
+    let all: Vec<_> = numbers_in("/proc").filter_map(with_stat).collect();
+    let mut under: HashMap<i32, bool> = HashMap::from([(std::process::id() as i32, true), (0, false), (1, false)]);
+    let parents: HashMap<i32, i32> = all.iter().map(|(pid, stat)| (*pid, stat.parent)).collect();
+    all.into_iter()
+        .filter(|&(pid, _)| {
+            let mut way = Vec::new();
+            let mut at = pid;
+            let found = loop {
+                if let Some(&known) = under.get(&at) {
+                    break known;
+                }
+                way.push(at);
+                match parents.get(&at) {
+                    Some(&parent) if way.len() <= parents.len() => at = parent,
+                    _ => break false,
+                }
+            };
+            under.extend(way.into_iter().map(|pid| (pid, found)));
+            found && pid != std::process::id() as i32
+        })
+        .collect()
+}
+
+fn numbers_in(folder: &str) -> impl Iterator<Item = i32> {
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn with_stat(pid: i32) -> Option<(i32, Stat)> {
+    let mut text = [0; 1024];
+    let read = fs::File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut text)).ok()?;
+    // The name, in parentheses, is the process's to choose: what counts begins after the last one.
+    let text = String::from_utf8_lossy(&text[..read]);
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
+    let ticks = [11, 12, 13, 14].into_iter().filter_map(number).sum();
+    Some((pid, Stat { parent: fields.get(1)?.parse().ok()?, ticks, pages: number(21)?, zombie: fields[0] == "Z" }))
+}
+
+fn proportional_bytes(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn sysconf_or(name: SysconfVar, usual: u64) -> u64 {
+    sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok()).unwrap_or(usual)
+}

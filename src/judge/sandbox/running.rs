@@ -1,0 +1,197 @@
+//! The caller's end of a running candidate. A thread of its own takes what the candidate writes, so that neither side waits for
+//! the other whatever the candidate does, and bounds it.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::wire::{self, Report};
+use super::{Ended, How, Limit};
+use crate::error::{Error, Result};
+
+/// Of standard error the end is kept.
+const STDERR_TAIL: usize = 64 << 10;
+
+/// A confined program that has been started. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    program: PathBuf,
+    control: Arc<UnixStream>,
+    stdin: Option<PipeWriter>,
+    channel: Option<UnixStream>,
+    stdout: Arc<Mutex<Vec<u8>>>,
+    taker: Option<JoinHandle<io::Result<Taken>>>,
+    killed: bool,
+}
+
+struct Taken {
+    report: Report,
+    stderr: Vec<u8>,
+    too_much: bool,
+}
+
+impl Running {
+    pub(super) fn over(
+        program: PathBuf,
+        control: UnixStream,
+        stdin: Option<PipeWriter>,
+        stdout: Option<PipeReader>,
+        stderr: PipeReader,
+        channel: Option<UnixStream>,
+        most: u64,
+    ) -> Result<Running> {
+        let control = Arc::new(control);
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let taker = {
+            let (control, kept) = (control.clone(), kept.clone());
+            let thread = std::thread::Builder::new().name("candidate".into()).stack_size(256 << 10);
+            thread.spawn(move || take(&control, stdout, stderr, &kept, most)).map_err(Error::io(&program, "watch"))?
+        };
+        Ok(Running { program, control, stdin, channel, stdout: kept, taker: Some(taker), killed: false })
+    }
+
+    /// Writes to the program's standard input; waits while it does not read, until a limit ends it. Nothing is written where the
+    /// program has closed it, or ended, or none was asked for.
+    pub fn write_stdin(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(stdin) = &mut self.stdin else { return Ok(()) };
+        match stdin.write_all(bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.stdin = None;
+                Ok(())
+            }
+            Err(error) => Err(Error::io(&self.program, "write the input of")(error)),
+        }
+    }
+
+    /// The program then reads the end of its input.
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Our end of the channel, where one was asked for. It reads as ended when all processes of the program have closed theirs.
+    pub fn channel(&self) -> Option<&UnixStream> {
+        self.channel.as_ref()
+    }
+
+    /// What the program has written by now and was not taken before; what is taken here is not in [`Ended::stdout`].
+    pub fn take_stdout(&self) -> Vec<u8> {
+        std::mem::take(&mut self.stdout.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends all its processes; [`Running::wait`] then says so.
+    pub fn kill(&mut self) {
+        self.killed = true;
+        let _ = self.control.shutdown(Shutdown::Write);
+    }
+
+    /// Closes its input and waits until none of its processes is left. Errors: it could not be started or watched.
+    pub fn wait(mut self) -> Result<Ended> {
+        self.stdin = None;
+        let taken = self.join()?;
+        let (how, wall, cpu, peak_bytes) = match taken.report {
+            Report::Ended { how, wall, cpu, peak_bytes } => (how, wall, cpu, peak_bytes),
+            Report::NotStarted { doing, why } => {
+                return Err(Error::format(&self.program, format!("cannot be run: {doing}: {why}")));
+            }
+        };
+        let how = match how {
+            How::Killed if taken.too_much => How::Limit(Limit::Output),
+            How::Killed if !self.killed => return Err(Error::Internal("a candidate was ended for no reason".into())),
+            how => how,
+        };
+        Ok(Ended { how, wall, cpu, peak_bytes, stdout: self.take_stdout(), stderr: taken.stderr })
+    }
+
+    fn join(&mut self) -> Result<Taken> {
+        let taker = self.taker.take().expect("joined once: by `wait`, which consumes, or by `drop`");
+        let taken =
+            taker.join().map_err(|_| Error::Internal("the thread that takes a candidate's output failed".into()))?;
+        taken.map_err(Error::io(&self.program, "watch (its supervisor has gone)"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.taker.is_some() {
+            self.kill();
+            self.stdin = None;
+            let _ = self.join();
+        }
+    }
+}
+
+/// Reads until the report is there and both outputs have ended.
+fn take(
+    control: &UnixStream,
+    mut stdout: Option<PipeReader>,
+    stderr: PipeReader,
+    kept: &Mutex<Vec<u8>>,
+    most: u64,
+) -> io::Result<Taken> {
+    let mut stderr = Some(stderr);
+    let mut report = None;
+    let (mut tail, mut from_stdout, mut from_stderr, mut too_much) = (Vec::new(), 0u64, 0u64, false);
+    let mut buffer = vec![0; 64 << 10];
+    while report.is_none() || stdout.is_some() || stderr.is_some() {
+        let [waits, out_ready, err_ready] =
+            ready(report.is_none().then_some(control), stdout.as_ref(), stderr.as_ref())?;
+        if out_ready && let Some(pipe) = &mut stdout {
+            match pipe.read(&mut buffer)? {
+                0 => stdout = None,
+                read => {
+                    from_stdout += read as u64;
+                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    let room = (most as usize).saturating_sub(kept.len());
+                    kept.extend_from_slice(&buffer[..read.min(room)]);
+                }
+            }
+        }
+        if err_ready && let Some(pipe) = &mut stderr {
+            match pipe.read(&mut buffer)? {
+                0 => stderr = None,
+                read => {
+                    from_stderr += read as u64;
+                    tail.extend_from_slice(&buffer[..read]);
+                    if tail.len() > 2 * STDERR_TAIL {
+                        tail.drain(..tail.len() - STDERR_TAIL);
+                    }
+                }
+            }
+        }
+        if !too_much && from_stdout.max(from_stderr) > most {
+            too_much = true;
+            let _ = control.shutdown(Shutdown::Write);
+        }
+        if waits {
+            let mut control = control;
+            report = Some(wire::hear(&mut control)?);
+        }
+    }
+    tail.drain(..tail.len().saturating_sub(STDERR_TAIL));
+    let report = report.expect("the loop ends with a report");
+    Ok(Taken { report, stderr: tail, too_much })
+}
+
+/// Waits until one of them can be read (or has ended).
+fn ready(
+    control: Option<&UnixStream>,
+    stdout: Option<&PipeReader>,
+    stderr: Option<&PipeReader>,
+) -> io::Result<[bool; 3]> {
+    let sources = [control.map(AsFd::as_fd), stdout.map(AsFd::as_fd), stderr.map(AsFd::as_fd)];
+    let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    match poll(&mut waited, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut answers = waited.iter().map(|fd| fd.any().unwrap_or(true));
+    Ok(sources.map(|source| source.is_some() && answers.next().unwrap_or(false)))
+}

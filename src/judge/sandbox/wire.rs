@@ -1,0 +1,115 @@
+//! What caller, warden and supervisor say to each other. The caller asks the warden by a message that carries file descriptors
+//! ([`Ends`]) and nothing else; everything about one candidate then goes over its own control stream: an [`Order`] down, a
+//! [`Report`] up. The caller's closing that stream, or one byte on it, ends the candidate.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::How;
+
+/// One candidate, as its supervisor must know it.
+#[derive(Debug, Serialize, serde::Deserialize)]
+pub(super) struct Order {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    pub readable: Vec<PathBuf>,
+    pub folder: PathBuf,
+    pub cpu: Duration,
+    pub memory_bytes: u64,
+    pub output_bytes: u64,
+    pub processes: u32,
+}
+
+/// How it went.
+#[derive(Debug, Serialize, serde::Deserialize)]
+pub(super) enum Report {
+    Ended {
+        how: How,
+        wall: Duration,
+        cpu: Duration,
+        peak_bytes: u64,
+    },
+    /// The program never started: what could not be done, and why.
+    NotStarted {
+        doing: String,
+        why: String,
+    },
+}
+
+/// The descriptors of one candidate, in the order in which they are sent; a channel may be missing.
+pub(super) struct Ends {
+    pub control: OwnedFd,
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+    pub channel: Option<OwnedFd>,
+}
+
+impl Ends {
+    pub fn send(&self, warden: &impl AsRawFd) -> io::Result<()> {
+        let mut fds = vec![&self.control, &self.stdin, &self.stdout, &self.stderr];
+        fds.extend(&self.channel);
+        send_fds(warden, &fds.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>())
+    }
+
+    /// None where the caller has gone.
+    pub fn receive(caller: &impl AsRawFd) -> io::Result<Option<Ends>> {
+        let Some(fds) = receive_fds(caller)? else { return Ok(None) };
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(|| io::Error::other("a request without its file descriptors"));
+        let (control, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
+        Ok(Some(Ends { control, stdin, stdout, stderr, channel: fds.next() }))
+    }
+}
+
+pub(super) fn send_fds(to: &impl AsRawFd, fds: &[RawFd]) -> io::Result<()> {
+    sendmsg::<()>(
+        to.as_raw_fd(),
+        &[IoSlice::new(b"!")],
+        &[ControlMessage::ScmRights(fds)],
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    Ok(())
+}
+
+/// None at the end of the stream.
+pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<Vec<OwnedFd>>> {
+    let mut space = nix::cmsg_space!([RawFd; 8]);
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    let message = recvmsg::<()>(from.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut received = Vec::new();
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = part {
+            // SAFETY: the kernel has just opened these descriptors for us, and nothing else knows of them.
+            received.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok(Some(received))
+}
+
+pub(super) fn say(stream: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(what)?;
+    let length = u32::try_from(text.len()).map_err(io::Error::other)?;
+    stream.write_all(&length.to_le_bytes())?;
+    stream.write_all(&text)
+}
+
+pub(super) fn hear<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut text = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
