@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! 9  main, cli                          what the user typed
-//! 8  run, report, journal, bench, check a task from file to results; measuring
+//! 8  run, scoring, report, journal,     a task from file to results; samples made elsewhere;
+//!    bench, check                       measuring
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
@@ -68,6 +69,7 @@ pub mod out;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod scoring;
 pub mod search;
 pub mod task;
 pub mod tokenizer;

@@ -22,7 +22,7 @@
 
 mod answer;
 pub mod benchmark;
-mod file;
+pub(crate) mod file;
 mod grade;
 mod imports;
 mod items;
@@ -30,7 +30,7 @@ pub mod language;
 mod method;
 pub mod problem;
 mod prompt;
-mod records;
+pub(crate) mod records;
 pub mod scaffold;
 pub mod stats;
 

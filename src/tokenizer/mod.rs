@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
+pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
 use pieces::Pieces;
 pub use stops::{StopMatcher, Stopped};
