@@ -108,8 +108,11 @@ impl Prepared {
         budget.branches::<B>(&self.folder.config, free).min(samples)
     }
 
-    /// The most KV bytes that the job can make use of.
+    /// The most KV bytes that the job can make use of; no bound where the method has prompts that nobody knows yet.
     pub fn useful_bytes<B: Backend>(&self, branches: usize) -> usize {
+        if self.task.method.asks() {
+            return usize::MAX;
+        }
         let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
         tokens.saturating_mul(self.folder.config.kv_bytes_per_token(self.facts.dtype))
     }
@@ -128,6 +131,7 @@ impl Prepared {
 impl ItemPrompt {
     fn new(task: &Task, item: Item, tokenizer: &Tokenizer, model: &ModelFolder) -> Result<Self> {
         let prompt = task.prompt(&item)?;
+        task.method.check_item(&item)?;
         let text = prompt.text(tokenizer)?;
         let levels = prompt.encode(tokenizer)?;
         let (tokens, context, vocab) = (&levels.tokens, model.config.context, model.config.vocab);

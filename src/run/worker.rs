@@ -11,8 +11,10 @@ use serde_json::json;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency};
-use crate::task::{Method, Task};
+use crate::search::tree_of_thought::Texts;
+use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
+use crate::task::{Method, Prompt, Task};
+use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
@@ -197,7 +199,7 @@ impl Shared<'_> {
             prompt.tokens().to_vec(),
             prompt.text.clone(),
         )?;
-        let outcome = drive(&task.method, &mut tree, &mut job)?;
+        let outcome = self.drive(prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
             if self.trees {
@@ -206,22 +208,28 @@ impl Shared<'_> {
         }
         Ok(Finished { index: prompt.item.index, outcome })
     }
+
+    fn drive(&self, prompt: &ItemPrompt, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
+        let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
+        let (root, samples) = (tree.root(), method.samples() as usize);
+        match method {
+            Method::SelfConsistency { stop_when_decided, .. } => {
+                self_consistency(tree, root, samples, *stop_when_decided, job)
+            }
+            Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
+            Method::Sample { .. } => sample(tree, root, samples, job),
+            Method::TreeOfThought(how) => {
+                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
+                tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
+            }
+        }
+    }
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
     journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
     journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
-}
-
-fn drive(method: &Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
-    let (root, samples) = (tree.root(), method.samples() as usize);
-    match method {
-        Method::SelfConsistency { stop_when_decided, .. } => {
-            self_consistency(tree, root, samples, *stop_when_decided, job)
-        }
-        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
-        Method::Sample { .. } => sample(tree, root, samples, job),
-    }
 }
 
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
@@ -252,6 +260,8 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "cancelled": outcome.cancelled,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
+        "search_tokens": outcome.search_tokens,
+        "search_prompt_tokens": outcome.search_prompt_tokens,
     })
 }
 

@@ -2,7 +2,10 @@
 //! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
 
 pub mod best_of_n;
+pub mod evaluate;
+pub mod select;
 pub mod self_consistency;
+pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -15,10 +18,11 @@ use crate::engine::{FinishReason, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
-use crate::tree::{Event, Extension, Node};
+use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use best_of_n::{best_of_n, sample};
 pub use self_consistency::self_consistency;
+pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -141,8 +145,14 @@ impl Job<'_> {
 
     /// A finished candidate, assessed, recorded and given back.
     fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Sample> {
-        growing.tree_mut().close(node);
-        let tree = growing.tree();
+        let index = growing.tree().node(node).ordinal;
+        self.close(growing.tree_mut(), node, index)
+    }
+
+    /// As `take`, for a node that need not be a child of the root: `index` is the sample's number. What was given to it is none of
+    /// its tokens.
+    fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
+        tree.close(node);
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
@@ -150,9 +160,9 @@ impl Job<'_> {
         let text = tree.path_text(node);
         let Assessment { answer, correct } = (self.assess)(&text);
         let sample = Sample {
-            index: thought.ordinal,
+            index,
             text,
-            tokens: thought.tokens.len(),
+            tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             finish,
             logprob: thought.logprob,
             answer,
@@ -161,6 +171,11 @@ impl Job<'_> {
         };
         (self.record)(&sample)?;
         Ok(sample)
+    }
+
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&self) -> Option<bool> {
+        (self.assess)("").correct.map(|_| false)
     }
 }
 

@@ -32,7 +32,7 @@ pub fn self_consistency(
     let winner = winner.map(|votes| votes.value.as_str());
     Ok(Outcome {
         prediction: winner.map(str::to_owned),
-        correct: winner.map_or_else(|| no_answer(job), |winner| verdict_on(winner, &samples)),
+        correct: winner.map_or_else(|| job.no_answer(), |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: most_first(&tally),
         cancelled: n - samples.len(),
@@ -71,11 +71,6 @@ fn until_decided(candidates: &[NodeIndex], growing: &mut Extension<'_>, job: &mu
         }
     }
     Ok(samples)
-}
-
-/// Nobody answered: wrong, where the task has a grader.
-fn no_answer(job: &Job<'_>) -> Option<bool> {
-    (job.assess)("").correct.map(|_| false)
 }
 
 fn most_first(tally: &Tally) -> Vec<(String, u32)> {

@@ -8,12 +8,12 @@
 //! |---|---|
 //! | `name` | the task's name; default: the file's |
 //! | `model` | the model's folder |
-//! | `items` | a path, a list of items, or `{path, id, format, columns, questions, skip, limit}` |
-//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}` |
+//! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
+//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]) |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
-//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}` |
+//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. `questions` names a field that lists a document's questions: each
@@ -22,17 +22,21 @@
 
 mod answer;
 pub mod benchmark;
+mod expression;
 pub(crate) mod file;
 mod grade;
 mod imports;
 mod items;
 pub mod language;
+mod matched;
 mod method;
 pub mod problem;
 mod prompt;
 pub(crate) mod records;
 pub mod scaffold;
+mod shots;
 pub mod stats;
+mod template;
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +45,7 @@ use serde_json::Value;
 pub use answer::Answer;
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Method, Sampling};
+pub use method::{BestBy, Method, Sampling, tree_of_thought};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};

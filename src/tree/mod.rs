@@ -4,6 +4,8 @@
 //! record.
 
 mod extension;
+mod probe;
+mod questions;
 mod trace;
 
 use std::collections::HashMap;
@@ -12,12 +14,14 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
 pub use extension::{Event, Extension};
+pub use probe::{After, LogProb, Probe};
+pub use questions::Spent;
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -42,7 +46,28 @@ pub struct Node {
     /// What a scorer gave it.
     pub score: Option<f64>,
     pub state: State,
+    /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
+    pub asks: bool,
     coins: CoinKey,
+}
+
+impl Node {
+    fn new(kind: ForkKind, ordinal: u64, branch: BranchId, coins: CoinKey) -> Node {
+        Node {
+            kind,
+            ordinal,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            top: Vec::new(),
+            logprob: 0.0,
+            finish: None,
+            score: None,
+            state: State::Open(branch),
+            asks: false,
+            coins,
+        }
+    }
 }
 
 /// What the engine still keeps of a node.
@@ -54,13 +79,6 @@ pub enum State {
     Closed,
     /// Rejected by the search.
     Pruned,
-}
-
-/// The natural-log probability of a continuation, and of each of its tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LogProb {
-    pub sum: f64,
-    pub tokens: Vec<f32>,
 }
 
 pub struct SamplingTree {
@@ -75,19 +93,8 @@ impl SamplingTree {
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let root = graph.add_node(Node {
-            kind: ForkKind::Sample,
-            ordinal: 0,
-            text,
-            tokens: prompt,
-            logprobs: Vec::new(),
-            top: Vec::new(),
-            logprob: 0.0,
-            finish: None,
-            score: None,
-            state: State::Open(branch),
-            coins: CoinKey::root(seed, item),
-        });
+        let node = Node::new(ForkKind::Sample, 0, branch, CoinKey::root(seed, item));
+        let root = graph.add_node(Node { text, tokens: prompt, ..node });
         Ok(Self { engine, item: item.to_string(), graph, root })
     }
 
@@ -120,10 +127,11 @@ impl SamplingTree {
         children
     }
 
-    /// The text of all thoughts from the root's first child down to `at`, the prompt left out.
+    /// The text of all thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left
+    /// out.
     pub fn path_text(&self, at: NodeIndex) -> String {
         let mut path = vec![at];
-        while let Some(parent) = self.parent(path[path.len() - 1]) {
+        while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
             path.push(parent);
         }
         path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
@@ -137,29 +145,19 @@ impl SamplingTree {
     /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
         let branches = self.engine.fork(self.open_branch(at)?, n)?;
-        let first = self.children(at).iter().filter(|&&child| self.graph[child].kind == kind).count() as u64;
-        let coins = self.graph[at].coins;
-        Ok(branches
-            .into_iter()
-            .zip(first..)
-            .map(|(branch, ordinal)| {
-                let child = self.graph.add_node(Node {
-                    kind,
-                    ordinal,
-                    text: String::new(),
-                    tokens: Vec::new(),
-                    logprobs: Vec::new(),
-                    top: Vec::new(),
-                    logprob: 0.0,
-                    finish: None,
-                    score: None,
-                    state: State::Open(branch),
-                    coins: coins.child(kind, ordinal),
-                });
-                self.graph.add_edge(at, child, ());
-                child
-            })
-            .collect())
+        let first = self.next_ordinal(kind, at);
+        Ok(branches.into_iter().zip(first..).map(|(branch, ordinal)| self.add(kind, at, ordinal, branch)).collect())
+    }
+
+    fn next_ordinal(&self, kind: ForkKind, at: NodeIndex) -> u64 {
+        self.graph.neighbors(at).filter(|&child| self.graph[child].kind == kind).count() as u64
+    }
+
+    fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
+        let coins = self.graph[at].coins.child(kind, ordinal);
+        let child = self.graph.add_node(Node::new(kind, ordinal, branch, coins));
+        self.graph.add_edge(at, child, ());
+        child
     }
 
     /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
@@ -171,7 +169,7 @@ impl SamplingTree {
 
     /// Appends given tokens to each of `nodes`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let given = |_: usize, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
         Ok(())
@@ -179,7 +177,7 @@ impl SamplingTree {
 
     /// `extend`, handed over event by event.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
-        self.start_with(nodes, |node| Continuation::Sampled {
+        self.start_with(nodes, |_, node| Continuation::Sampled {
             params: how.clone(),
             stop: stop.clone(),
             coins: node.coins,
@@ -189,57 +187,17 @@ impl SamplingTree {
     fn start_with(
         &mut self,
         nodes: &[NodeIndex],
-        continuation: impl Fn(&Node) -> Continuation,
+        continuation: impl Fn(usize, &Node) -> Continuation,
     ) -> Result<Extension<'_>> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
-        for &node in nodes {
+        for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
             by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(&self.graph[node]) });
+            extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
         }
         let inner = self.engine.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
-    }
-
-    /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
-    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
-        let open = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
-        let mut probes = Vec::with_capacity(nodes.len());
-        for branch in open {
-            // It fails only where the engine has stopped, which then holds nothing to give back.
-            probes.extend(self.engine.fork(branch, 1)?);
-        }
-        let extends = probes
-            .iter()
-            .map(|&branch| Extend {
-                branch,
-                continuation: Continuation::Given { tokens: continuation.to_vec(), logprobs: true },
-            })
-            .collect();
-        let scored = self.collect_scores(extends, &probes);
-        self.engine.release(&probes);
-        scored
-    }
-
-    fn collect_scores(&self, extends: Vec<Extend>, probes: &[BranchId]) -> Result<Vec<LogProb>> {
-        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
-        let mut extension = self.engine.start(extends)?;
-        while let Some(event) = extension.next() {
-            match event {
-                engine::Event::Finished { branch, finish } => {
-                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
-                }
-                engine::Event::Failed { error, .. } => return Err(error),
-                engine::Event::Token { .. } => {}
-            }
-        }
-        probes
-            .iter()
-            .map(|branch| {
-                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
-            })
-            .collect()
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {

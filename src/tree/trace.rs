@@ -12,7 +12,7 @@ const LABEL_CHARS: usize = 60;
 
 impl SamplingTree {
     /// `{"item", "nodes": [{"id", "parent", "kind", "ordinal", "state", "finish", "score", "tokens", "logprob", "text"}]}`,
-    /// parents before children. The root's text and tokens are the prompt. Where top log-probabilities were asked for, a node
+    /// parents before children; a question has `"asks": true` too. The root's text and tokens are the prompt. Where top log-probabilities were asked for, a node
     /// has `"top"` too: for each token a list of [token, log-probability].
     pub fn to_json(&self) -> Value {
         let nodes: Vec<Value> = self
@@ -31,6 +31,9 @@ impl SamplingTree {
                     "logprob": node.logprob,
                     "text": node.text,
                 });
+                if node.asks {
+                    entry["asks"] = json!(true);
+                }
                 if !node.top.is_empty() {
                     entry["top"] = json!(node.top);
                 }

@@ -84,6 +84,7 @@ pub(super) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
         base: calls(fields, "base_input")?,
         plus: fields.get("plus_input").map_or(Ok(Vec::new()), |_| calls(fields, "plus_input"))?,
         atol,
+        mbpp: id.strip_prefix("Mbpp/").and_then(|number| number.parse().ok()),
     };
     Ok(Problem {
         id: id.to_string(),

@@ -1,17 +1,20 @@
 //! What a task does with its samples: the key `method`, read and range-checked. How tokens are drawn is left to `sampling`.
 
 mod sampling;
+pub mod tree_of_thought;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Item;
 use super::file::{Section, Source, listed};
 use crate::error::Result;
 
 pub use sampling::Sampling;
+use tree_of_thought::{Generate, TreeOfThought};
 
 /// How an item's answer is made from its samples.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Method {
     /// The most frequent answer wins; where `stop_when_decided`, samples that can no longer change it are not drawn.
     SelfConsistency { samples: u32, stop_when_decided: bool },
@@ -19,6 +22,8 @@ pub enum Method {
     BestOfN { samples: u32, by: BestBy },
     /// Samples are drawn and graded, none is chosen (pass@k).
     Sample { samples: u32 },
+    /// Thoughts grow step by step, are judged by the model itself, and the best go on.
+    TreeOfThought(Box<TreeOfThought>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,16 +37,34 @@ pub enum BestBy {
     Grade,
 }
 
-const METHODS: [&str; 3] = ["self_consistency", "best_of_n", "sample"];
+const METHODS: [&str; 4] = ["self_consistency", "best_of_n", "sample", "tree_of_thought"];
 const MEASURES: [(&str, BestBy); 3] =
     [("logprob", BestBy::Logprob), ("mean_logprob", BestBy::MeanLogprob), ("grade", BestBy::Grade)];
 
 impl Method {
+    /// Samples of one item; of a search, what it draws at once at most.
     pub fn samples(&self) -> u32 {
-        match *self {
+        match self {
             Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
-                samples
+                *samples
             }
+            Method::TreeOfThought(how) => how.breadth.saturating_mul(match how.generate {
+                Generate::Sample { thoughts, .. } => thoughts,
+                Generate::Propose { lists, .. } => lists,
+            }),
+        }
+    }
+
+    /// Whether it asks the model with prompts of its own beside the items'.
+    pub fn asks(&self) -> bool {
+        matches!(self, Method::TreeOfThought(_))
+    }
+
+    /// What the method demands of an item's fields.
+    pub fn check_item(&self, item: &Item) -> Result<()> {
+        match self {
+            Method::TreeOfThought(how) => how.check_item(item),
+            _ => Ok(()),
         }
     }
 
@@ -51,6 +74,7 @@ impl Method {
             Method::SelfConsistency { .. } => METHODS[0],
             Method::BestOfN { .. } => METHODS[1],
             Method::Sample { .. } => METHODS[2],
+            Method::TreeOfThought(_) => METHODS[3],
         }
     }
 
@@ -72,6 +96,9 @@ impl Method {
             "best_of_n" => {
                 let s = open(&["samples", "by"])?;
                 Ok(Method::BestOfN { samples: samples(&s)?, by: measure(&s)? })
+            }
+            "tree_of_thought" => {
+                TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
             }
             _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
         }
