@@ -13,6 +13,7 @@ use crate::bench::workloads::WorkloadOptions;
 use crate::check::{CheckOptions, DeviceCheck};
 use crate::plan::Planner;
 use crate::run::{Budget, RunOptions};
+use crate::view::ViewOptions;
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110)]
@@ -42,6 +43,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(BenchArgs),
+    /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
+    Tree(TreeArgs),
     /// Write a commented task file and example items to start from
     New(NewArgs),
 }
@@ -71,7 +74,7 @@ pub struct RunArgs {
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Also write every item's sampling tree as JSON and DOT under OUT/trees
+    /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
     #[arg(long)]
     pub trees: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
@@ -284,6 +287,30 @@ pub struct DecodeArgs {
     pub json: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TreeArgs {
+    /// Folder of a run's results
+    pub run: PathBuf,
+    /// Only this item: its id, or its number among the task's items, from 0
+    #[arg(long, value_name = "ID|N")]
+    pub item: Option<String>,
+    /// Write one page that holds everything, for any browser, without a network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write a drawing for Graphviz
+    #[arg(long, value_name = "FILE")]
+    pub dot: Option<PathBuf>,
+    /// Write the trees for programs
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl From<TreeArgs> for ViewOptions {
+    fn from(args: TreeArgs) -> Self {
+        Self { run: args.run, item: args.item, html: args.html, dot: args.dot, json: args.json }
+    }
 }
 
 #[derive(Debug, Args)]

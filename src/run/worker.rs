@@ -216,7 +216,9 @@ impl Shared<'_> {
         let (root, samples) = (tree.root(), method.samples() as usize);
         match method {
             Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
-            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+            Method::BestOfN { by, stop_when_passed, .. } => {
+                best_of_n(tree, root, samples, *by, *stop_when_passed, job)
+            }
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
                 let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
@@ -228,8 +230,9 @@ impl Shared<'_> {
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
+    let trace = serde_json::to_string(&tree.trace());
+    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
+    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {

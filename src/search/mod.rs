@@ -146,8 +146,7 @@ impl Job<'_> {
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
         loop {
             if let Some((node, assessment)) = self.assessor.take() {
-                let index = growing.tree().node(node).ordinal;
-                let sample = self.sample(growing.tree(), node, index, assessment)?;
+                let sample = self.sample(growing.tree(), node, growing.tree().node(node).ordinal, assessment)?;
                 (self.record)(&sample)?;
                 return Ok(Some(sample));
             }
@@ -162,6 +161,13 @@ impl Job<'_> {
         }
     }
 
+    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
+    /// them.
+    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+        growing.cancel_all();
+        self.assessor.forget();
+    }
+
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
@@ -174,34 +180,23 @@ impl Job<'_> {
         }
     }
 
-    /// A finished node, assessed, recorded and given back. It need not be a child of the root: `index` is the sample's number. What
-    /// was given to it is none of its tokens.
+    /// A finished candidate, given back, assessed (the driver waits for it) and recorded; `index` is the sample's number.
     fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
         tree.close(node);
-        let assessment = self.assess(&tree.path_text(node))?;
+        let text = tree.path_text(node);
+        let interrupted = self.interrupted;
+        let assessment = self.assessor.assess(&text, || go_on(interrupted))?;
         let sample = self.sample(tree, node, index, assessment)?;
         (self.record)(&sample)?;
         Ok(sample)
     }
 
     /// The verdict where nobody answered: wrong, where the task has a grader.
-    fn no_answer(&mut self) -> Result<Option<bool>> {
-        Ok(self.assess("")?.correct.map(|_| false))
+    fn no_answer(&self) -> Option<bool> {
+        self.assessor.grades().then_some(false)
     }
 
-    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
-    /// them.
-    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
-        growing.cancel_all();
-        self.assessor.forget();
-    }
-
-    /// What `text` is worth; blocks until that is known.
-    pub fn assess(&mut self, text: &str) -> Result<Assessment> {
-        let interrupted = self.interrupted;
-        self.assessor.assess(text, || go_on(interrupted))
-    }
-
+    /// An error once somebody has asked to stop.
     fn go_on(&self) -> Result<()> {
         go_on(self.interrupted)
     }
@@ -213,6 +208,7 @@ impl Job<'_> {
         }
     }
 
+    /// What was given to a node is none of its sample's tokens.
     fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {

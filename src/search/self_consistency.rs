@@ -46,18 +46,13 @@ pub fn self_consistency(
     let winner = winner.map(|votes| votes.value.as_str());
     Ok(Outcome {
         prediction: winner.map(str::to_owned),
-        correct: winner.map_or_else(|| no_answer(&samples), |winner| verdict_on(winner, &samples)),
+        correct: winner.map_or_else(|| job.no_answer(), |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: most_first(&tally),
         cancelled: n - samples.len(),
         samples,
         ..Outcome::default()
     })
-}
-
-/// Nobody answered: wrong, where the task has a grader.
-fn no_answer(samples: &[Sample]) -> Option<bool> {
-    samples.iter().any(|sample| sample.correct.is_some()).then_some(false)
 }
 
 fn most_first(tally: &Tally) -> Vec<(String, u32)> {

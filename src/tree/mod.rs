@@ -22,6 +22,7 @@ use crate::ids::{BranchId, TokenId};
 pub use extension::{Event, Extension};
 pub use probe::{After, LogProb, Probe};
 pub use questions::Spent;
+pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
