@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::tree_of_thought::Texts;
+use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
 use crate::task::{Method, Prompt, Task};
 use crate::tokenizer::AddSpecial;
@@ -219,7 +219,9 @@ impl Shared<'_> {
             Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
-                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let ask = |prompt: &Prompt| {
+                    Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                };
                 let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
                 tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
             }
