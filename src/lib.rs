@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! 9  main, cli                          what the user typed
-//! 8  run, scoring, report, journal,     a task from file to results; samples made elsewhere;
-//!    bench, check                       measuring
+//! 8  run, report, journal, view         a task from file to results; what its searches did
+//! 8  scoring, bench, check              samples made elsewhere; measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
@@ -74,6 +74,7 @@ pub mod search;
 pub mod task;
 pub mod tokenizer;
 pub mod tree;
+pub mod view;
 
 pub use error::{Error, Result};
 pub use run::open;

@@ -9,7 +9,7 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{bench, check, judge, out, run, scoring, task};
+use offshoot::{bench, check, judge, out, run, scoring, task, view};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
@@ -57,6 +57,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 None => scoring::doctor(isolation)?,
             }
         }
+        Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;

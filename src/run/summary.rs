@@ -116,6 +116,7 @@ mod tests {
             logprobs: None,
             answer: Some(right.to_string()),
             correct: Some(right),
+            judged: None,
         };
         verdicts.iter().enumerate().map(sample).collect()
     }

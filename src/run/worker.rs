@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
 use crate::search::tree_of_thought::Texts;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
+use crate::search::{Assessment, Assessor, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
 use crate::task::{Method, Prompt, Task};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
@@ -23,7 +23,7 @@ use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
-    let samples = prepared.task.method.samples() as usize;
+    let samples = prepared.task.method.samples_at_once() as usize;
     (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
@@ -184,10 +184,12 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
+        let grade = |text: &str| assess(task, prompt, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assess: &|text| assess(task, prompt, text),
+            assessor: Assessor::new(&grade),
+            earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -213,10 +215,8 @@ impl Shared<'_> {
         let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
         let (root, samples) = (tree.root(), method.samples() as usize);
         match method {
-            Method::SelfConsistency { stop_when_decided, .. } => {
-                self_consistency(tree, root, samples, *stop_when_decided, job)
-            }
-            Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
+            Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
                 let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
@@ -228,14 +228,16 @@ impl Shared<'_> {
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
+    let trace = serde_json::to_string(&tree.trace());
+    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
+    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.

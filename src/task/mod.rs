@@ -22,6 +22,7 @@
 
 mod answer;
 pub mod benchmark;
+mod decided;
 mod expression;
 pub(crate) mod file;
 mod grade;
@@ -43,6 +44,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 pub use answer::Answer;
+pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
 pub use method::{BestBy, Method, Sampling, tree_of_thought};

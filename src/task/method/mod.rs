@@ -7,19 +7,22 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Item;
+use super::decided::Decided;
 use super::file::{Section, Source, listed};
+use super::stats::Tally;
 use crate::error::Result;
 
 pub use sampling::Sampling;
 use tree_of_thought::{Generate, TreeOfThought};
 
 /// How an item's answer is made from its samples.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins; where `stop_when_decided`, samples that can no longer change it are not drawn.
-    SelfConsistency { samples: u32, stop_when_decided: bool },
-    /// One sample is chosen by a measure of the sample itself.
-    BestOfN { samples: u32, by: BestBy },
+    /// The most frequent answer wins; samples are spared once that is decided.
+    SelfConsistency { samples: u32, stop: Decided },
+    /// One sample is chosen by a measure of the sample itself. Where `stop_when_passed`, which goes with [`BestBy::Grade`], the
+    /// others stop as soon as one is right.
+    BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
     /// Samples are drawn and graded, none is chosen (pass@k).
     Sample { samples: u32 },
     /// Thoughts grow step by step, are judged by the model itself, and the best go on.
@@ -33,13 +36,17 @@ pub enum BestBy {
     Logprob,
     /// Log-probability a token, in nats.
     MeanLogprob,
-    /// The task's grader: a right sample is better than a wrong one.
+    /// The task's grader or judge: a right sample is better than a wrong one.
     Grade,
 }
 
 const METHODS: [&str; 4] = ["self_consistency", "best_of_n", "sample", "tree_of_thought"];
-const MEASURES: [(&str, BestBy); 3] =
-    [("logprob", BestBy::Logprob), ("mean_logprob", BestBy::MeanLogprob), ("grade", BestBy::Grade)];
+const MEASURES: [(&str, BestBy); 4] = [
+    ("logprob", BestBy::Logprob),
+    ("mean_logprob", BestBy::MeanLogprob),
+    ("grade", BestBy::Grade),
+    ("judge", BestBy::Grade),
+];
 
 impl Method {
     /// Samples of one item; of a search, what it draws at once at most.
@@ -68,6 +75,14 @@ impl Method {
         }
     }
 
+    /// Samples of an item that grow at once: where a vote may be decided early, no more than must be drawn in any case.
+    pub fn samples_at_once(&self) -> u32 {
+        match self {
+            Method::SelfConsistency { samples, stop } => stop.fewest_more(&Tally::default(), *samples),
+            other => other.samples(),
+        }
+    }
+
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {
         match self {
@@ -91,11 +106,15 @@ impl Method {
         match name {
             "self_consistency" => {
                 let s = open(&["samples", "stop_when_decided"])?;
-                Ok(Method::SelfConsistency { samples: samples(&s)?, stop_when_decided: s.flag("stop_when_decided")? })
+                Ok(Method::SelfConsistency { samples: samples(&s)?, stop: decided(source, &s)? })
             }
             "best_of_n" => {
-                let s = open(&["samples", "by"])?;
-                Ok(Method::BestOfN { samples: samples(&s)?, by: measure(&s)? })
+                let s = open(&["samples", "by", "stop_when_passed"])?;
+                let (samples, by, stop_when_passed) = (samples(&s)?, measure(&s)?, s.flag("stop_when_passed")?);
+                if stop_when_passed && by != BestBy::Grade {
+                    return Err(s.wrong("stop_when_passed", "false where `by` is neither `grade` nor `judge`"));
+                }
+                Ok(Method::BestOfN { samples, by, stop_when_passed })
             }
             "tree_of_thought" => {
                 TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
@@ -107,6 +126,22 @@ impl Method {
 
 fn samples(section: &Section) -> Result<u32> {
     section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
+}
+
+/// `true`, `false` or `{"confidence": P}`.
+fn decided(source: &Source, section: &Section) -> Result<Decided> {
+    const KEY: &str = "stop_when_decided";
+    match section.get(KEY) {
+        None | Some(Value::Bool(false)) => Ok(Decided::Never),
+        Some(Value::Bool(true)) => Ok(Decided::Certain),
+        Some(value @ Value::Object(_)) => {
+            let inside = Section::open(source, section.field(KEY), value, &["confidence"])?;
+            let expected = "a number above 0.5, below 1";
+            let enough = inside.real("confidence", expected, |p| p > 0.5 && p < 1.0)?;
+            enough.map(Decided::Confident).ok_or_else(|| inside.wrong("confidence", expected))
+        }
+        Some(_) => Err(section.wrong(KEY, "true, false or {\"confidence\": P}")),
+    }
 }
 
 fn measure(section: &Section) -> Result<BestBy> {
