@@ -33,6 +33,7 @@ mod matched;
 mod method;
 pub mod problem;
 mod prompt;
+pub mod ranked;
 mod records;
 pub mod scaffold;
 mod shots;
