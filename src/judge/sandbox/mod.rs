@@ -20,15 +20,29 @@ mod in_force;
 pub use in_force::{InForce, Layer};
 
 #[cfg(target_os = "linux")]
+mod base;
+#[cfg(target_os = "linux")]
+mod cage;
+#[cfg(target_os = "linux")]
+mod calls;
+#[cfg(target_os = "linux")]
 mod candidate;
+#[cfg(target_os = "linux")]
+mod files;
 #[cfg(target_os = "linux")]
 mod folder;
 #[cfg(target_os = "linux")]
+mod identity;
+#[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod root;
 #[cfg(target_os = "linux")]
 mod running;
 #[cfg(target_os = "linux")]
 mod supervisor;
+#[cfg(target_os = "linux")]
+mod trial;
 #[cfg(target_os = "linux")]
 mod warden;
 #[cfg(target_os = "linux")]
