@@ -80,6 +80,10 @@ pub struct RunArgs {
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
+    /// that fits. Samples on disk are not drawn again, failed items are tried again
+    #[arg(long)]
+    pub resume: bool,
     /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
     #[arg(long)]
     pub trees: bool,
@@ -337,6 +341,7 @@ impl RunArgs {
             set: args.set,
             plan: args.plan,
             out: args.out,
+            resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
             device,
