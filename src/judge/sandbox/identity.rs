@@ -1,9 +1,10 @@
 //! Who a candidate is: never root, nowhere with a capability of root's, and where possible a user of its own, so that neither files
 //! nor signals nor the count of processes are shared with anyone.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -76,6 +77,18 @@ impl Identity {
                 if facts.is_dir() || facts.nlink() == 1 {
                     lchown(entry.path(), Some(user), Some(user))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pipes the candidate's, so that it can open them by their names under `/dev`.
+    pub fn own_pipes(self, ends: &[&OwnedFd]) -> io::Result<()> {
+        let Identity::Numbers(user) = self else { return Ok(()) };
+        for end in ends {
+            let file = File::from(end.try_clone()?);
+            if file.metadata()?.file_type().is_fifo() {
+                fchown(&file, Some(user), Some(user))?;
             }
         }
         Ok(())

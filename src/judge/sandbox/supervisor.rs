@@ -59,6 +59,7 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(doing("wait for children"))?;
     cage.identity.own(&order.folder).map_err(doing("give it its folder"))?;
+    cage.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
     let seen = match cage.namespaced {
         true => {
             root::enter(order)?;
