@@ -45,11 +45,15 @@ impl Identity {
     pub fn at_hand(namespaced: bool) -> Identity {
         let needed = [CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID, CAP_SETUID];
         if geteuid().is_root() && needed.into_iter().all(has) {
-            // High numbers that no account has; those of two wardens differ as their process numbers do.
+            // High numbers that no account has; those of two wardens differ as their process numbers do. Containers may have
+            // only low ones.
             let process = std::process::id();
             let wide = 0x4000_0000 + process % (1 << 22) * NUMBERS;
             let narrow = 61_184 + process % 16 * NUMBERS;
-            return Identity::Numbers(if mapped(0x7fff_ffff) { wide } else { narrow });
+            let free = [wide, narrow].into_iter().find(|&first| mapped(first) && mapped(first + NUMBERS - 1));
+            if let Some(first) = free {
+                return Identity::Numbers(first);
+            }
         }
         if namespaced { Identity::Namespace } else { Identity::Caller }
     }
@@ -151,11 +155,11 @@ fn has(capability: u32) -> bool {
 }
 
 /// Whether a user number exists in this user namespace.
-fn mapped(user: u64) -> bool {
+fn mapped(user: u32) -> bool {
     let Ok(text) = fs::read_to_string("/proc/self/uid_map") else { return false };
     text.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        matches!(numbers[..], [first, _, count] if (first..first + count).contains(&user))
+        matches!(numbers[..], [first, _, count] if (first..first + count).contains(&u64::from(user)))
     })
 }
 
