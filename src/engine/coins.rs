@@ -19,6 +19,8 @@ pub enum ForkKind {
     Value,
     /// A ballot over several candidates.
     Vote,
+    /// A list of thoughts that could come next.
+    Propose,
 }
 
 /// The source of one branch's coins.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
 use crate::out;
 use crate::plan::Planner;
-use crate::task::Method;
+use crate::task::{Decided, Method};
 
 use super::progress::Progress;
 use super::worker::{Finished, Run, search_all, sum_up, work};
@@ -79,8 +79,10 @@ fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool)
 /// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so that a
 /// few samples may take another way.
 fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
-    // Which samples an early stop spares depends on the order in which they end.
-    prepared.task.method = all_of_them(prepared.task.method);
+    // A vote that is decided early would leave little to compare.
+    if let Method::SelfConsistency { stop, .. } = &mut prepared.task.method {
+        *stop = Decided::Never;
+    }
     out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
     let mut texts: Option<Vec<String>> = None;
     for plan in [Planner::Flat, Planner::Tree] {
@@ -109,13 +111,6 @@ fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &At
         }
     }
     Ok(())
-}
-
-fn all_of_them(method: Method) -> Method {
-    match method {
-        Method::SelfConsistency { samples, .. } => Method::SelfConsistency { samples, stop_when_decided: false },
-        other => other,
-    }
 }
 
 fn texts_of(item: &Finished) -> impl Iterator<Item = String> {

@@ -6,13 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::ids::TokenId;
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency};
-use crate::task::{Method, Task};
+use crate::search::scorer::Question;
+use crate::search::steps::Stepper;
+use crate::search::tree_of_thought::Texts;
+use crate::search::{
+    Assessment, Assessor, Job, Outcome, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    tree_of_thought,
+};
+use crate::task::steps::Steps;
+use crate::task::{Method, Prompt, Scoring, Task};
+use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
@@ -21,7 +30,7 @@ use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
-    let samples = prepared.task.method.samples() as usize;
+    let samples = prepared.task.method.samples_at_once() as usize;
     (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
@@ -182,10 +191,12 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
+        let grade = |text: &str| assess(task, prompt, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assess: &|text| assess(task, prompt, text),
+            assessor: Assessor::new(&grade),
+            earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -197,7 +208,7 @@ impl Shared<'_> {
             prompt.tokens().to_vec(),
             prompt.text.clone(),
         )?;
-        let outcome = drive(task.method, &mut tree, &mut job)?;
+        let outcome = self.drive(prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
             if self.trees {
@@ -206,28 +217,73 @@ impl Shared<'_> {
         }
         Ok(Finished { index: prompt.item.index, outcome })
     }
+
+    fn drive(&self, prompt: &ItemPrompt, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
+        let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
+        let (root, samples) = (tree.root(), method.samples() as usize);
+        match method {
+            Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+            Method::Sample { .. } => sample(tree, root, samples, job),
+            Method::TreeOfThought(how) => {
+                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
+                tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
+            }
+            Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
+            Method::StepBeam(how) => self.stepping(prompt, &how.steps, |s| step_beam(tree, root, how, s, job)),
+            Method::Dvts(how) => self.stepping(prompt, &how.steps, |s| dvts(tree, root, how, s, job)),
+            Method::Mcts(how) => self.stepping(prompt, &how.steps, |s| mcts(tree, root, how, s, job)),
+        }
+    }
+
+    /// Runs a search that goes step by step.
+    fn stepping(
+        &self,
+        prompt: &ItemPrompt,
+        steps: &Steps,
+        search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let tokenizer = &self.prepared.tokenizer;
+        let decode = |context: &[TokenId], tokens: &[TokenId]| {
+            let mut stream = tokenizer.stream(context);
+            let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+            text.push_str(stream.finish());
+            text
+        };
+        let ask = |thoughts: &str| self.question(prompt, thoughts);
+        let scorer = match self.prepared.task.method.scoring() {
+            Some(Scoring::Grade) => Scorer::Grade,
+            Some(Scoring::Verdicts(verdicts)) => {
+                Scorer::Verdicts { ask: &ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+            }
+            Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+        };
+        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+    }
+
+    /// What the task's scorer asks about a solution of this item.
+    fn question(&self, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+        let Some(Scoring::Verdicts(verdicts)) = self.prepared.task.method.scoring() else {
+            return Err(Error::Internal("a question where the task asks none".to_string()));
+        };
+        let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+        let encoded = verdicts.question(&prompt.item, thoughts)?.encode_choices(&self.prepared.tokenizer, &words)?;
+        Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
+    }
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
-}
-
-fn drive(method: Method, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
-    let (root, samples) = (tree.root(), method.samples() as usize);
-    match method {
-        Method::SelfConsistency { stop_when_decided, .. } => {
-            self_consistency(tree, root, samples, stop_when_decided, job)
-        }
-        Method::BestOfN { by, .. } => best_of_n(tree, root, samples, by, job),
-        Method::Sample { .. } => sample(tree, root, samples, job),
-    }
+    let trace = serde_json::to_string(&tree.trace());
+    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
+    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
 fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.
@@ -239,7 +295,7 @@ struct Line<'a, T> {
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
-    json!({
+    let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
         "reference": prompt.item.reference(),
@@ -252,7 +308,15 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "cancelled": outcome.cancelled,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
-    })
+        "search_tokens": outcome.search_tokens,
+        "search_prompt_tokens": outcome.search_prompt_tokens,
+    });
+    if let Some(details) = &outcome.details
+        && let (Some(line), Ok(Value::Object(more))) = (line.as_object_mut(), serde_json::to_value(details))
+    {
+        line.extend(more);
+    }
+    line
 }
 
 #[cfg(test)]

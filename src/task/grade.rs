@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{Extractor, Normalise, broken, compile};
+use super::expression::Target;
 use super::file::{Section, Source, describe, listed};
 use super::items::names;
 use crate::error::{Error, Result};
@@ -41,6 +42,18 @@ pub(super) enum Grader {
         field: String,
         ignore_case: bool,
     },
+    /// The answer is an expression of the numbers in the field `numbers`, with the value wanted.
+    Expression {
+        numbers: String,
+        value: Wanted,
+    },
+}
+
+/// A number that the task gives, or the item's field.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    Number(String),
+    Field(String),
 }
 
 /// What an item's samples are compared with.
@@ -50,9 +63,10 @@ pub(super) enum Reference {
     Number { values: Vec<String>, tolerance: f64 },
     Pattern(Regex),
     Contains { values: Vec<String>, ignore_case: bool },
+    Expression(Target),
 }
 
-const KINDS: [&str; 4] = ["exact", "number", "regex", "contains"];
+const KINDS: [&str; 5] = ["exact", "number", "regex", "contains", "expression"];
 
 impl Grader {
     /// `normalise` is the `answer` section's, which an `exact` grade follows unless it says otherwise.
@@ -85,6 +99,10 @@ impl Grader {
                     _ => return Err(source.wrong("grade.regex", "either `field` or `pattern`", Some(inside))),
                 }
             }
+            "expression" => {
+                let s = open(&["numbers", "value"])?;
+                Grader::Expression { numbers: named_field(&s, "numbers")?, value: wanted(&s)? }
+            }
             _ => {
                 let s = open(&["field", "ignore_case"])?;
                 Grader::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
@@ -108,7 +126,21 @@ impl Grader {
             Grader::Contains { field, ignore_case } => {
                 Reference::Contains { values: item.texts(field)?, ignore_case: *ignore_case }
             }
+            Grader::Expression { numbers, value } => Reference::Expression(item.target(numbers, value)?),
         })
+    }
+}
+
+/// The name in `{"field": NAME}`.
+fn named_field(section: &Section, key: &str) -> Result<String> {
+    let value = section.need(key, "{\"field\": NAME}")?;
+    field(&Section::open(section.source, section.field(key), value, &["field"])?)
+}
+
+fn wanted(section: &Section) -> Result<Wanted> {
+    match section.need("value", "a number, or {\"field\": NAME}")? {
+        Value::Number(number) => Ok(Wanted::Number(number.to_string())),
+        _ => named_field(section, "value").map(Wanted::Field),
     }
 }
 
@@ -152,6 +184,18 @@ impl ItemFields<'_> {
         self.texts(field)?.into_iter().map(extract).collect()
     }
 
+    /// The numbers may be a text of them or a list.
+    fn target(&self, numbers: &str, value: &Wanted) -> Result<Target> {
+        let given = self.texts(numbers)?.join(" ");
+        let value = match value {
+            Wanted::Number(number) => number.clone(),
+            Wanted::Field(field) => self.texts(field)?.concat(),
+        };
+        Target::new(&given, &value).ok_or_else(|| {
+            self.wrong(numbers, "numbers (and a number to be made of them)", format!("\"{given}\" and \"{value}\""))
+        })
+    }
+
     fn regex(&self, field: &str) -> Result<Regex> {
         let Some(Value::String(pattern)) = self.fields.get(field) else {
             let found = self.fields.get(field).map_or_else(|| format!("the fields {}", names(self.fields)), describe);
@@ -169,6 +213,7 @@ impl Reference {
                 values.join(" | ")
             }
             Reference::Pattern(regex) => regex.to_string(),
+            Reference::Expression(target) => target.shown().to_string(),
         }
     }
 
@@ -187,6 +232,7 @@ impl Reference {
                 let text = fold(text);
                 values.iter().any(|v| text.contains(&fold(v)))
             }
+            Reference::Expression(target) => answer.is_some_and(|answer| target.accepts(answer)),
         };
         Verdict { correct, reference: self.shown() }
     }

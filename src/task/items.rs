@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::file::{Section, Source, describe, listed};
 use super::grade::Reference;
+use super::matched;
 use super::records::{self, FORMATS, Format, Place, Record};
 use crate::error::{Error, Result};
 
@@ -46,10 +47,25 @@ pub(super) struct ItemSource {
 #[derive(Debug)]
 enum From {
     Inline(Vec<Value>),
-    File { format: Format, columns: Option<Vec<String>> },
+    File {
+        format: Format,
+        columns: Option<Vec<String>>,
+    },
+    /// Every file that the path, which has a star in it, names; `star` is the field for what the star stands for.
+    Files {
+        format: Format,
+        columns: Option<Vec<String>>,
+        star: String,
+    },
 }
 
-const KEYS: [&str; 7] = ["path", "id", "format", "columns", "questions", "skip", "limit"];
+/// A record, and its id where the task names no field for that.
+struct Found {
+    record: Record,
+    id: Option<String>,
+}
+
+const KEYS: [&str; 8] = ["path", "id", "format", "columns", "matched", "questions", "skip", "limit"];
 
 impl ItemSource {
     pub fn read(source: &Source, value: Option<&Value>) -> Result<ItemSource> {
@@ -81,7 +97,10 @@ impl ItemSource {
         }
         Ok(ItemSource {
             path,
-            from: From::File { format, columns },
+            from: match section.text("matched")? {
+                Some(star) => From::Files { format, columns, star: star.to_string() },
+                None => From::File { format, columns },
+            },
             id: section.text("id")?.map(str::to_string),
             questions: section.text("questions")?.map(str::to_string),
             skip: section.count("skip", 0)?.unwrap_or(0) as usize,
@@ -95,9 +114,9 @@ impl ItemSource {
         let mut items = Vec::new();
         let mut places: HashMap<String, Place> = HashMap::new();
         let mut index = 0;
-        'file: for record in self.records()? {
-            let (place, fields) = record?;
-            let id = self.id_of(&fields, place, index)?;
+        'file: for found in self.found()? {
+            let Found { record: (place, fields), id } = found?;
+            let id = id.map_or_else(|| self.id_of(&fields, place, index), Ok)?;
             if let Some(first) = places.insert(id.clone(), place) {
                 return Err(Error::format(
                     &self.path,
@@ -121,10 +140,27 @@ impl ItemSource {
         Ok(items)
     }
 
-    fn records(&self) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+    fn found(&self) -> Result<Box<dyn Iterator<Item = Result<Found>> + '_>> {
+        let plain = |record: Result<Record>| record.map(|record| Found { record, id: None });
         match &self.from {
-            From::Inline(list) => Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok))),
-            From::File { format, columns } => records::records(&self.path, *format, columns.as_deref()),
+            From::Inline(list) => {
+                Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok).map(plain)))
+            }
+            From::File { format, columns } => {
+                Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
+            }
+            From::Files { format, columns, star } => {
+                let mut all: Vec<Result<Found>> = Vec::new();
+                for (name, path) in matched::files(&self.path)? {
+                    for (ix, record) in records::records(&path, *format, columns.as_deref())?.enumerate() {
+                        all.push(record.map(|(place, mut fields)| {
+                            fields.insert(star.clone(), Value::String(name.clone()));
+                            Found { record: (place, fields), id: self.id.is_none().then(|| format!("{name}/{ix}")) }
+                        }));
+                    }
+                }
+                Ok(Box::new(all.into_iter()))
+            }
         }
     }
 

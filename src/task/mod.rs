@@ -8,12 +8,12 @@
 //! |---|---|
 //! | `name` | the task's name; default: the file's |
 //! | `model` | the model's folder |
-//! | `items` | a path, a list of items, or `{path, id, format, columns, questions, skip, limit}` |
-//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}`, or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}` |
+//! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
+//! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
-//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}` |
+//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. `questions` names a field that lists a document's questions: each
@@ -21,24 +21,33 @@
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
 mod answer;
-mod file;
+pub mod benchmark;
+mod decided;
+mod expression;
+pub(crate) mod file;
 mod grade;
+mod imports;
 mod items;
+pub mod language;
+mod matched;
 mod method;
 pub mod problem;
 mod prompt;
-mod records;
+pub(crate) mod records;
 pub mod scaffold;
+mod shots;
 pub mod stats;
+mod template;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 pub use answer::Answer;
+pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Method, Sampling};
+pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps, tree_of_thought};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};
@@ -96,7 +105,7 @@ impl Task {
             method: Method::read(&source, root.get("method"))?,
             sampling: Sampling::read(&source, root.get("sampling"))?,
             items: ItemSource::read(&source, root.get("items"))?,
-            prompt: PromptTemplate::read(&source, root.get("prompt"))?,
+            prompt: PromptTemplate::read(&source, "prompt", root.get("prompt"))?,
             answer,
             grade,
             source: source.value.clone(),
@@ -109,12 +118,15 @@ impl Task {
     fn check(&self) -> Result<()> {
         let missing =
             |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
-        match self.method {
-            Method::SelfConsistency { .. } if self.answer.is_none() => {
-                Err(missing("answer", "how to find a sample's answer, which `self_consistency` votes on"))
+        match &self.method {
+            method if method.votes() && self.answer.is_none() => {
+                Err(missing("answer", &format!("how to find a sample's answer, which `{}` votes on", method.name())))
             }
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, by which `best_of_n` is to choose"))
+            }
+            method if method.scoring() == Some(&Scoring::Grade) && self.grade.is_none() => {
+                Err(missing("grade", &format!("a grader, by which `{}` is to score", method.name())))
             }
             _ => Ok(()),
         }

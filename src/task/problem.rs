@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::imports::with_imports;
+
 /// One problem of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
@@ -21,13 +23,24 @@ pub enum Assembly {
     Whole,
     /// The text goes on where this ends (HumanEval's `prompt`).
     After(String),
+    /// The text is the program, and names of Python's standard library need no import (APPS, LiveCodeBench).
+    WithImports,
 }
 
 impl Assembly {
+    /// The Python program of a sample's text.
     pub fn program(&self, text: &str) -> String {
         match self {
-            Assembly::Whole => text.to_string(),
             Assembly::After(before) => format!("{before}{text}"),
+            Assembly::Whole | Assembly::WithImports => self.whole(text),
+        }
+    }
+
+    /// The Python program of a text that is a whole program already, whatever samples of this benchmark are.
+    pub fn whole(&self, text: &str) -> String {
+        match self {
+            Assembly::Whole | Assembly::After(_) => text.to_string(),
+            Assembly::WithImports => with_imports(text),
         }
     }
 }
@@ -95,6 +108,8 @@ pub struct Reference {
     pub plus: Vec<Value>,
     /// Absolute tolerance of floating-point results; 0: by EvalPlus's own rule.
     pub atol: f64,
+    /// The number of the task where it is one of MBPP's: EvalPlus has rules of its own for some of them.
+    pub mbpp: Option<u32>,
 }
 
 /// A program that reads standard input and writes standard output.

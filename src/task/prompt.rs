@@ -1,13 +1,14 @@
 //! From an item to its prompt: fixed texts and templates, level by level from the root, or a chat's turns. How text becomes
 //! tokens, and a chat becomes text, is left to the tokenizer.
 
-use minijinja::{Environment, UndefinedBehavior};
 use serde_json::Value;
 
-use super::file::{Section, Source, read_text};
-use super::items::{Item, names};
+use super::file::{Section, Source};
+use super::items::Item;
+use super::shots::Shots;
+use super::template::{Template, read_string};
 use crate::error::{Error, Result};
-use crate::tokenizer::{AddSpecial, ChatOptions, LevelTokens, Message, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, Tokenizer};
 
 /// What the model is given for one item.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,108 +46,80 @@ impl Prompt {
         }
         Ok(encoded)
     }
+
+    /// As [`Prompt::encode`], with texts that may follow it directly.
+    pub fn encode_choices(&self, tokenizer: &Tokenizer, continuations: &[String]) -> Result<ChoiceTokens> {
+        match self {
+            Prompt::Levels(levels) => tokenizer.encode_choices(levels, continuations, AddSpecial::Yes),
+            Prompt::Chat { .. } => tokenizer.encode_choices(&[self.text(tokenizer)?], continuations, AddSpecial::No),
+        }
+    }
 }
 
-/// The task file's key `prompt`.
-#[derive(Debug)]
-pub(super) struct PromptTemplate {
-    task: std::path::PathBuf,
-    templates: Environment<'static>,
-    shape: Shape,
-}
-
-#[derive(Debug)]
-enum Shape {
+/// The task file's key `prompt`, or another of its shape.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PromptTemplate {
     Levels(Vec<Part>),
-    Chat { turns: Vec<(String, Part)>, options: ChatOptions },
+    Chat { turns: Vec<(String, Template)>, options: ChatOptions },
 }
 
-#[derive(Debug)]
-enum Part {
+/// What a level is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Part {
     Fixed(String),
-    /// The name of a template, which is the path of its key in the task file.
-    Template(String),
+    Template(Template),
+    Shots(Shots),
 }
 
 impl PromptTemplate {
-    pub fn read(source: &Source, value: Option<&Value>) -> Result<PromptTemplate> {
-        let mut reader = Reader { source, templates: environment() };
-        let shape = reader.shape(value)?;
-        Ok(PromptTemplate { task: source.path.clone(), templates: reader.templates, shape })
+    /// `at`: the dotted path of `value` in the task file.
+    pub fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
+        Reader { source, at }.prompt(value)
     }
 
     pub fn render(&self, item: &Item) -> Result<Prompt> {
-        match &self.shape {
-            Shape::Levels(parts) => {
-                Ok(Prompt::Levels(parts.iter().map(|p| self.part(p, item)).collect::<Result<_>>()?))
+        match self {
+            PromptTemplate::Levels(parts) => {
+                Ok(Prompt::Levels(parts.iter().map(|part| part.render(item)).collect::<Result<_>>()?))
             }
-            Shape::Chat { turns, options } => {
-                let message =
-                    |(role, part): &(String, Part)| Ok(Message { role: role.clone(), content: self.part(part, item)? });
+            PromptTemplate::Chat { turns, options } => {
+                let message = |(role, content): &(String, Template)| {
+                    Ok(Message { role: role.clone(), content: content.render(&item.id, &item.fields)? })
+                };
                 let messages = turns.iter().map(message).collect::<Result<_>>()?;
                 Ok(Prompt::Chat { messages, options: options.clone() })
             }
         }
     }
+}
 
-    fn part(&self, part: &Part, item: &Item) -> Result<String> {
-        let name = match part {
-            Part::Fixed(text) => return Ok(text.clone()),
-            Part::Template(name) => name,
-        };
-        let template = self.templates.get_template(name).expect("added under this name when the task was read");
-        template.render(&item.fields).map_err(|e| {
-            let missing = template.undeclared_variables(false).into_iter().filter(|v| !item.fields.contains_key(v));
-            let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
-            missing.sort();
-            match (e.kind(), missing.is_empty()) {
-                (minijinja::ErrorKind::UndefinedError, false) => {
-                    let expected = format!("fields {} in item `{}`", missing.join(", "), item.id);
-                    Error::field(&self.task, name, expected, format!("the fields {}", names(&item.fields)))
-                }
-                _ => Error::field(
-                    &self.task,
-                    name,
-                    format!("a template that item `{}` fills", item.id),
-                    template_error(&e),
-                ),
-            }
-        })
+impl Part {
+    fn render(&self, item: &Item) -> Result<String> {
+        match self {
+            Part::Fixed(text) => Ok(text.clone()),
+            Part::Template(template) => template.render(&item.id, &item.fields),
+            Part::Shots(shots) => shots.render(item),
+        }
     }
-}
-
-/// Jinja as in Python, except that the last line end is kept, undefined names are errors and nothing is escaped.
-fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_keep_trailing_newline(true);
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env
-}
-
-/// A template error in one line, without the template's name, which our own error says.
-fn template_error(e: &minijinja::Error) -> String {
-    let detail = e.detail().map_or_else(|| e.kind().to_string(), |detail| format!("{}: {detail}", e.kind()));
-    e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))
 }
 
 struct Reader<'a> {
     source: &'a Source,
-    templates: Environment<'static>,
+    /// The dotted path of the whole prompt.
+    at: &'a str,
 }
 
 const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
 
 impl Reader<'_> {
-    fn shape(&mut self, value: Option<&Value>) -> Result<Shape> {
+    fn prompt(&self, value: Option<&Value>) -> Result<PromptTemplate> {
         let expected = "a template, or an object with `item`, `levels` or `chat`";
-        let value = value.ok_or_else(|| self.source.wrong("prompt", expected, None))?;
+        let value = value.ok_or_else(|| self.source.wrong(self.at, expected, None))?;
         if value.is_string() {
-            return Ok(Shape::Levels(vec![self.template("prompt".to_string(), value)?]));
+            return Ok(PromptTemplate::Levels(vec![self.part(self.at.to_string(), value)?]));
         }
-        let section = Section::open(self.source, "prompt".to_string(), value, &KEYS)?;
-        let wrong = |found: &str| Error::field(&self.source.path, "prompt", expected, found);
+        let section = Section::open(self.source, self.at.to_string(), value, &KEYS)?;
+        let wrong = |found: &str| Error::field(&self.source.path, self.at, expected, found);
         match (section.get("item"), section.get("levels"), section.get("chat")) {
             (None, None, Some(chat)) => match section.get("shared") {
                 Some(_) => Err(wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")),
@@ -158,33 +131,33 @@ impl Reader<'_> {
         }
     }
 
-    /// `shared` (fixed texts, the same for every item), then `levels` or the one level `item` (templates).
-    fn levels(&mut self, section: &Section) -> Result<Shape> {
+    /// `shared` (fixed texts, the same for every item), then `levels` or the one level `item` (templates or examples).
+    fn levels(&self, section: &Section) -> Result<PromptTemplate> {
         let mut parts = Vec::new();
         match section.get("shared") {
             None => {}
             Some(Value::Array(list)) => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(Part::Fixed(self.text(&format!("prompt.shared.{ix}"), level)?));
+                    parts.push(Part::Fixed(read_string(self.source, &section.field(&format!("shared.{ix}")), level)?));
                 }
             }
-            Some(level) => parts.push(Part::Fixed(self.text("prompt.shared", level)?)),
+            Some(level) => parts.push(Part::Fixed(read_string(self.source, &section.field("shared"), level)?)),
         }
         match (section.get("item"), section.get("levels")) {
-            (Some(item), _) => parts.push(self.template("prompt.item".to_string(), item)?),
+            (Some(item), _) => parts.push(self.part(section.field("item"), item)?),
             (None, Some(Value::Array(list))) if !list.is_empty() => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(self.template(format!("prompt.levels.{ix}"), level)?);
+                    parts.push(self.part(section.field(&format!("levels.{ix}")), level)?);
                 }
             }
-            _ => return Err(section.wrong("levels", "a list of templates")),
+            _ => return Err(section.wrong("levels", "a list of templates and `shots`")),
         }
-        Ok(Shape::Levels(parts))
+        Ok(PromptTemplate::Levels(parts))
     }
 
-    fn chat(&mut self, value: &Value) -> Result<Shape> {
+    fn chat(&self, value: &Value) -> Result<PromptTemplate> {
         let keys = ["system", "messages", "user", "template", "options"];
-        let section = Section::open(self.source, "prompt.chat".to_string(), value, &keys)?;
+        let section = Section::open(self.source, format!("{}.chat", self.at), value, &keys)?;
         let mut turns = Vec::new();
         if let Some(system) = section.get("system") {
             turns.push(("system".to_string(), self.template(section.field("system"), system)?));
@@ -219,27 +192,21 @@ impl Reader<'_> {
         if let Some(name) = section.text("template")? {
             options.template = name.to_string();
         }
-        Ok(Shape::Chat { turns, options })
+        Ok(PromptTemplate::Chat { turns, options })
     }
 
-    fn template(&mut self, name: String, value: &Value) -> Result<Part> {
-        let text = self.text(&name, value)?;
-        self.templates
-            .add_template_owned(name.clone(), text)
-            .map_err(|e| Error::field(&self.source.path, &name, "a template", template_error(&e)))?;
-        Ok(Part::Template(name))
+    fn template(&self, at: String, value: &Value) -> Result<Template> {
+        Template::read(self.source, at, value)
     }
 
-    /// A string, or the text of `{"file": PATH}`.
-    fn text(&self, at: &str, value: &Value) -> Result<String> {
-        match value {
-            Value::String(text) => Ok(text.clone()),
-            Value::Object(_) => {
-                let section = Section::open(self.source, at.to_string(), value, &["file"])?;
-                section.need("file", "a path, relative to the task file")?;
-                read_text(&self.source.resolve(section.text("file")?.expect("`need` found it")))
+    /// A template, or `{"shots": …}`.
+    fn part(&self, at: String, value: &Value) -> Result<Part> {
+        match value.get("shots") {
+            Some(shots) => {
+                let section = Section::open(self.source, at, value, &["shots"])?;
+                Ok(Part::Shots(Shots::read(self.source, section.field("shots"), shots)?))
             }
-            _ => Err(self.source.wrong(at, "a string or an object with `file`", Some(value))),
+            None => Ok(Part::Template(self.template(at, value)?)),
         }
     }
 }

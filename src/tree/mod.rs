@@ -4,6 +4,8 @@
 //! record.
 
 mod extension;
+mod probe;
+mod questions;
 mod trace;
 
 use std::collections::HashMap;
@@ -12,12 +14,15 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    self, CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
 pub use extension::{Event, Extension};
+pub use probe::{After, LogProb, Probe};
+pub use questions::Spent;
+pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -41,8 +46,32 @@ pub struct Node {
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
     pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    pub visits: Option<u32>,
     pub state: State,
+    /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
+    pub asks: bool,
     coins: CoinKey,
+}
+
+impl Node {
+    fn new(kind: ForkKind, ordinal: u64, state: State, coins: CoinKey) -> Node {
+        Node {
+            kind,
+            ordinal,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            top: Vec::new(),
+            logprob: 0.0,
+            finish: None,
+            score: None,
+            visits: None,
+            state,
+            asks: false,
+            coins,
+        }
+    }
 }
 
 /// What the engine still keeps of a node.
@@ -54,13 +83,6 @@ pub enum State {
     Closed,
     /// Rejected by the search.
     Pruned,
-}
-
-/// The natural-log probability of a continuation, and of each of its tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LogProb {
-    pub sum: f64,
-    pub tokens: Vec<f32>,
 }
 
 pub struct SamplingTree {
@@ -75,19 +97,8 @@ impl SamplingTree {
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let root = graph.add_node(Node {
-            kind: ForkKind::Sample,
-            ordinal: 0,
-            text,
-            tokens: prompt,
-            logprobs: Vec::new(),
-            top: Vec::new(),
-            logprob: 0.0,
-            finish: None,
-            score: None,
-            state: State::Open(branch),
-            coins: CoinKey::root(seed, item),
-        });
+        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
+        let root = graph.add_node(Node { text, tokens: prompt, ..node });
         Ok(Self { engine, item: item.to_string(), graph, root })
     }
 
@@ -120,13 +131,20 @@ impl SamplingTree {
         children
     }
 
-    /// The text of all thoughts from the root's first child down to `at`, the prompt left out.
-    pub fn path_text(&self, at: NodeIndex) -> String {
+    /// The thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left out.
+    pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut path = vec![at];
-        while let Some(parent) = self.parent(path[path.len() - 1]) {
+        while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
             path.push(parent);
         }
-        path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
+        path.pop();
+        path.reverse();
+        path
+    }
+
+    /// The text of [`SamplingTree::path`].
+    pub fn path_text(&self, at: NodeIndex) -> String {
+        self.path(at).into_iter().map(|node| self.graph[node].text.as_str()).collect()
     }
 
     /// `n` children of `at`, to be sampled.
@@ -136,30 +154,35 @@ impl SamplingTree {
 
     /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
-        let branches = self.engine.fork(self.open_branch(at)?, n)?;
-        let first = self.children(at).iter().filter(|&&child| self.graph[child].kind == kind).count() as u64;
-        let coins = self.graph[at].coins;
-        Ok(branches
-            .into_iter()
-            .zip(first..)
-            .map(|(branch, ordinal)| {
-                let child = self.graph.add_node(Node {
-                    kind,
-                    ordinal,
-                    text: String::new(),
-                    tokens: Vec::new(),
-                    logprobs: Vec::new(),
-                    top: Vec::new(),
-                    logprob: 0.0,
-                    finish: None,
-                    score: None,
-                    state: State::Open(branch),
-                    coins: coins.child(kind, ordinal),
-                });
-                self.graph.add_edge(at, child, ());
-                child
-            })
-            .collect())
+        let first = self.next_ordinal(kind, at);
+        let ordinals: Vec<u64> = (first..).take(n).collect();
+        self.fork_ordinals(kind, at, &ordinals)
+    }
+
+    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child of
+    /// this kind has any of them yet.
+    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
+        let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
+        Ok(branches.into_iter().zip(ordinals).map(|(branch, &ordinal)| self.add(kind, at, ordinal, branch)).collect())
+    }
+
+    /// A child of `at` that an earlier process sampled, closed: its text, log-probability and end. Its tokens nobody kept.
+    pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
+        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
+        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, coins);
+        let child = self.graph.add_node(Node { text: text.to_string(), logprob, finish: Some(finish), ..node });
+        self.graph.add_edge(at, child, ());
+    }
+
+    fn next_ordinal(&self, kind: ForkKind, at: NodeIndex) -> u64 {
+        self.graph.neighbors(at).filter(|&child| self.graph[child].kind == kind).count() as u64
+    }
+
+    fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
+        let coins = self.graph[at].coins.child(kind, ordinal);
+        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), coins));
+        self.graph.add_edge(at, child, ());
+        child
     }
 
     /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
@@ -171,7 +194,7 @@ impl SamplingTree {
 
     /// Appends given tokens to each of `nodes`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let given = |_: usize, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
         Ok(())
@@ -179,9 +202,19 @@ impl SamplingTree {
 
     /// `extend`, handed over event by event.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
-        self.start_with(nodes, |node| Continuation::Sampled {
+        self.start_until(nodes, how, |_, _| stop.clone())
+    }
+
+    /// `start` with a stop for each of `nodes`, by its place among them.
+    pub fn start_until(
+        &mut self,
+        nodes: &[NodeIndex],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &Node) -> Stop,
+    ) -> Result<Extension<'_>> {
+        self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
-            stop: stop.clone(),
+            stop: stop(ix, node),
             coins: node.coins,
         })
     }
@@ -189,81 +222,44 @@ impl SamplingTree {
     fn start_with(
         &mut self,
         nodes: &[NodeIndex],
-        continuation: impl Fn(&Node) -> Continuation,
+        continuation: impl Fn(usize, &Node) -> Continuation,
     ) -> Result<Extension<'_>> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
-        for &node in nodes {
+        for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
             by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(&self.graph[node]) });
+            extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
         }
         let inner = self.engine.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
-    }
-
-    /// The log-probability of `continuation` after each of `nodes`. The nodes stay as they are.
-    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
-        let open = nodes.iter().map(|&node| self.open_branch(node)).collect::<Result<Vec<_>>>()?;
-        let mut probes = Vec::with_capacity(nodes.len());
-        for branch in open {
-            // It fails only where the engine has stopped, which then holds nothing to give back.
-            probes.extend(self.engine.fork(branch, 1)?);
-        }
-        let extends = probes
-            .iter()
-            .map(|&branch| Extend {
-                branch,
-                continuation: Continuation::Given { tokens: continuation.to_vec(), logprobs: true },
-            })
-            .collect();
-        let scored = self.collect_scores(extends, &probes);
-        self.engine.release(&probes);
-        scored
-    }
-
-    fn collect_scores(&self, extends: Vec<Extend>, probes: &[BranchId]) -> Result<Vec<LogProb>> {
-        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
-        let mut extension = self.engine.start(extends)?;
-        while let Some(event) = extension.next() {
-            match event {
-                engine::Event::Finished { branch, finish } => {
-                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
-                }
-                engine::Event::Failed { error, .. } => return Err(error),
-                engine::Event::Token { .. } => {}
-            }
-        }
-        probes
-            .iter()
-            .map(|branch| {
-                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
-            })
-            .collect()
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
         self.graph[at].score = Some(score);
     }
 
-    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
-    pub fn close(&mut self, at: NodeIndex) {
-        self.give_back(at, State::Closed);
+    pub fn set_visits(&mut self, at: NodeIndex, visits: u32) {
+        self.graph[at].visits = Some(visits);
     }
 
-    /// Rejects `at` and everything beneath it. The record stays readable.
-    pub fn prune(&mut self, at: NodeIndex) {
-        let mut below = vec![at];
-        while let Some(node) = below.pop() {
-            self.give_back(node, State::Pruned);
-            below.extend(self.graph.neighbors(node));
+    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
+    pub fn close(&mut self, at: NodeIndex) {
+        if let State::Open(branch) = self.graph[at].state {
+            self.engine.release(&[branch]);
+            self.graph[at].state = State::Closed;
         }
     }
 
-    fn give_back(&mut self, at: NodeIndex, state: State) {
-        if let State::Open(branch) = self.graph[at].state {
-            self.engine.release(&[branch]);
-            self.graph[at].state = state;
+    /// Rejects `at` and everything beneath it, and has the engine forget it at once. The record stays readable.
+    pub fn prune(&mut self, at: NodeIndex) {
+        let mut below = vec![at];
+        while let Some(node) = below.pop() {
+            if let State::Open(branch) = self.graph[node].state {
+                self.engine.discard(&[branch]);
+            }
+            self.graph[node].state = State::Pruned;
+            below.extend(self.graph.neighbors(node));
         }
     }
 
@@ -294,7 +290,7 @@ impl SamplingTree {
 impl Drop for SamplingTree {
     fn drop(&mut self) {
         for at in self.graph.node_indices() {
-            self.give_back(at, State::Closed);
+            self.close(at);
         }
     }
 }

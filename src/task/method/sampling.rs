@@ -1,89 +1,10 @@
-//! What a task does with its samples, and how they are drawn: the keys `method` and `sampling`, read and range-checked.
+//! How tokens are drawn and when a sample ends: the key `sampling`, read and range-checked.
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::file::{Section, Source, listed};
 use crate::error::Result;
-
-/// How an item's answer is made from its samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// The most frequent answer wins; where `stop_when_decided`, samples that can no longer change it are not drawn.
-    SelfConsistency { samples: u32, stop_when_decided: bool },
-    /// One sample is chosen by a measure of the sample itself.
-    BestOfN { samples: u32, by: BestBy },
-    /// Samples are drawn and graded, none is chosen (pass@k).
-    Sample { samples: u32 },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BestBy {
-    /// Log-probability of the whole sample, in nats.
-    Logprob,
-    /// Log-probability a token, in nats.
-    MeanLogprob,
-    /// The task's grader: a right sample is better than a wrong one.
-    Grade,
-}
-
-const METHODS: [&str; 3] = ["self_consistency", "best_of_n", "sample"];
-const MEASURES: [(&str, BestBy); 3] =
-    [("logprob", BestBy::Logprob), ("mean_logprob", BestBy::MeanLogprob), ("grade", BestBy::Grade)];
-
-impl Method {
-    pub fn samples(&self) -> u32 {
-        match *self {
-            Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
-                samples
-            }
-        }
-    }
-
-    /// The method's key in the task file.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Method::SelfConsistency { .. } => METHODS[0],
-            Method::BestOfN { .. } => METHODS[1],
-            Method::Sample { .. } => METHODS[2],
-        }
-    }
-
-    pub(super) fn read(source: &Source, value: Option<&Value>) -> Result<Method> {
-        let expected = format!("exactly one of {} with its settings", listed(&METHODS));
-        let Some(value) = value else { return Err(source.wrong("method", expected, None)) };
-        let section = Section::open(source, "method".to_string(), value, &METHODS)?;
-        let keys: Vec<&str> = section.keys().collect();
-        let [name] = keys[..] else {
-            return Err(crate::Error::field(&source.path, "method", expected, format!("{} of them", keys.len())));
-        };
-        let inside = section.get(name).expect("`keys` lists what is there");
-        let open = |keys| Section::open(source, section.field(name), inside, keys);
-        match name {
-            "self_consistency" => {
-                let s = open(&["samples", "stop_when_decided"])?;
-                Ok(Method::SelfConsistency { samples: samples(&s)?, stop_when_decided: s.flag("stop_when_decided")? })
-            }
-            "best_of_n" => {
-                let s = open(&["samples", "by"])?;
-                Ok(Method::BestOfN { samples: samples(&s)?, by: measure(&s)? })
-            }
-            _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
-        }
-    }
-}
-
-fn samples(section: &Section) -> Result<u32> {
-    section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
-}
-
-fn measure(section: &Section) -> Result<BestBy> {
-    let wrong = || section.wrong("by", format!("one of {}", listed(&MEASURES.map(|(name, _)| name))));
-    let Some(given) = section.text("by")? else { return Err(wrong()) };
-    MEASURES.iter().find(|(name, _)| *name == given).map(|(_, by)| *by).ok_or_else(wrong)
-}
+use crate::task::file::{Section, Source};
 
 /// How tokens are drawn and when a sample ends. `None` switches a filter off.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -162,7 +83,7 @@ const SAMPLING_KEYS: [&str; 16] = [
 const MOST_LOGPROBS: u32 = 20;
 
 impl Sampling {
-    pub(super) fn read(source: &Source, value: Option<&Value>) -> Result<Sampling> {
+    pub(in crate::task) fn read(source: &Source, value: Option<&Value>) -> Result<Sampling> {
         let default = Sampling::default();
         let Some(value) = value else { return Ok(default) };
         let s = Section::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;

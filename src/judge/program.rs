@@ -1,0 +1,149 @@
+//! A candidate as a program that can be run: its file in a folder of its own, compiled where its language is compiled.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Judge;
+use super::message::first_error;
+use super::sandbox::{Confined, Ended, How, Input, Limit, Output, WorkFolder};
+use super::toolchain::on_search_path;
+use crate::error::{Error, Result};
+use crate::task::language::{Commands, Language};
+use crate::task::problem::Limits;
+
+/// What compiling may take.
+const COMPILING: Limits =
+    Limits { cpu: Duration::from_secs(10), memory_bytes: 1 << 30, output_bytes: 1 << 20, processes: 32 };
+
+/// A candidate that can be run, any number of times.
+pub(super) struct Program {
+    home: WorkFolder,
+    program: PathBuf,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+    /// Where it runs: in its own folder, as commands of a task expect, or each time in a fresh one.
+    at_home: bool,
+}
+
+pub(super) enum Prepared {
+    Ready(Program),
+    /// It does not compile; the compiler's first complaint.
+    Rejected(String),
+}
+
+impl Program {
+    pub fn prepare(judge: &Judge, language: &Language, text: &str) -> Result<Prepared> {
+        let home = judge.sandbox.folder()?;
+        match language {
+            Language::Python => {
+                let python = judge.interpreter()?;
+                let file = put(&home, "main.py", text)?;
+                let mut readable = python.readable.clone();
+                readable.push(home.path().to_path_buf());
+                Ok(Prepared::Ready(Program {
+                    program: python.path.clone(),
+                    arguments: vec!["-I".to_string(), "-B".to_string(), file.display().to_string()],
+                    readable,
+                    at_home: false,
+                    home,
+                }))
+            }
+            Language::Cpp => {
+                let compiler = judge.compiler()?;
+                put(&home, "main.cpp", text)?;
+                let arguments = ["-O2", "-std=c++17", "-o", "main", "main.cpp"].map(str::to_string).to_vec();
+                if let Some(complaint) = compile(judge, &home, compiler.path.clone(), arguments, Vec::new())? {
+                    return Ok(Prepared::Rejected(complaint));
+                }
+                Ok(Prepared::Ready(Program {
+                    program: home.path().join("main"),
+                    arguments: Vec::new(),
+                    readable: vec![home.path().to_path_buf()],
+                    at_home: false,
+                    home,
+                }))
+            }
+            Language::Command(commands) => commanded(judge, home, commands, text),
+        }
+    }
+
+    /// Runs it once on `input`. What the program does not read of it is lost.
+    pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits) -> Result<Ended> {
+        let fresh = if self.at_home { None } else { Some(judge.sandbox.folder()?) };
+        let mut running = judge.sandbox.start(Confined {
+            program: self.program.clone(),
+            arguments: self.arguments.clone(),
+            environment: Vec::new(),
+            readable: self.readable.clone(),
+            folder: fresh.as_ref().unwrap_or(&self.home).path().to_path_buf(),
+            limits,
+            stdin: Input::Pipe,
+            stdout: Output::Capture,
+            channel: false,
+        })?;
+        running.write_stdin(input)?;
+        running.wait()
+    }
+}
+
+fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<Prepared> {
+    put(&home, &commands.file, text)?;
+    if let Some(words) = &commands.compile {
+        let (program, arguments) = command(&home, words)?;
+        if let Some(complaint) = compile(judge, &home, program, arguments, commands.readable.clone())? {
+            return Ok(Prepared::Rejected(complaint));
+        }
+    }
+    let (program, arguments) = command(&home, &commands.run)?;
+    Ok(Prepared::Ready(Program { program, arguments, readable: commands.readable.clone(), at_home: true, home }))
+}
+
+/// The program and the arguments of a command's words.
+fn command(home: &WorkFolder, words: &[String]) -> Result<(PathBuf, Vec<String>)> {
+    let (first, arguments) =
+        words.split_first().ok_or_else(|| Error::value("a language's command", "a word", "none"))?;
+    let program = match first.contains('/') {
+        true => home.path().join(first.strip_prefix("./").unwrap_or(first)),
+        false => on_search_path(first)
+            .ok_or_else(|| Error::value("a language's command", "a program of the search path", first.clone()))?,
+    };
+    Ok((program, arguments.to_vec()))
+}
+
+/// Compiles in the candidate's folder: compilers read what they are told to, and a candidate can tell. The complaint, if any.
+fn compile(
+    judge: &Judge,
+    home: &WorkFolder,
+    program: PathBuf,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+) -> Result<Option<String>> {
+    let running = judge.sandbox.start(Confined {
+        program,
+        arguments,
+        environment: Vec::new(),
+        readable,
+        folder: home.path().to_path_buf(),
+        limits: COMPILING,
+        stdin: Input::Null,
+        stdout: Output::Capture,
+        channel: false,
+    })?;
+    let ended = running.wait()?;
+    let complaint = first_error(&ended.stderr).or_else(|| first_error(&ended.stdout));
+    Ok(match ended.how {
+        How::Exit(0) => None,
+        How::Limit(Limit::Time) => Some(format!("compiling takes more than {} s", COMPILING.cpu.as_secs())),
+        How::Limit(Limit::Memory) => Some(format!("compiling takes more than {} MiB", COMPILING.memory_bytes >> 20)),
+        How::Limit(Limit::Output) => Some("the compiler's messages do not end".to_string()),
+        How::Sandbox(call) => Some(format!("compiling called {call}")),
+        how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
+    })
+}
+
+fn put(home: &WorkFolder, name: &str, text: &str) -> Result<PathBuf> {
+    let path: PathBuf = Path::new(home.path()).join(name);
+    fs::write(&path, text).map_err(Error::io(&path, "write"))?;
+    Ok(path)
+}

@@ -1,0 +1,73 @@
+//! Which of several candidates go on: by value, or drawn in proportion to a weight. Numbers in, positions out; where values come
+//! from is left to `evaluate`.
+
+/// The positions of the `n` largest values, largest first; of equals the first.
+pub fn best(values: &[f64], n: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+    order.truncate(n);
+    order
+}
+
+/// `n` positions drawn without replacement, each in proportion to its weight among those left; where all of these are 0, each
+/// as likely as the other. `coin` gives numbers in [0, 1), one for each draw.
+pub fn in_proportion(weights: &[f64], n: usize, mut coin: impl FnMut() -> f64) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..weights.len()).collect();
+    let mut drawn = Vec::new();
+    while drawn.len() < n && !left.is_empty() {
+        let total: f64 = left.iter().map(|&at| weights[at]).sum();
+        let weight = |at: usize| if total > 0.0 { weights[at] / total } else { 1.0 / left.len() as f64 };
+        let mut rest = coin();
+        let hit = left.iter().position(|&at| {
+            rest -= weight(at);
+            rest < 0.0
+        });
+        // Roundings may leave a remainder behind the last: it is the last's with a weight.
+        let hit = hit.or_else(|| left.iter().rposition(|&at| weight(at) > 0.0)).unwrap_or(0);
+        drawn.push(left.remove(hit));
+    }
+    drawn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_best_come_first_and_equals_stay_in_order() {
+        assert_eq!(best(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
+        assert_eq!(best(&[0.0, 0.0, 0.0], 2), [0, 1]);
+        assert_eq!(best(&[5.0], 4), [0]);
+    }
+
+    #[test]
+    fn shares_are_those_of_the_weights() {
+        let weights = [6.0, 0.0, 3.0, 1.0];
+        let mut counts = [0; 4];
+        for draw in 0..1000 {
+            counts[in_proportion(&weights, 1, || (f64::from(draw) + 0.5) / 1000.0)[0]] += 1;
+        }
+        assert_eq!(counts, [600, 0, 300, 100]);
+        assert_eq!(in_proportion(&[0.0, 0.0], 1, || 0.6), [1], "without a weight each is as likely");
+    }
+
+    proptest! {
+        #[test]
+        fn draws_are_distinct_and_weights_of_zero_come_last(
+            weights in prop::collection::vec(prop_oneof![Just(0.0), 0.001f64..9.0], 0..8),
+            coins in prop::collection::vec(0.0f64..1.0, 8),
+            n in 0usize..10,
+        ) {
+            let mut coins = coins.iter().copied();
+            let drawn = in_proportion(&weights, n, || coins.next().expect("one a draw"));
+            prop_assert_eq!(drawn.len(), n.min(weights.len()));
+            let mut sorted = drawn.clone();
+            sorted.sort();
+            sorted.dedup();
+            prop_assert_eq!(sorted.len(), drawn.len());
+            let some = weights.iter().filter(|weight| **weight > 0.0).count();
+            prop_assert!(drawn.iter().take(some).all(|&at| weights[at] > 0.0));
+        }
+    }
+}

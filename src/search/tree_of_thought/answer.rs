@@ -1,0 +1,69 @@
+//! The ends of a search: paths are answered where the task says how, and the best of them is the outcome.
+
+use petgraph::graph::NodeIndex;
+
+use super::{Path, Thinker};
+use crate::error::Result;
+use crate::search::{Outcome, Sample, select};
+use crate::task::tree_of_thought::Evaluate;
+
+impl Thinker<'_, '_> {
+    /// Answers `paths`, the whole ones and then the best first; the outcome is the best's.
+    pub(super) fn answer(mut self, mut paths: Vec<Path>) -> Result<Outcome> {
+        paths.sort_by(|a, b| self.is_whole(b).cmp(&self.is_whole(a)).then(b.value.total_cmp(&a.value)));
+        let ends = self.ends(&mut paths)?;
+        self.judge_answers(&mut paths, &ends)?;
+        let mut samples = Vec::with_capacity(ends.len());
+        for (index, (path, end)) in (0..).zip(paths.iter().zip(ends)) {
+            samples.push(self.job.close(self.tree, end, index)?);
+            self.tree.close(path.node);
+        }
+        let values: Vec<f64> = paths.iter().map(|path| path.value).collect();
+        let best = select::best(&values, 1).first().map(|&at| &samples[at]);
+        let spent = self.tree.spent();
+        Ok(Outcome {
+            prediction: best.and_then(|best| best.answer.clone()),
+            correct: best.map_or_else(|| self.job.no_answer(), |best| best.correct),
+            chosen: best.map(|best| best.index),
+            search_tokens: spent.drawn - samples.iter().map(|sample: &Sample| sample.tokens).sum::<usize>(),
+            search_prompt_tokens: spent.given,
+            samples,
+            ..Outcome::default()
+        })
+    }
+
+    /// Leaves in `paths` those that are answered; the nodes that their samples end with.
+    fn ends(&mut self, paths: &mut Vec<Path>) -> Result<Vec<NodeIndex>> {
+        let how = self.how;
+        let Some(answering) = &how.answer else {
+            paths.retain(|path| !path.thoughts.is_empty());
+            return Ok(paths.iter().map(|path| path.node).collect());
+        };
+        let most = answering.best.map_or(paths.len(), |most| most as usize).min(paths.len());
+        let late = paths.split_off(most);
+        self.prune(&late);
+        let mut ends = Vec::with_capacity(paths.len());
+        for path in paths.iter() {
+            ends.extend(self.tree.fork(path.node, 1)?);
+        }
+        self.draw(&ends, &answering.drawing, false)?;
+        Ok(ends)
+    }
+
+    /// Where the task has a question about answers, their values take the place of the paths'.
+    fn judge_answers(&mut self, paths: &mut [Path], ends: &[NodeIndex]) -> Result<()> {
+        let how = self.how;
+        let Evaluate::Value { last: Some(question), words, by, .. } = &how.evaluate else { return Ok(()) };
+        let mut prompts = Vec::with_capacity(ends.len());
+        for (path, &end) in paths.iter().zip(ends) {
+            let answer = self.tree.node(end).text.trim().to_string();
+            prompts.push((end, how.ask_about_answer(question, self.item, &path.thoughts, &answer)?));
+        }
+        let values = self.values(prompts, words, by)?;
+        for ((path, &end), value) in paths.iter_mut().zip(ends).zip(values) {
+            path.value = value;
+            self.tree.set_score(end, value);
+        }
+        Ok(())
+    }
+}

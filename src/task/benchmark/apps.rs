@@ -1,0 +1,99 @@
+//! APPS (Hendrycks et al. 2021): programs over standard input and output, or functions called with data.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::fields::{Fields, Read, list, object, text, wrong};
+use crate::task::file::describe;
+use crate::task::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
+
+/// What APPS's own script allows a test.
+const SECONDS: u64 = 4;
+
+/// Its relative tolerance: that of `numpy.allclose`.
+const TOLERANCE: f64 = 1e-5;
+
+pub(super) fn problem(id: &str, fields: Fields) -> Read<Problem> {
+    let tests = tests(fields)?.ok_or_else(|| wrong("input_output", "tests", "none"))?;
+    let suite = match tests.function {
+        Some(function) => {
+            let tests = tests.pairs.iter().enumerate().map(|(ix, (input, output))| call(ix, input, output));
+            Suite::Calls(Calls { function, tests: tests.collect::<Read<_>>()? })
+        }
+        None => {
+            let tests = tests.pairs.iter().enumerate().map(|(ix, (input, output))| {
+                let at = |what: &str| format!("input_output.{what}.{ix}");
+                Ok(StreamTest { input: lines(&at("inputs"), input)?, output: lines(&at("outputs"), output)? })
+            });
+            Suite::Streams(Streams {
+                tests: tests.collect::<Read<_>>()?,
+                compare: Compare::Floats { tolerance: TOLERANCE },
+            })
+        }
+    };
+    let limits = Limits { cpu: Duration::from_secs(SECONDS), ..Limits::default() };
+    Ok(Problem { id: id.to_string(), assembly: Assembly::WithImports, suite, limits })
+}
+
+/// Whether the record has any tests; some of the published ones have none.
+pub(super) fn has_tests(fields: Fields) -> Read<bool> {
+    tests(fields).map(|tests| tests.is_some())
+}
+
+struct Tests {
+    function: Option<String>,
+    pairs: Vec<(Value, Value)>,
+}
+
+fn tests(fields: Fields) -> Read<Option<Tests>> {
+    let field = "input_output";
+    let Some(value) = fields.json(field)? else { return Ok(None) };
+    let all = Fields(object(field, &value)?);
+    let part = |name: &str| {
+        let expected = "a list with one entry a test";
+        let value = all.get(name).ok_or_else(|| wrong(format!("{field}.{name}"), expected, "nothing"))?;
+        list(&format!("{field}.{name}"), value).cloned()
+    };
+    let (inputs, outputs) = (part("inputs")?, part("outputs")?);
+    if inputs.len() != outputs.len() {
+        let expected = format!("as many entries as `{field}.inputs` has: {}", inputs.len());
+        return Err(wrong(format!("{field}.outputs"), expected, outputs.len().to_string()));
+    }
+    let function = all.get("fn_name").map(|name| text("input_output.fn_name", name)).transpose()?.map(str::to_string);
+    let pairs: Vec<_> = inputs.into_iter().zip(outputs).collect();
+    Ok(if pairs.is_empty() { None } else { Some(Tests { function, pairs }) })
+}
+
+/// A list of arguments and the result; many results are wrapped in a list, so that its first entry is right too.
+fn call(ix: usize, input: &Value, output: &Value) -> Read<CallTest> {
+    let arguments = list(&format!("input_output.inputs.{ix}"), input)?.clone();
+    let first = output.as_array().and_then(|list| list.first()).cloned();
+    Ok(CallTest { arguments, expected: [output.clone()].into_iter().chain(first).collect() })
+}
+
+/// A text, or its lines.
+fn lines(field: &str, value: &Value) -> Read<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(lines) => {
+            let lines = lines.iter().map(|line| text(field, line)).collect::<Read<Vec<_>>>()?;
+            Ok(lines.join("\n"))
+        }
+        other => Err(wrong(field, "a text or a list of lines", describe(other))),
+    }
+}
+
+pub(super) fn prompt(fields: Fields) -> Read<String> {
+    let starter = fields.optional_text("starter_code")?.filter(|code| !code.is_empty());
+    let starter = starter.map(|code| format!("\n{code}")).unwrap_or_default();
+    let function = tests(fields)?.is_some_and(|tests| tests.function.is_some());
+    let way = if function { "Call-Based" } else { "Standard Input" };
+    Ok(format!("\nQUESTION:\n{}{starter}\nUse {way} format\nANSWER:\n", fields.text("question")?))
+}
+
+pub(super) fn references(fields: Fields) -> Read<Vec<String>> {
+    let Some(solutions) = fields.json("solutions")? else { return Ok(Vec::new()) };
+    let solutions = list("solutions", &solutions)?;
+    solutions.iter().enumerate().map(|(ix, code)| Ok(text(&format!("solutions.{ix}"), code)?.to_string())).collect()
+}

@@ -1,0 +1,93 @@
+//! What a candidate program is written in. Data only: finding an interpreter or a compiler, and running them, is the judge's.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// What a candidate is written in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Language {
+    /// Python 3.
+    #[default]
+    Python,
+    /// C++17.
+    Cpp,
+    Command(Commands),
+}
+
+/// A language that its commands say: the program's text is put into `file`, `compile` is run once where there is one, `run` for
+/// each test, all in the same folder. The first word of a command is a program of the search path or a path into the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Commands {
+    pub file: String,
+    #[serde(default)]
+    pub compile: Option<Vec<String>>,
+    pub run: Vec<String>,
+    /// Files and folders that these commands need beyond the system's programs and libraries, absolute.
+    #[serde(default)]
+    pub readable: Vec<PathBuf>,
+}
+
+const EXPECTED: &str =
+    "python, cpp, or {\"file\": NAME, \"compile\": [WORD, ...], \"run\": [WORD, ...], \"readable\": [PATH, ...]}";
+
+impl Language {
+    /// A name, or the commands as JSON; `what` names the option or field for an error.
+    pub fn parse(what: &str, text: &str) -> Result<Language> {
+        let wrong = |found: String| Error::value(what, EXPECTED, found);
+        match text {
+            "python" | "python3" => Ok(Language::Python),
+            "cpp" | "c++" => Ok(Language::Cpp),
+            json if json.trim_start().starts_with('{') => {
+                let commands: Commands = serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
+                commands.check().map_err(wrong)?;
+                Ok(Language::Command(commands))
+            }
+            other => Err(wrong(other.to_string())),
+        }
+    }
+}
+
+impl Commands {
+    fn check(&self) -> Result<(), String> {
+        let plain = !matches!(self.file.as_str(), "" | "." | "..") && !self.file.contains(['/', '\0']);
+        let words = |command: &[String]| !command.is_empty() && command.iter().all(|word| !word.contains('\0'));
+        match () {
+            () if !plain => Err(format!("the file name \"{}\"", self.file)),
+            () if !words(&self.run) => Err("no word in `run`".to_string()),
+            () if self.compile.as_ref().is_some_and(|command| !words(command)) => {
+                Err("no word in `compile`".to_string())
+            }
+            () if self.readable.iter().any(|path| path.is_relative()) => {
+                Err("a relative path in `readable`".to_string())
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn languages_by_name_and_by_commands() {
+        assert_eq!(Language::parse("--language", "python").unwrap(), Language::Python);
+        assert_eq!(Language::parse("--language", "cpp").unwrap(), Language::Cpp);
+        let rust = r#"{"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}"#;
+        let Language::Command(commands) = Language::parse("--language", rust).unwrap() else { panic!("commands") };
+        assert_eq!((commands.file.as_str(), commands.run.as_slice()), ("main.rs", &["./main".to_string()][..]));
+        for (text, found) in [
+            ("java", "java"),
+            (r#"{"file": "../x", "run": ["x"]}"#, "the file name \"../x\""),
+            (r#"{"file": "x", "run": []}"#, "no word in `run`"),
+            (r#"{"file": "x"}"#, "missing field `run`"),
+        ] {
+            let error = Language::parse("--language", text).unwrap_err().to_string();
+            assert!(error.starts_with("--language: expected python, cpp, or") && error.contains(found), "{error}");
+        }
+    }
+}

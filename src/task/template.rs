@@ -1,0 +1,83 @@
+//! Templates of a task file: Jinja over an item's fields. Where a template stands and what becomes of its text is left to the
+//! keys that hold one.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::file::{Section, Source, read_text};
+use super::items::names;
+use crate::error::{Error, Result};
+
+/// A template that was found to be one; it knows its place in the task file, so that errors can name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Template {
+    text: String,
+    #[serde(skip)]
+    task: PathBuf,
+    /// The dotted path of its key.
+    #[serde(skip)]
+    at: String,
+}
+
+/// Jinja as in Python, except that the last line end is kept, undefined names are errors and nothing is escaped.
+static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut jinja = Environment::new();
+    jinja.set_keep_trailing_newline(true);
+    jinja.set_undefined_behavior(UndefinedBehavior::Strict);
+    jinja.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    jinja.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    jinja
+});
+
+impl Template {
+    /// The value of the key at the dotted path `at`: a string or `{"file": PATH}`.
+    pub(super) fn read(source: &Source, at: impl Into<String>, value: &Value) -> Result<Template> {
+        let at = at.into();
+        let text = read_string(source, &at, value)?;
+        match JINJA.template_from_str(&text) {
+            Ok(_) => Ok(Template { text, task: source.path.clone(), at }),
+            Err(e) => Err(Error::field(&source.path, at, "a template", in_one_line(&e))),
+        }
+    }
+
+    /// The text for the item `id` with these fields. An error names the item and the fields that it lacks.
+    pub(super) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
+        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
+        template.render(fields).map_err(|e| {
+            let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
+            let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
+            missing.sort();
+            let (expected, found) = match (e.kind(), missing.is_empty()) {
+                (ErrorKind::UndefinedError, false) => {
+                    (format!("fields {} in item `{id}`", missing.join(", ")), format!("the fields {}", names(fields)))
+                }
+                _ => (format!("a template that item `{id}` fills"), in_one_line(&e)),
+            };
+            Error::field(&self.task, &self.at, expected, found)
+        })
+    }
+}
+
+/// A string, or the text of `{"file": PATH}`.
+pub(super) fn read_string(source: &Source, at: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Object(_) => {
+            let section = Section::open(source, at.to_string(), value, &["file"])?;
+            section.need("file", "a path, relative to the task file")?;
+            read_text(&source.resolve(section.text("file")?.expect("`need` found it")))
+        }
+        _ => Err(source.wrong(at, "a string or an object with `file`", Some(value))),
+    }
+}
+
+/// Without the template's name, which our own error says.
+fn in_one_line(e: &minijinja::Error) -> String {
+    let detail = e.detail().map_or_else(|| e.kind().to_string(), |detail| format!("{}: {detail}", e.kind()));
+    e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))
+}

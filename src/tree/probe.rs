@@ -1,0 +1,82 @@
+//! Log-probabilities of given continuations, all of a call in one batch. What the continuations share, and what they share
+//! with the tree, is computed once; the tree stays as it is.
+
+use std::collections::HashMap;
+
+use petgraph::graph::NodeIndex;
+
+use super::SamplingTree;
+use crate::engine::{self, Continuation, Extend};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+
+/// The natural-log probability of a continuation, and of each of its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProb {
+    pub sum: f64,
+    pub tokens: Vec<f32>,
+}
+
+/// A continuation to be scored, and what it follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe<'a> {
+    pub after: After<'a>,
+    pub continuation: &'a [TokenId],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum After<'a> {
+    Node(NodeIndex),
+    /// A prompt of its own, beside the tree: a question about it.
+    Prompt(&'a [TokenId]),
+}
+
+impl SamplingTree {
+    /// The log-probability of `continuation` after each of `nodes`.
+    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+        let probes: Vec<_> = nodes.iter().map(|&node| Probe { after: After::Node(node), continuation }).collect();
+        self.probe(&probes)
+    }
+
+    /// The log-probability of each continuation after what it follows.
+    pub fn probe(&self, probes: &[Probe<'_>]) -> Result<Vec<LogProb>> {
+        let mut branches = Vec::with_capacity(probes.len());
+        let scored = self.branches(probes, &mut branches).and_then(|()| self.log_probs(probes, &branches));
+        self.engine.release(&branches);
+        scored
+    }
+
+    /// A branch for each probe, put into `made` as it is made.
+    fn branches(&self, probes: &[Probe<'_>], made: &mut Vec<BranchId>) -> Result<()> {
+        for probe in probes {
+            match probe.after {
+                After::Node(node) => made.extend(self.engine.fork(self.open_branch(node)?, 1)?),
+                After::Prompt(prompt) => made.push(self.engine.root(prompt.to_vec())?),
+            }
+        }
+        Ok(())
+    }
+
+    fn log_probs(&self, probes: &[Probe<'_>], branches: &[BranchId]) -> Result<Vec<LogProb>> {
+        let given = |continuation: &[TokenId]| Continuation::Given { tokens: continuation.to_vec(), logprobs: true };
+        let extends = branches.iter().zip(probes);
+        let extends = extends.map(|(&branch, probe)| Extend { branch, continuation: given(probe.continuation) });
+        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
+        let mut extension = self.engine.start(extends.collect())?;
+        while let Some(event) = extension.next() {
+            match event {
+                engine::Event::Finished { branch, finish } => {
+                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
+                }
+                engine::Event::Failed { error, .. } => return Err(error),
+                engine::Event::Token { .. } => {}
+            }
+        }
+        branches
+            .iter()
+            .map(|branch| {
+                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
+            })
+            .collect()
+    }
+}
