@@ -36,7 +36,13 @@ fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool
         recorded.push(sample.clone());
         Ok(())
     };
-    let mut job = Job { params: &params, stop: &stop, assessor: Assessor::new(&assess), record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor: Assessor::new(&assess),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = search(&mut job);
     (outcome, recorded)
 }
@@ -227,7 +233,8 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
         let root = tree.root();
         let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
         let interrupted = &*interrupted;
-        let mut job = Job { params: &params, stop: &stop, assessor: Assessor::new(&assess), record: &mut record, interrupted };
+        let mut job =
+            Job { params: &params, stop: &stop, assessor: Assessor::new(&assess), record: &mut record, interrupted };
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
     std::thread::sleep(Duration::from_millis(20));
@@ -242,7 +249,13 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     let root = tree.root();
     let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(false));
     let mut record = |_: &Sample| Err(Error::Internal("the disk is full".to_string()));
-    let mut job = Job { params: &params, stop: &stop, assessor: Assessor::new(&assess), record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor: Assessor::new(&assess),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = sample(&mut tree, root, 2, &mut job);
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }

@@ -12,11 +12,12 @@ use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::report::Summary;
 use crate::search::tree_of_thought::Texts;
-use crate::search::{Assessment, Assessor, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
-use crate::task::{Method, Prompt, Task};
+use crate::search::{Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
+use crate::task::{Method, Prompt};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
+use super::assess::{assessor, grade};
 use super::progress::Progress;
 use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
@@ -184,11 +185,11 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| assess(task, prompt, text);
+        let grade = |text: &str| grade(task, &prompt.item, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assessor: Assessor::new(&grade),
+            assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
             earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
@@ -216,9 +217,7 @@ impl Shared<'_> {
         let (root, samples) = (tree.root(), method.samples() as usize);
         match method {
             Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
-            Method::BestOfN { by, stop_when_passed, .. } => {
-                best_of_n(tree, root, samples, *by, *stop_when_passed, job)
-            }
+            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
                 let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
@@ -233,13 +232,6 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     let trace = serde_json::to_string(&tree.trace());
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
     journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
-}
-
-fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
-    let answer = task.answer(text);
-    let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    let correct = verdict.map(|verdict| verdict.correct);
-    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.
@@ -262,6 +254,7 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "samples": outcome.samples.len(),
         "samples_correct": outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(),
         "cancelled": outcome.cancelled,
+        "cancelled_tokens": outcome.cancelled_tokens,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
         "search_tokens": outcome.search_tokens,
