@@ -23,7 +23,7 @@ use crate::search::{
     step_beam, tree_of_thought,
 };
 use crate::task::steps::Steps;
-use crate::task::{Method, Prompt, Scoring, Task};
+use crate::task::{Item, Method, Prompt, Scoring, Task};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
@@ -279,7 +279,7 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| assess(task, prompt, text);
+        let grade = |text: &str| assess(task, &prompt.item, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
@@ -368,19 +368,20 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
-fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
+/// What a task without a judge makes of a text.
+pub fn assess(task: &Task, item: &Item, text: &str) -> Assessment {
     let answer = task.answer(text);
-    let verdict = task.grade(&prompt.item, text, answer.as_ref());
+    let verdict = task.grade(item, text, answer.as_ref());
     let correct = verdict.map(|verdict| verdict.correct);
     Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.
 #[derive(Serialize)]
-struct Line<'a, T> {
-    id: &'a str,
+pub struct Line<'a, T> {
+    pub id: &'a str,
     #[serde(flatten)]
-    rest: &'a T,
+    pub rest: &'a T,
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
