@@ -17,7 +17,7 @@ use crate::out;
 use crate::report::Summary;
 use crate::search::scorer::Question;
 use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::Texts;
+use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{
     Assessment, Assessor, Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency,
     step_beam, tree_of_thought,
@@ -315,7 +315,9 @@ impl Shared<'_> {
             Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
-                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let ask = |prompt: &Prompt| {
+                    Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                };
                 let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
                 tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
             }
