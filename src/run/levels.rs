@@ -17,7 +17,8 @@ pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
     for prompt in &prepared.prompts {
         let Ok(at) = finished.binary_search_by_key(&prompt.item.index, |item| item.index) else { continue };
         let samples = &finished[at].outcome.samples;
-        add(prompt, samples.len() as u64, previous, &mut uses);
+        // A choice among given answers draws nothing, and has its prompt computed all the same.
+        add(prompt, samples.len().max(1) as u64, previous, &mut uses);
         sampled += samples.iter().map(|sample| sample.tokens as u64).sum::<u64>();
         previous = prompt.tokens();
     }
