@@ -50,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             },
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
+        Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();

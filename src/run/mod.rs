@@ -5,9 +5,11 @@ mod assess;
 mod budget;
 pub mod demo;
 mod dry_run;
+mod levels;
 mod manifest;
 mod prepare;
 mod progress;
+pub mod rescore;
 mod resume;
 mod summary;
 mod worker;
@@ -49,6 +51,8 @@ pub struct RunOptions {
     /// `None`: the default planner.
     pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
+    /// The k of pass@k and the like; `None`: powers of two.
+    pub k: Option<Vec<u32>>,
     /// Go on with a run that an earlier process began.
     pub resume: bool,
     /// Also write each item's sampling tree.

@@ -372,10 +372,10 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
 
 /// A result with the id of its item before it.
 #[derive(Serialize)]
-struct Line<'a, T> {
-    id: &'a str,
+pub struct Line<'a, T> {
+    pub id: &'a str,
     #[serde(flatten)]
-    rest: &'a T,
+    pub rest: &'a T,
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {

@@ -110,7 +110,7 @@ pub struct Outcome {
     /// of it was shared.
     pub search_prompt_tokens: usize,
     /// What the method found beyond that.
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub details: Option<Details>,
 }
 

@@ -96,6 +96,15 @@ impl Task {
         if let Some(samples) = overrides.samples {
             source.set_samples(samples);
         }
+        Task::of(path, source, overrides)
+    }
+
+    /// The task whose file, at `path`, held `value` (its [`Task::source`]), changed by `overrides`.
+    pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
+        Task::of(path, Source::of(path, value, &overrides.assignments())?, overrides)
+    }
+
+    fn of(path: &Path, source: Source, overrides: &Overrides) -> Result<Task> {
         let root = source.root(&KEYS)?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let answer = answer::read(&source, root.get("answer"))?;
