@@ -216,9 +216,7 @@ impl Shared<'_> {
         while let Some(prompt) = self.next_item() {
             match guarded(|| self.search(prompt)) {
                 Ok(finished) => {
-                    let samples = finished.outcome.samples.len();
-                    log::info!("item `{}`: {samples} samples", prompt.item.id);
-                    self.unfinished_samples.fetch_sub(samples, Ordering::Relaxed);
+                    log::info!("item `{}`: {} samples", prompt.item.id, finished.outcome.samples.len());
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
@@ -271,10 +269,15 @@ impl Shared<'_> {
     /// One problem: its tree, its driver, its results.
     fn search(&self, prompt: &ItemPrompt) -> Result<Finished> {
         let task = &self.prepared.task;
+        let mut others = self.earlier.lock().expect("taking does not panic");
+        let earlier = others.remove(&prompt.item.index).unwrap_or_default();
+        drop(others);
+        let mut on_disk = earlier.len();
         let mut record = |sample: &Sample| {
             if let Some(journal) = self.journal {
                 journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
             }
+            on_disk += 1;
             self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
             self.progress.sample_done(sample.tokens);
             Ok(())
@@ -284,7 +287,7 @@ impl Shared<'_> {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
-            earlier: self.earlier.lock().expect("taking does not panic").remove(&prompt.item.index).unwrap_or_default(),
+            earlier,
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -304,6 +307,7 @@ impl Shared<'_> {
             }
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
+        self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
     }
 
