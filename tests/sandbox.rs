@@ -317,6 +317,10 @@ fn endless_output_ends_and_is_not_kept() {
             assert!(after.ended.stdout.len() == kept && after.ended.stderr.len() <= 64 << 10);
         }
     }
+    for &namespaces in modes() {
+        let ended = shell(namespaces, "head -c 1100000 /dev/zero");
+        assert_eq!((ended.how, ended.stdout.len()), (How::Limit(Limit::Output), 1 << 20));
+    }
 }
 
 #[test]

@@ -18,13 +18,20 @@ for target in (caller, os.getppid()):
         lambda: resource.prlimit(target, resource.RLIMIT_CPU, (1, 1)),
         lambda: os.setpriority(os.PRIO_PROCESS, target, 19),
         lambda: os.sched_setaffinity(target, {0}),
-        lambda: signal.pidfd_send_signal(os.pidfd_open(target), signal.SIGKILL),
+        lambda: os.sched_setscheduler(target, os.SCHED_IDLE, os.sched_param(0)),
     ):
         try:
             deed()
             print("ESCAPED", target)
         except OSError:
             pass
+    # The first process of a pid namespace, which is the supervisor, gets no signals from inside.
+    try:
+        signal.pidfd_send_signal(os.pidfd_open(target), signal.SIGKILL)
+        if target != 1:
+            print("ESCAPED", target)
+    except OSError:
+        pass
 try:
     os.kill(-1, signal.SIGKILL)
 except OSError:

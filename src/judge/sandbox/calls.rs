@@ -102,14 +102,14 @@ impl Filters {
             refused.extend(always(METADATA));
             refused.extend(always(METADATA_HERE));
             refused.insert(FCHMODAT2, Vec::new());
-            for call in [
-                libc::SYS_sched_setaffinity,
-                libc::SYS_sched_setattr,
-                libc::SYS_sched_setparam,
-                libc::SYS_sched_setscheduler,
-            ] {
-                refused.insert(call, vec![another()?]);
-            }
+        }
+        for call in [
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setattr,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setscheduler,
+        ] {
+            refused.insert(call, vec![another()?]);
         }
         let mut hostile = always(HOSTILE);
         hostile.extend(always(HOSTILE_HERE));

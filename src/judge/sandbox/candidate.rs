@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
@@ -94,7 +94,8 @@ fn environment(order: &Order) -> Result<Vec<CString>, Stopped> {
 
 fn limit(order: &Order, identity: Identity) -> Result<(), Stopped> {
     const NO_FILE: u64 = 256;
-    const STACK: u64 = 256 << 20;
+    // Deep recursion is honest, and so is asking for more; but each thread takes that much of what RLIMIT_DATA counts.
+    const STACK: u64 = 128 << 20;
     let seconds = order.cpu.as_secs() + 2;
     // Counted over all that a user runs.
     let others = match identity {
@@ -102,19 +103,21 @@ fn limit(order: &Order, identity: Identity) -> Result<(), Stopped> {
         Identity::Numbers(_) | Identity::Namespace => 0,
     };
     let bounds = [
-        (Resource::RLIMIT_DATA, order.memory_bytes.saturating_add(256 << 20)),
-        (Resource::RLIMIT_AS, order.memory_bytes.saturating_add(16 << 30)),
+        // What is held is the supervisor's to watch; these bound what can be asked for between two of its looks.
+        (Resource::RLIMIT_DATA, order.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
+        (Resource::RLIMIT_AS, order.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
         (Resource::RLIMIT_CPU, seconds),
         (Resource::RLIMIT_NPROC, u64::from(order.processes + others)),
         (Resource::RLIMIT_NOFILE, NO_FILE),
         (Resource::RLIMIT_FSIZE, order.output_bytes),
-        (Resource::RLIMIT_STACK, STACK),
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_MEMLOCK, 0),
     ];
     for (resource, most) in bounds {
         setrlimit(resource, most, most).map_err(doing(format!("set {resource:?}")))?;
     }
+    let (_, hard) = getrlimit(Resource::RLIMIT_STACK).map_err(doing("read RLIMIT_STACK"))?;
+    setrlimit(Resource::RLIMIT_STACK, STACK.min(hard), hard).map_err(doing("set RLIMIT_STACK"))?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! All processes of one candidate, seen from its supervisor: what they hold and have used, and their end.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -125,28 +125,37 @@ pub(super) fn threads_of(user: u32) -> u32 {
     numbers_in("/proc").filter(of_user).filter_map(with_stat).map(|(_, stat)| stat.threads).sum()
 }
 
+/// All under this process, by the kernel's lists of children where it has them.
 fn descendants() -> Vec<(i32, Stat)> {
-    let all: Vec<_> = numbers_in("/proc").filter_map(with_stat).collect();
-    let mut under: HashMap<i32, bool> = HashMap::from([(std::process::id() as i32, true), (0, false), (1, false)]);
-    let parents: HashMap<i32, i32> = all.iter().map(|(pid, stat)| (*pid, stat.parent)).collect();
-    all.into_iter()
-        .filter(|&(pid, _)| {
-            let mut way = Vec::new();
-            let mut at = pid;
-            let found = loop {
-                if let Some(&known) = under.get(&at) {
-                    break known;
-                }
-                way.push(at);
-                match parents.get(&at) {
-                    Some(&parent) if way.len() <= parents.len() => at = parent,
-                    _ => break false,
-                }
-            };
-            under.extend(way.into_iter().map(|pid| (pid, found)));
-            found && pid != std::process::id() as i32
-        })
-        .collect()
+    let own = std::process::id() as i32;
+    let children = |pid: i32, thread: i32| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
+    if children(own, own).is_err() {
+        return scanned_descendants(own);
+    }
+    let (mut found, mut parents) = (Vec::new(), vec![own]);
+    while let Some(parent) = parents.pop() {
+        for thread in numbers_in(&format!("/proc/{parent}/task")) {
+            let list = children(parent, thread).unwrap_or_default();
+            for child in list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+                parents.push(child);
+                found.extend(with_stat(child));
+            }
+        }
+    }
+    found
+}
+
+/// The same from every process's parent.
+fn scanned_descendants(own: i32) -> Vec<(i32, Stat)> {
+    let mut rest: Vec<_> = numbers_in("/proc").filter_map(with_stat).collect();
+    let (mut found, mut parents) = (Vec::new(), vec![own]);
+    while let Some(parent) = parents.pop() {
+        for (pid, stat) in rest.extract_if(.., |(_, stat)| stat.parent == parent) {
+            parents.push(pid);
+            found.push((pid, stat));
+        }
+    }
+    found
 }
 
 fn numbers_in(folder: &str) -> impl Iterator<Item = i32> {

@@ -20,7 +20,7 @@ use super::cage::{Cage, Found};
 use super::running::Running;
 use super::trial::{Deed, Trial};
 use super::wire::{self, Ends, Order};
-use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, supervisor};
+use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
 use crate::task::problem::Limits;
 
@@ -126,6 +126,7 @@ impl Sandbox {
             Some(path) => path.clone(),
             None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
         };
+        folder::sweep();
         let (mut sandbox, found) = Sandbox::start_warden(&helper, setup.namespaces)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed and yet not be enough for a root and a /proc of its own.
