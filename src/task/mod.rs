@@ -33,6 +33,7 @@ mod matched;
 mod method;
 pub mod problem;
 mod prompt;
+pub mod ranked;
 pub(crate) mod records;
 pub mod scaffold;
 mod shots;

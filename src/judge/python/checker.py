@@ -2,6 +2,7 @@
 its process and get data back, so that comparing and judging are done by code that no candidate has touched.
 """
 
+import ast
 import cmath
 import collections.abc
 import copy
@@ -247,6 +248,15 @@ def names_wanted(code):
     return wanted - defined
 
 
+def tested_builtin(code):
+    """Tests that name nothing of the candidate's are about a function that is called as one of Python's: it is the one function
+    that they call and the candidate defines. Where tests name others too, Python's stay Python's."""
+    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    called = [function.id for function in calls if isinstance(function, ast.Name)]
+    found = ask("names", called)
+    return {name: found[name] for name in called if name in found} if len(found) == 1 else {}
+
+
 def run_script(job):
     order = job.order
     entry = order["entry"]
@@ -257,7 +267,8 @@ def run_script(job):
         if entry is not None:
             scope.pop(entry, None)
         wanted = names_wanted(order["code"]) - set(scope) - set(builtins.__dict__)
-        scope.update(ask("names", sorted(wanted | {entry} - {None})))
+        wanted |= {entry} - {None}
+        scope.update(ask("names", sorted(wanted)) if wanted else tested_builtin(order["code"]))
         exec(compile(order["code"], "<tests>", "exec"), scope)
 
     job.judge(test)

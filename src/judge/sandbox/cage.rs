@@ -84,6 +84,8 @@ fn enter_namespaces() -> io::Result<String> {
     let user = if identity::may_administer() {
         unshare(common)?;
         ""
+    } else if nix::unistd::geteuid().is_root() {
+        return Err(io::Error::other("to root without CAP_SYS_ADMIN"));
     } else {
         identity::map_own_user(common | CloneFlags::CLONE_NEWUSER)?;
         "user, "

@@ -1,9 +1,10 @@
 //! Who a candidate is: never root, nowhere with a capability of root's, and where possible a user of its own, so that neither files
 //! nor signals nor the count of processes are shared with anyone.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -44,11 +45,15 @@ impl Identity {
     pub fn at_hand(namespaced: bool) -> Identity {
         let needed = [CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID, CAP_SETUID];
         if geteuid().is_root() && needed.into_iter().all(has) {
-            // High numbers that no account has; those of two wardens differ as their process numbers do.
+            // High numbers that no account has; those of two wardens differ as their process numbers do. Containers may have
+            // only low ones.
             let process = std::process::id();
             let wide = 0x4000_0000 + process % (1 << 22) * NUMBERS;
             let narrow = 61_184 + process % 16 * NUMBERS;
-            return Identity::Numbers(if mapped(0x7fff_ffff) { wide } else { narrow });
+            let free = [wide, narrow].into_iter().find(|&first| mapped(first) && mapped(first + NUMBERS - 1));
+            if let Some(first) = free {
+                return Identity::Numbers(first);
+            }
         }
         if namespaced { Identity::Namespace } else { Identity::Caller }
     }
@@ -76,6 +81,18 @@ impl Identity {
                 if facts.is_dir() || facts.nlink() == 1 {
                     lchown(entry.path(), Some(user), Some(user))?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pipes the candidate's, so that it can open them by their names under `/dev`.
+    pub fn own_pipes(self, ends: &[&OwnedFd]) -> io::Result<()> {
+        let Identity::Numbers(user) = self else { return Ok(()) };
+        for end in ends {
+            let file = File::from(end.try_clone()?);
+            if file.metadata()?.file_type().is_fifo() {
+                fchown(&file, Some(user), Some(user))?;
             }
         }
         Ok(())
@@ -138,11 +155,11 @@ fn has(capability: u32) -> bool {
 }
 
 /// Whether a user number exists in this user namespace.
-fn mapped(user: u64) -> bool {
+fn mapped(user: u32) -> bool {
     let Ok(text) = fs::read_to_string("/proc/self/uid_map") else { return false };
     text.lines().any(|line| {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        matches!(numbers[..], [first, _, count] if (first..first + count).contains(&user))
+        matches!(numbers[..], [first, _, count] if (first..first + count).contains(&u64::from(user)))
     })
 }
 

@@ -94,7 +94,8 @@ pub struct Confined {
     pub environment: Vec<(String, String)>,
     /// Files and folders that can be read beyond the system's programs and libraries, absolute.
     pub readable: Vec<PathBuf>,
-    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path.
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. Where candidates are the caller's own user
+    /// they cannot change modes, so what a compiler makes there may have to be made executable by the caller.
     pub folder: PathBuf,
     pub limits: Limits,
     pub stdin: Input,

@@ -59,6 +59,7 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(doing("wait for children"))?;
     cage.identity.own(&order.folder).map_err(doing("give it its folder"))?;
+    cage.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
     let seen = match cage.namespaced {
         true => {
             root::enter(order)?;
@@ -85,15 +86,15 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     drop((theirs, ends));
     prctl::set_dumpable(false).map_err(doing("close the supervisor"))?;
     let (listener, stopped) = started(&mut word).map_err(doing("hear from the candidate"))?;
-    if let Some((doing, why)) = stopped {
+    if let Some(stopped) = stopped {
         seen.end(|_| ());
-        return Ok(Report::NotStarted { doing, why });
+        return Err(stopped);
     }
     watch(order, control, main, seen, listener)
 }
 
 /// Waits until the program is executed, or what stopped it is said. The first byte may bring the listener for hostile calls.
-fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<(String, String)>)> {
+fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<Stopped>)> {
     let mut text = String::new();
     let listener = match wire::receive_fds(word)? {
         None => return Ok((None, None)),
@@ -105,7 +106,7 @@ fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<(String
         }
     };
     word.read_to_string(&mut text)?;
-    Ok((listener, text.split_once('\n').map(|(doing, why)| (doing.into(), why.into()))))
+    Ok((listener, text.split_once('\n').map(|(what, why)| doing(what)(io::Error::other(why)))))
 }
 
 /// What a candidate has come to so far.

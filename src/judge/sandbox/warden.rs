@@ -132,7 +132,7 @@ impl Sandbox {
             Err(error) if found.namespaces.is_ok() => {
                 let (again, mut found) = Sandbox::start_warden(&helper, false)?;
                 sandbox = again;
-                found.namespaces = Err(error.to_string());
+                found.namespaces = Err(format!("they do not suffice ({error})"));
                 let tried = sandbox.try_out()?;
                 sandbox.in_force = InForce::new(&found, &tried);
                 tried
