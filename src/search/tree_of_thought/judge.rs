@@ -58,7 +58,7 @@ impl Thinker<'_, '_> {
                 let answers = self.answers(&new, *samples as usize)?;
                 self.draw(&answers.concat(), drawing, false)?;
                 let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
-                answers.iter().map(|own| own.iter().map(value).sum::<f64>() / own.len() as f64).collect()
+                answers.iter().map(|own| mean(own.iter().map(value).collect())).collect()
             }
             ValueBy::Probability => self.expected(&new, words)?,
         };
@@ -104,6 +104,12 @@ impl Thinker<'_, '_> {
         self.tree.children(question).into_iter().for_each(|answer| self.tree.close(answer));
         self.tree.close(question);
     }
+}
+
+/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts.
+fn mean(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The share of the ballots that votes for each candidate.
