@@ -1,12 +1,14 @@
 //! The numbers of a run, as data (`summary.json`) and as a page for people. Counts and rates come in; nothing is measured or
 //! sampled here.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
 use serde::Serialize;
 
 use crate::engine::Metrics;
 use crate::figures::{bytes, count};
+use crate::judge;
 use crate::plan::Planner;
 
 /// A share and its 95 % interval.
@@ -54,8 +56,17 @@ pub struct Summary {
     pub unfinished_samples: usize,
     /// Items that could not be searched, of those asked for.
     pub failed: usize,
-    /// Samples stopped before they finished.
+    /// Tokens of these samples.
+    pub samples_tokens: usize,
+    /// Samples that the outcome does without: never begun, or stopped.
     pub cancelled: usize,
+    /// Tokens that those had drawn, in vain.
+    pub cancelled_tokens: usize,
+    /// Tokens that they would have drawn beside, had each become as long as the mean of its item's samples: an estimate.
+    pub tokens_spared: usize,
+    /// Samples by the judge's verdict; empty without a judge.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub verdicts: BTreeMap<judge::Verdict, usize>,
     /// Samples in which no answer was found.
     pub without_answer: usize,
     /// Share of items whose chosen answer is right; `None` without a grader or a choice.
@@ -109,14 +120,30 @@ impl Display for Summary {
         };
         let cancelled = match self.cancelled {
             0 => String::new(),
-            n => format!(", {n} more stopped once the vote was decided"),
+            n => format!(", {n} more spared once the outcome was decided"),
         };
         page.line("items", format!("{}{cut}, {} samples{cancelled}", self.items, self.samples))?;
+        if self.cancelled > 0 {
+            let (spared, drawn) = (self.tokens_spared, self.samples_tokens);
+            page.line(
+                "spared",
+                format!(
+                    "about {} tokens, {:.0} % of all; {} drawn in vain",
+                    count(spared as u64),
+                    100.0 * spared as f64 / (spared + drawn + self.cancelled_tokens).max(1) as f64,
+                    count(self.cancelled_tokens as u64)
+                ),
+            )?;
+        }
+        if !self.verdicts.is_empty() {
+            let verdicts: Vec<String> = self.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+            page.line("verdicts", verdicts.join(", "))?;
+        }
         if let Some(accuracy) = self.accuracy {
             let how = if self.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
             page.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
             if self.cancelled > 0 {
-                let why = "left out, as pass@k and maj@k: votes were stopped early, which makes them biased";
+                let why = "left out, as pass@k and maj@k: samples were spared, which makes them biased";
                 page.line("one sample", why)?;
             }
         }
