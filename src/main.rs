@@ -9,7 +9,7 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{bench, check, judge, out, run, task, view};
+use offshoot::{batch, bench, check, judge, out, run, task, view};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
@@ -50,6 +50,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             },
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
+        Some(Command::Batch(args)) => return batch::main(&args.on(cli.device), interrupt_flag()?.as_ref()),
         Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {

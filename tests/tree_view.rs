@@ -87,7 +87,8 @@ fn data_come_out_of_the_page_as_they_went_in() {
         serde_json::from_str(text).expect("a block of data is JSON")
     };
     let run = data("run");
-    let ids: Vec<&str> = run["items"].as_array().expect("a list").iter().map(|i| i["id"].as_str().expect("id")).collect();
+    let ids: Vec<&str> =
+        run["items"].as_array().expect("a list").iter().map(|i| i["id"].as_str().expect("id")).collect();
     assert_eq!(ids, ["</script>", "plain"], "by their number among the task's items");
 
     let item = data("item-0");
@@ -101,7 +102,10 @@ fn data_come_out_of_the_page_as_they_went_in() {
     }
     assert_eq!(nodes[0]["branches"], 8);
     assert_eq!(nodes[8]["branches"], 1);
-    assert_eq!((item["answer"].as_u64(), &nodes[2]["chosen"], &nodes[1]["chosen"]), (Some(2), &json!(true), &json!(false)));
+    assert_eq!(
+        (item["answer"].as_u64(), &nodes[2]["chosen"], &nodes[1]["chosen"]),
+        (Some(2), &json!(true), &json!(false))
+    );
     assert_eq!(nodes[2]["sample"], json!({"index": 1, "correct": true}));
 
     let rebuilt = data("item-1");
@@ -118,10 +122,12 @@ fn no_text_breaks_out_and_nothing_is_fetched() {
     a_run(folder.path());
     let page = page_of(folder.path());
     let scripts = scripts(&page);
-    let programs: Vec<&(String, String)> = scripts.iter().filter(|(attributes, _)| !attributes.contains("json")).collect();
+    let programs: Vec<&(String, String)> =
+        scripts.iter().filter(|(attributes, _)| !attributes.contains("json")).collect();
     assert_eq!(scripts.len() - programs.len(), 3, "a block for the run and one for each item");
     let policy = page.split_once("Content-Security-Policy").expect("the page has a policy").1;
-    let nonce = policy.split_once("script-src 'nonce-").expect("scripts need a nonce").1.split('\'').next().expect("ends");
+    let nonce =
+        policy.split_once("script-src 'nonce-").expect("scripts need a nonce").1.split('\'').next().expect("ends");
     assert!(policy.contains("default-src 'none'"));
     for (attributes, program) in &programs {
         assert_eq!(*attributes, format!(" nonce=\"{nonce}\""));
@@ -142,7 +148,8 @@ fn a_cut_line_is_passed_over_and_a_broken_one_named() {
     a_run(folder.path());
     let samples = folder.path().join("samples.jsonl");
     let whole = fs::read_to_string(&samples).expect("written");
-    fs::write(&samples, format!("{whole}{{\"id\": \"new\", \"index\": 0, \"text\": \"sent\"}}\n{{\"id\": \"ne")).expect("writable");
+    fs::write(&samples, format!("{whole}{{\"id\": \"new\", \"index\": 0, \"text\": \"sent\"}}\n{{\"id\": \"ne"))
+        .expect("writable");
     let run = view::read(folder.path(), None).expect("a killed run can be looked at");
     let ids: Vec<&str> = run.items.iter().map(|item| item.id()).collect();
     assert_eq!(ids, ["</script>", "plain", "new"]);

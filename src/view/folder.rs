@@ -40,7 +40,8 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
         keep(&mut items, wanted, folder)?;
     }
     let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
-    let name = name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let name =
+        name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
     let show = |item: Map<String, Value>| {
         let samples = samples.remove(&id_of(&item)).unwrap_or_default();
         show(folder, item, samples)

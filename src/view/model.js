@@ -134,9 +134,8 @@ function verdictOf(sample) {
   if (sample === undefined) {
     return null;
   }
-  const judged = sample.verdict && typeof sample.verdict === "object" ? sample.verdict.verdict : sample.verdict;
-  if (typeof judged === "string") {
-    return [judged, judged === "AC" ? "right" : "wrong"];
+  if (sample.judged) {
+    return [sample.judged.verdict, sample.judged.verdict === "AC" ? "right" : "wrong"];
   }
   return typeof sample.correct === "boolean" ? rightOrWrong(sample.correct) : null;
 }

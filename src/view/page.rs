@@ -18,7 +18,8 @@ const LISTED: [&str; 4] = ["id", "index", "prediction", "correct"];
 
 /// The page. `{{NAME}}` in the frame stands for one of its parts; each is put in once, so that no part can name another.
 pub fn html(run: &ShownRun) -> Result<String> {
-    let mut data = block("run", &json!({ "run": run.name, "items": run.items.iter().map(listed).collect::<Vec<_>>() }))?;
+    let mut data =
+        block("run", &json!({ "run": run.name, "items": run.items.iter().map(listed).collect::<Vec<_>>() }))?;
     for (number, item) in run.items.iter().enumerate() {
         data += &block(&format!("item-{number}"), item)?;
     }
