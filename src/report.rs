@@ -115,17 +115,13 @@ impl Display for Summary {
             page.line("no answer", format!("{} samples", self.without_answer))?;
         }
         let engine = &self.engine;
+        let rate = self.tokens_per_second();
         page.line(
             "sampled",
-            format!(
-                "{} tokens in {:.1} s: {:.0} tokens/s",
-                count(engine.tokens_sampled),
-                self.seconds,
-                self.tokens_per_second()
-            ),
+            format!("{} tokens in {:.1} s: {rate:.0} tokens/s", count(engine.tokens_sampled), self.seconds),
         )?;
-        if engine.tokens_sampled == 0 {
-            return Ok(()); // It ended before anything was drawn: there is nothing to compare.
+        if engine.rows == 0 {
+            return Ok(()); // It ended before anything was computed: there is nothing to compare.
         }
         page.line(
             "prompts",

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::report::{AtK, Estimate, Interval, Summary};
 use crate::search::{Sample, tally, verdict_on};
-use crate::task::{BestBy, Method, stats};
+use crate::task::{BestBy, Method, Scoring, stats};
 
 use super::worker::Finished;
 use super::{Loaded, Prepared, RunOptions};
@@ -24,10 +24,10 @@ pub fn summarise(
     let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
     // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
-    let unbiased = if cancelled == 0 { samples.as_slice() } else { &[] };
+    let unbiased = if cancelled == 0 && task.method.draws_alike() { samples.as_slice() } else { &[] };
     Ok(Summary {
         task: task.name.clone(),
-        method: format!("{} with {} samples", task.method.name(), task.method.samples()),
+        method: task.method.described(),
         model: prepared.model.display().to_string(),
         device: loaded.engine.facts().device.clone(),
         not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
@@ -39,7 +39,8 @@ pub fn summarise(
         cancelled,
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
-        chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. }),
+        chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
+            || task.method.scoring() == Some(&Scoring::Grade),
         single: mean(unbiased, 1, single),
         pass_at: at_k(unbiased, pass_at_k),
         maj_at: if task.has_answers() { at_k(unbiased, maj_at_k) } else { Vec::new() },

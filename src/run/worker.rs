@@ -6,14 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::ids::TokenId;
 use crate::journal::Journal;
 use crate::report::Summary;
+use crate::search::scorer::Question;
+use crate::search::steps::Stepper;
 use crate::search::tree_of_thought::Texts;
-use crate::search::{Assessment, Assessor, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
-use crate::task::{Method, Prompt, Task};
+use crate::search::{
+    Assessment, Assessor, Job, Outcome, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    tree_of_thought,
+};
+use crate::task::steps::Steps;
+use crate::task::{Method, Prompt, Scoring, Task};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
@@ -189,6 +196,7 @@ impl Shared<'_> {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: Assessor::new(&grade),
+            earlier: Vec::new(),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -222,7 +230,46 @@ impl Shared<'_> {
                 let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
                 tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
             }
+            Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
+            Method::StepBeam(how) => self.stepping(prompt, &how.steps, |s| step_beam(tree, root, how, s, job)),
+            Method::Dvts(how) => self.stepping(prompt, &how.steps, |s| dvts(tree, root, how, s, job)),
+            Method::Mcts(how) => self.stepping(prompt, &how.steps, |s| mcts(tree, root, how, s, job)),
         }
+    }
+
+    /// Runs a search that goes step by step.
+    fn stepping(
+        &self,
+        prompt: &ItemPrompt,
+        steps: &Steps,
+        search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let tokenizer = &self.prepared.tokenizer;
+        let decode = |context: &[TokenId], tokens: &[TokenId]| {
+            let mut stream = tokenizer.stream(context);
+            let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+            text.push_str(stream.finish());
+            text
+        };
+        let ask = |thoughts: &str| self.question(prompt, thoughts);
+        let scorer = match self.prepared.task.method.scoring() {
+            Some(Scoring::Grade) => Scorer::Grade,
+            Some(Scoring::Verdicts(verdicts)) => {
+                Scorer::Verdicts { ask: &ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+            }
+            Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+        };
+        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+    }
+
+    /// What the task's scorer asks about a solution of this item.
+    fn question(&self, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+        let Some(Scoring::Verdicts(verdicts)) = self.prepared.task.method.scoring() else {
+            return Err(Error::Internal("a question where the task asks none".to_string()));
+        };
+        let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+        let encoded = verdicts.question(&prompt.item, thoughts)?.encode_choices(&self.prepared.tokenizer, &words)?;
+        Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
     }
 }
 
@@ -248,7 +295,7 @@ struct Line<'a, T> {
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
-    json!({
+    let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
         "reference": prompt.item.reference(),
@@ -263,7 +310,13 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
         "search_tokens": outcome.search_tokens,
         "search_prompt_tokens": outcome.search_prompt_tokens,
-    })
+    });
+    if let Some(details) = &outcome.details
+        && let (Some(line), Ok(Value::Object(more))) = (line.as_object_mut(), serde_json::to_value(details))
+    {
+        line.extend(more);
+    }
+    line
 }
 
 #[cfg(test)]

@@ -132,6 +132,11 @@ impl<'a> Assessor<'a> {
         Self { judging: Some(judging), ..self }
     }
 
+    /// Whether it says what is right at all.
+    pub fn grades(&self) -> bool {
+        self.judging.is_some() || (self.grade)("").correct.is_some()
+    }
+
     /// Hands over the text of `node`.
     pub fn begin(&mut self, node: NodeIndex, text: &str) {
         let known = match &mut self.judging {

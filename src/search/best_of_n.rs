@@ -44,18 +44,18 @@ fn until(
     job: &mut Job<'_>,
     enough: impl Fn(&Sample) -> bool,
 ) -> Result<Outcome> {
-    let candidates = tree.fork(at, n)?;
-    let mut growing = tree.start(&candidates, job.params, job.stop)?;
-    let mut samples = Vec::with_capacity(n);
-    while let Some(sample) = job.next_sample(&mut growing)? {
-        let enough = enough(&sample);
-        samples.push(sample);
-        if enough {
-            job.stop_the_rest(&growing);
-            break;
+    let (mut samples, candidates) = job.candidates(tree, at, n)?;
+    if !samples.iter().any(&enough) {
+        let mut growing = tree.start(&candidates, job.params, job.stop)?;
+        while let Some(sample) = job.next_sample(&mut growing)? {
+            let enough = enough(&sample);
+            samples.push(sample);
+            if enough {
+                job.stop_the_rest(&growing);
+                break;
+            }
         }
     }
-    drop(growing);
     let mut outcome = Outcome { cancelled: n - samples.len(), ..Outcome::default() };
     samples.sort_by_key(|sample| sample.index);
     for &candidate in &candidates {

@@ -3,9 +3,16 @@
 
 mod assess;
 pub mod best_of_n;
+pub mod choose;
+pub mod decide;
+pub mod dvts;
 pub mod evaluate;
+pub mod mcts;
+pub mod scorer;
 pub mod select;
 pub mod self_consistency;
+pub mod step_beam;
+pub mod steps;
 pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +20,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::engine::{FinishReason, First, SamplingParams, Stop};
+use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
@@ -23,7 +30,12 @@ use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use assess::{Assessment, Assessor, Judged, Judges};
 pub use best_of_n::{best_of_n, sample};
+pub use choose::choose;
+pub use dvts::dvts;
+pub use mcts::mcts;
+pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
+pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
@@ -35,6 +47,8 @@ pub struct Job<'a> {
     pub stop: &'a Stop,
     /// What candidates are worth.
     pub assessor: Assessor<'a>,
+    /// Samples of this problem that an earlier process recorded, for drivers that take them up by [`Job::candidates`].
+    pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
@@ -42,7 +56,7 @@ pub struct Job<'a> {
 }
 
 /// One finished candidate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Its number among the problem's samples; with the seed it decides all of its coins.
     pub index: u64,
@@ -54,15 +68,15 @@ pub struct Sample {
     pub answer: Option<String>,
     pub correct: Option<bool>,
     /// What the judge says, where the task has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
 /// A token of a sample and what else could have stood there.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub token: TokenId,
     /// Natural-log probability.
@@ -94,6 +108,24 @@ pub struct Outcome {
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
     /// of it was shared.
     pub search_prompt_tokens: usize,
+    /// What the method found beyond that.
+    #[serde(flatten)]
+    pub details: Option<Details>,
+}
+
+/// What is told of an item by its method alone.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Details {
+    Choices {
+        choices: Vec<choose::ChoiceScore>,
+    },
+    /// As search-and-learn writes them: the solutions, and the values of each one's steps.
+    Solutions {
+        completions: Vec<String>,
+        scores: Vec<Vec<f64>>,
+        pred: Option<String>,
+    },
 }
 
 /// The votes of `samples`.
@@ -116,13 +148,35 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
 }
 
 impl Job<'_> {
+    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Coins depend
+    /// on the ordinal alone, so that a search taken up draws what it would have drawn at one go.
+    pub fn candidates(
+        &mut self,
+        tree: &mut SamplingTree,
+        at: NodeIndex,
+        n: usize,
+    ) -> Result<(Vec<Sample>, Vec<NodeIndex>)> {
+        let mut already = std::mem::take(&mut self.earlier);
+        already.retain(|sample| sample.index < n as u64);
+        already.sort_by_key(|sample| sample.index);
+        for sample in &already {
+            tree.add_known(at, sample.index, &sample.text, sample.logprob, sample.finish.clone());
+        }
+        let is_missing = |ordinal: &u64| already.binary_search_by_key(ordinal, |sample| sample.index).is_err();
+        let missing: Vec<u64> = (0..n as u64).filter(is_missing).collect();
+        let nodes = match missing.is_empty() {
+            true => Vec::new(),
+            false => tree.fork_ordinals(ForkKind::Sample, at, &missing)?,
+        };
+        Ok((already, nodes))
+    }
+
     /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
     /// over. Texts are assessed while the other candidates grow; what a finished one held is given back before that.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
         loop {
             if let Some((node, assessment)) = self.assessor.take() {
-                let index = growing.tree().node(node).ordinal;
-                let sample = self.sample(growing.tree(), node, index, assessment)?;
+                let sample = self.sample(growing.tree(), node, growing.tree().node(node).ordinal, assessment)?;
                 (self.record)(&sample)?;
                 return Ok(Some(sample));
             }
@@ -137,6 +191,13 @@ impl Job<'_> {
         }
     }
 
+    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
+    /// them.
+    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+        growing.cancel_all();
+        self.assessor.forget();
+    }
+
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
@@ -149,34 +210,28 @@ impl Job<'_> {
         }
     }
 
-    /// A finished node, assessed, recorded and given back. It need not be a child of the root: `index` is the sample's number. What
-    /// was given to it is none of its tokens.
+    /// A finished candidate, given back, assessed (the driver waits for it) and recorded; `index` is the sample's number.
     fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
         tree.close(node);
-        let assessment = self.assess(&tree.path_text(node))?;
+        let text = tree.path_text(node);
+        let assessment = self.assess(&text)?;
         let sample = self.sample(tree, node, index, assessment)?;
         (self.record)(&sample)?;
         Ok(sample)
     }
 
-    /// The verdict where nobody answered: wrong, where the task has a grader.
-    fn no_answer(&mut self) -> Result<Option<bool>> {
-        Ok(self.assess("")?.correct.map(|_| false))
-    }
-
-    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
-    /// them.
-    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
-        growing.cancel_all();
-        self.assessor.forget();
-    }
-
-    /// What `text` is worth; blocks until that is known.
-    pub fn assess(&mut self, text: &str) -> Result<Assessment> {
+    /// What is made of a text; the driver waits for it.
+    fn assess(&mut self, text: &str) -> Result<Assessment> {
         let interrupted = self.interrupted;
         self.assessor.assess(text, || go_on(interrupted))
     }
 
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&self) -> Option<bool> {
+        self.assessor.grades().then_some(false)
+    }
+
+    /// An error once somebody has asked to stop.
     fn go_on(&self) -> Result<()> {
         go_on(self.interrupted)
     }
@@ -188,6 +243,7 @@ impl Job<'_> {
         }
     }
 
+    /// What was given to a node is none of its sample's tokens.
     fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {

@@ -19,21 +19,26 @@ pub fn self_consistency(
     stop: Decided,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    let candidates = tree.fork(at, n)?;
+    let (already, candidates) = job.candidates(tree, at, n)?;
+    let mut already = already.into_iter().peekable();
+    let mut remaining = &candidates[..];
     let mut samples: Vec<Sample> = Vec::with_capacity(n);
     loop {
-        let remaining = &candidates[samples.len()..];
-        let wave = stop.fewest_more(&tally(&samples), remaining.len() as u32) as usize;
+        let wave = stop.fewest_more(&tally(&samples), (n - samples.len()) as u32) as usize;
         if wave == 0 {
             break;
         }
-        let mut growing = tree.start(&remaining[..wave], job.params, job.stop)?;
+        let end = (samples.len() + wave) as u64;
+        samples.extend(std::iter::from_fn(|| already.next_if(|sample| sample.index < end)));
+        let (drawn, later) = remaining.split_at(remaining.partition_point(|&node| tree.node(node).ordinal < end));
+        remaining = later;
+        let mut growing = tree.start(drawn, job.params, job.stop)?;
         while let Some(sample) = job.next_sample(&mut growing)? {
             samples.push(sample);
         }
         samples.sort_by_key(|sample| sample.index);
     }
-    for &spared in &candidates[samples.len()..] {
+    for &spared in remaining {
         tree.prune(spared);
     }
     let tally = tally(&samples);
@@ -41,18 +46,13 @@ pub fn self_consistency(
     let winner = winner.map(|votes| votes.value.as_str());
     Ok(Outcome {
         prediction: winner.map(str::to_owned),
-        correct: winner.map_or_else(|| no_answer(&samples), |winner| verdict_on(winner, &samples)),
+        correct: winner.map_or_else(|| job.no_answer(), |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: most_first(&tally),
         cancelled: n - samples.len(),
         samples,
         ..Outcome::default()
     })
-}
-
-/// Nobody answered: wrong, where the task has a grader.
-fn no_answer(samples: &[Sample]) -> Option<bool> {
-    samples.iter().any(|sample| sample.correct.is_some()).then_some(false)
 }
 
 fn most_first(tally: &Tally) -> Vec<(String, u32)> {

@@ -10,7 +10,7 @@
 //! | `model` | the model's folder |
 //! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
 //! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]) |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
 //! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number |
@@ -47,7 +47,7 @@ pub use answer::Answer;
 pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Method, Sampling, tree_of_thought};
+pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps, tree_of_thought};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};
@@ -119,11 +119,14 @@ impl Task {
         let missing =
             |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
         match &self.method {
-            Method::SelfConsistency { .. } if self.answer.is_none() => {
-                Err(missing("answer", "how to find a sample's answer, which `self_consistency` votes on"))
+            method if method.votes() && self.answer.is_none() => {
+                Err(missing("answer", &format!("how to find a sample's answer, which `{}` votes on", method.name())))
             }
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, by which `best_of_n` is to choose"))
+            }
+            method if method.scoring() == Some(&Scoring::Grade) && self.grade.is_none() => {
+                Err(missing("grade", &format!("a grader, by which `{}` is to score", method.name())))
             }
             _ => Ok(()),
         }

@@ -23,10 +23,7 @@ impl Thinker<'_, '_> {
         let spent = self.tree.spent();
         Ok(Outcome {
             prediction: best.and_then(|best| best.answer.clone()),
-            correct: match best {
-                Some(best) => best.correct,
-                None => self.job.no_answer()?,
-            },
+            correct: best.map_or_else(|| self.job.no_answer(), |best| best.correct),
             chosen: best.map(|best| best.index),
             search_tokens: spent.drawn - samples.iter().map(|sample: &Sample| sample.tokens).sum::<usize>(),
             search_prompt_tokens: spent.given,
