@@ -19,6 +19,7 @@ function showDetail(pane, tree, id) {
   };
   fact("Ended by", node.parent === null ? null : finishOf(node));
   fact("Score", node.score === null ? null : String(node.score));
+  fact("Visits", node.visits === undefined ? null : count(node.visits));
   if (node.logprob !== null) {
     fact("Log-probability", `${node.logprob.toFixed(3)} nats`);
     if (node.tokens > 0) {

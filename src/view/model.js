@@ -89,7 +89,8 @@ function find(tree, words) {
   const below = [0];
   while (below.length > 0) {
     const node = tree.nodes[below.pop()];
-    if (node.text.toLowerCase().includes(wanted)) {
+    node.lower ??= node.text.toLowerCase();
+    if (node.lower.includes(wanted)) {
       found.push(node.id);
     }
     for (let i = node.children.length - 1; i >= 0; i--) {

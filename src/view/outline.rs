@@ -119,6 +119,9 @@ fn describe(shown: &ShownNode<'_>) -> String {
         if let Some(score) = node.score {
             line += &format!(", score {score:.3}");
         }
+        if let Some(visits) = node.visits {
+            line += &format!(", {visits} visits");
+        }
         if node.state == TraceState::Pruned {
             line += ", pruned";
         }
