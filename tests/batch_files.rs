@@ -65,7 +65,7 @@ fn answers_have_openais_fields_in_the_order_of_the_input() {
     let answers = answers(
         folder.path(),
         &[
-            ask("z", json!({"n": 6, "seed": 3, "user": "somebody", "stop": null})),
+            ask("z", json!({"n": 6, "seed": 3, "user": "somebody", "stop": null, "temperature": 2.5})),
             ask("a", json!({"prompt": ["Question: Tom", "Question: Ann"], "n": 2, "logprobs": 3, "temperature": 0})),
             ask("m", json!({"echo": true, "max_tokens": 4})),
             ask(
