@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 pub use judge::JudgeArgs;
 
 use crate::backend::{DeviceChoice, Dtype};
+use crate::batch::BatchOptions;
 use crate::bench::decode::DecodeOptions;
 use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
@@ -50,6 +51,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Answer, vote and grade anew from the samples of a run, without a model
     Rescore(RescoreArgs),
+    /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
+    Batch(BatchArgs),
     /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
     Tree(TreeArgs),
     /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k
@@ -332,6 +335,45 @@ pub struct RescoreArgs {
 impl From<RescoreArgs> for RescoreOptions {
     fn from(args: RescoreArgs) -> Self {
         Self { run: args.run, task: args.task, set: args.set, k: args.k, out: args.out }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct BatchArgs {
+    /// Requests, a JSON object a line, as for OpenAI's Batch
+    pub input: PathBuf,
+    /// Where the answers go, in the order of the requests
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Model folder; the `model` that a request names is only repeated in its answer
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Go on with OUT: requests that it answers already are passed over
+    #[arg(long)]
+    pub resume: bool,
+    /// Seed of the coins of requests that bring none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    #[arg(long, value_enum)]
+    pub plan: Option<Planner>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl BatchArgs {
+    pub fn on(self, device: DeviceChoice) -> BatchOptions {
+        let args = self;
+        BatchOptions {
+            input: args.input,
+            out: args.out,
+            model: args.model,
+            resume: args.resume,
+            seed: args.seed,
+            plan: args.plan,
+            device,
+            budget: args.engine.into(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! 9  main, cli                          what the user typed
-//! 8  run, report, journal, view         a task from file to results; what its searches did
+//! 8  run, report, journal, batch, view  a task or requests from file to results; what searches did
 //! 8  scoring                            samples made elsewhere, judged
 //! 8  bench, check                       measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
@@ -54,6 +54,7 @@
 //! ```
 
 pub mod backend;
+pub mod batch;
 pub mod bench;
 pub mod check;
 pub mod cli;

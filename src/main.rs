@@ -9,7 +9,7 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{bench, check, judge, out, run, scoring, task, view};
+use offshoot::{batch, bench, check, judge, out, run, scoring, task, view};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
@@ -51,6 +51,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
+        Some(Command::Batch(args)) => return batch::main(&args.on(cli.device), interrupt_flag()?.as_ref()),
         Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();

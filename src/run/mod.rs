@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::backend::{Backend, DeviceChoice, Opened, WhyNotCuda};
+use crate::backend::{Backend, DeviceChoice, Dtype, Opened, WhyNotCuda};
 use crate::engine::{Engine, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::model::check::facts;
@@ -34,7 +34,7 @@ pub use budget::Budget;
 pub use demo::bundled;
 use manifest::Process;
 pub use prepare::{ItemPrompt, Prepared};
-use progress::Progress;
+pub use progress::Progress;
 use resume::Place;
 
 /// What a run is asked to do.
@@ -119,24 +119,52 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
-    let weights = folder.config.weight_bytes(facts(&folder)?.dtype);
-    let engine = match DeviceChoice::Auto.open(weights)? {
-        Opened::Cpu { cpu, .. } => open_on(cpu, &folder, tokenizer.clone())?,
-        Opened::Cuda(cuda) => open_on(*cuda, &folder, tokenizer.clone())?,
-    };
+    let (device, budget, any) =
+        (DeviceChoice::Auto, Budget::default(), Most { branches: usize::MAX, tokens: usize::MAX });
+    let (engine, _) = start_engine(&folder, tokenizer.clone(), device, &budget, Planner::default(), any)?;
     Ok((engine, tokenizer))
 }
 
-fn open_on<B: Backend>(mut backend: B, folder: &ModelFolder, tokenizer: Arc<Tokenizer>) -> Result<EngineHandle> {
+/// What a job can make use of at most: branches at once, and tokens that all its branches hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    pub branches: usize,
+    pub tokens: usize,
+}
+
+/// A model in memory and its engine, for jobs without a task; with it the number of branches that grow at once.
+pub fn start_engine(
+    folder: &ModelFolder,
+    tokenizer: Arc<Tokenizer>,
+    device: DeviceChoice,
+    budget: &Budget,
+    planner: Planner,
+    most: Most,
+) -> Result<(EngineHandle, usize)> {
+    let dtype = facts(folder)?.dtype;
+    match device.open(folder.config.weight_bytes(dtype))? {
+        Opened::Cpu { cpu, .. } => start_on(cpu, folder, dtype, tokenizer, budget, planner, most),
+        Opened::Cuda(cuda) => start_on(*cuda, folder, dtype, tokenizer, budget, planner, most),
+    }
+}
+
+fn start_on<B: Backend>(
+    mut backend: B,
+    folder: &ModelFolder,
+    dtype: Dtype,
+    tokenizer: Arc<Tokenizer>,
+    budget: &Budget,
+    planner: Planner,
+    most: Most,
+) -> Result<(EngineHandle, usize)> {
     let decoder = Decoder::load(&mut backend, folder)?;
-    let budget = Budget::default();
-    let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?);
-    Engine::start(
-        backend,
-        decoder,
-        Some(tokenizer),
-        budget.engine_config::<B>(branches, Planner::default(), usize::MAX),
-    )
+    let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?).min(most.branches);
+    // A branch fills pages of its own, and leaves the last one of its prompt half empty.
+    let in_pages = most.tokens.saturating_add(most.branches.saturating_mul(2 * B::PAGE_TOKENS as usize));
+    let useful = in_pages.saturating_mul(folder.config.kv_bytes_per_token(dtype));
+    let engine =
+        Engine::start(backend, decoder, Some(tokenizer), budget.engine_config::<B>(branches, planner, useful))?;
+    Ok((engine, branches))
 }
 
 /// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.

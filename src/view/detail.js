@@ -19,6 +19,7 @@ function showDetail(pane, tree, id) {
   };
   fact("Ended by", node.parent === null ? null : finishOf(node));
   fact("Score", node.score === null ? null : String(node.score));
+  fact("Visits", node.visits === undefined ? null : count(node.visits));
   if (node.logprob !== null) {
     fact("Log-probability", `${node.logprob.toFixed(3)} nats`);
     if (node.tokens > 0) {
@@ -30,8 +31,10 @@ function showDetail(pane, tree, id) {
   if (node.branches > 1) {
     fact("Sharing saves", tokensAndBytes(node.tokens * (node.branches - 1), each));
   }
-  for (const [key, value] of Object.entries(node.sample ?? {})) {
-    fact(`Sample ${key}`, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : visible(String(value)));
+  const { judged, ...sample } = node.sample ?? {};
+  for (const [key, value] of Object.entries(sample).concat(Object.entries(judged ?? {}))) {
+    const words = key.replaceAll("_", " ");
+    fact(words[0].toUpperCase() + words.slice(1), value === null ? "none" : visible(typeof value === "object" ? JSON.stringify(value) : String(value)));
   }
   fact("Children", node.children.length === 0 ? null : count(node.children.length));
   fact("Node", String(node.id));

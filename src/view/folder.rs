@@ -2,7 +2,7 @@
 //! none, a tree of a prompt and its samples is put together, and the item says what is missing. A line that a killed run left
 //! half-written is passed over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -26,14 +26,13 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
     let mut unfinished = Vec::new();
     for sample in lines(&folder.join("samples.jsonl"))? {
         let id = id_of(&sample);
-        samples.entry(id.clone()).or_insert_with(|| {
-            unfinished.push(id);
-            Vec::new()
-        });
-        samples.get_mut(&id_of(&sample)).expect("just made").push(sample);
+        if !samples.contains_key(&id) {
+            unfinished.push(id.clone());
+        }
+        samples.entry(id).or_default().push(sample);
     }
     items.sort_by_key(|item| index_of(item).unwrap_or(usize::MAX));
-    let finished: std::collections::HashSet<String> = items.iter().map(id_of).collect();
+    let finished: HashSet<String> = items.iter().map(id_of).collect();
     unfinished.retain(|id| !finished.contains(id));
     items.extend(unfinished.into_iter().map(|id| Map::from_iter([("id".to_string(), Value::String(id))])));
     if let Some(wanted) = wanted {
@@ -71,7 +70,7 @@ fn show(folder: &Path, item: Map<String, Value>, mut samples: Lines) -> Result<S
     if index.is_none() {
         notes.push(UNFINISHED.to_string());
     }
-    samples.sort_by_key(|sample| index_of(sample));
+    samples.sort_by_key(index_of);
     let file = index.map(|index| folder.join(format!("trees/{index}.json"))).filter(|file| file.exists());
     let trace = match file {
         Some(file) => Trace::read(&file)?,

@@ -89,7 +89,8 @@ function find(tree, words) {
   const below = [0];
   while (below.length > 0) {
     const node = tree.nodes[below.pop()];
-    if (node.text.toLowerCase().includes(wanted)) {
+    node.lower ??= node.text.toLowerCase();
+    if (node.lower.includes(wanted)) {
       found.push(node.id);
     }
     for (let i = node.children.length - 1; i >= 0; i--) {
@@ -134,9 +135,8 @@ function verdictOf(sample) {
   if (sample === undefined) {
     return null;
   }
-  const judged = sample.verdict && typeof sample.verdict === "object" ? sample.verdict.verdict : sample.verdict;
-  if (typeof judged === "string") {
-    return [judged, judged === "AC" ? "right" : "wrong"];
+  if (sample.judged) {
+    return [sample.judged.verdict, sample.judged.verdict === "AC" ? "right" : "wrong"];
   }
   return typeof sample.correct === "boolean" ? rightOrWrong(sample.correct) : null;
 }

@@ -108,6 +108,9 @@ class Outline {
     if (this.tree.item.answer === node.id) {
       text.append(element("span", "badge answer", "answer"));
     }
+    if (node.visits !== undefined) {
+      text.append(element("span", "badge", `${count(node.visits)} visits`));
+    }
     text.append(element("span", "snippet", snippet(node)));
     if (!node.open && node.children.length > 0) {
       text.append(element("span", "badge", `${count(node.children.length)} ${node.children.length === 1 ? "child" : "children"}`));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{ShownItem, ShownNode, ShownRun};
 use crate::engine::ForkKind;
@@ -119,17 +119,24 @@ fn describe(shown: &ShownNode<'_>) -> String {
         if let Some(score) = node.score {
             line += &format!(", score {score:.3}");
         }
+        if let Some(visits) = node.visits {
+            line += &format!(", {visits} visits");
+        }
         if node.state == TraceState::Pruned {
             line += ", pruned";
         }
-        let verdict = shown.sample.and_then(|sample| sample.get("correct")).and_then(Value::as_bool);
-        line += match verdict {
-            Some(true) => ", right]",
-            Some(false) => ", wrong]",
-            None => "]",
-        };
+        if let Some(verdict) = shown.sample.and_then(verdict) {
+            line += &format!(", {verdict}");
+        }
+        line.push(']');
     }
     format!("{line} {}", one_line(&node.text)).trim_end().to_string()
+}
+
+/// What the judge, or else the grader, says of a sample.
+fn verdict(sample: &Map<String, Value>) -> Option<&str> {
+    let judged = sample.get("judged").and_then(|judged| judged.get("verdict")).and_then(Value::as_str);
+    judged.or_else(|| sample.get("correct")?.as_bool().map(|correct| if correct { "right" } else { "wrong" }))
 }
 
 /// The beginning of `text` on one line; control characters, which could speak to the terminal, as escapes.

@@ -78,7 +78,14 @@ function look() {
   const words = search.value;
   found = words === "" ? [] : find(treeOf(shown), words);
   outline.found = new Set(found);
-  part("found").textContent = words === "" ? "" : `${count(found.length)} found`;
+  sayFound();
+}
+
+/** How many match, and which of them is on show. */
+function sayFound() {
+  const at = found.indexOf(outline.selected);
+  const all = at < 0 ? `${count(found.length)} found` : `${count(at + 1)} of ${count(found.length)}`;
+  part("found").textContent = search.value === "" ? "" : all;
 }
 
 /** The number of the other items' matches, beside them in the list, some at a time so that typing is not held up. */
@@ -105,7 +112,7 @@ function step(forward) {
   const at = found.indexOf(outline.selected);
   const next = at < 0 ? (forward ? 0 : found.length - 1) : (at + (forward ? 1 : -1) + found.length) % found.length;
   outline.goTo(found[next]);
-  part("found").textContent = `${count(next + 1)} of ${count(found.length)}`;
+  sayFound();
 }
 
 function toAnswer() {

@@ -23,7 +23,8 @@ impl Trace {
         for node in &self.nodes {
             let style = if node.state == TraceState::Pruned { ", style=dashed" } else { "" };
             let score = node.score.map(|score| format!("\\nscore {score:.3}")).unwrap_or_default();
-            let text = format!("{}\\n{} tokens{score}", label(&node.text), node.tokens);
+            let visits = node.visits.map(|visits| format!("\\n{visits} visits")).unwrap_or_default();
+            let text = format!("{}\\n{} tokens{score}{visits}", label(&node.text), node.tokens);
             writeln!(dot, "    t{number}n{} [label=\"{text}\"{style}];", node.id)?;
             if let Some(parent) = node.parent {
                 writeln!(dot, "    t{number}n{parent} -> t{number}n{};", node.id)?;

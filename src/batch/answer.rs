@@ -1,0 +1,175 @@
+//! Answers as OpenAI's Batch and its completions write them. Pure data: candidates come in, JSON goes out.
+
+use serde_json::{Map, Value, json};
+
+use super::Refusal;
+use super::input::{Endpoint, Line};
+use super::request::{Prompt, Request};
+use crate::engine::FinishReason;
+use crate::ids::TokenId;
+use crate::tokenizer::Tokenizer;
+use crate::tree::Node;
+
+/// One line of the output.
+pub struct Answer {
+    pub line: Value,
+    pub refused: bool,
+}
+
+/// What came of one prompt.
+pub struct Candidates {
+    /// By ordinal.
+    pub drawn: Vec<Node>,
+    /// Tokens of the prompt that an earlier prompt of the job has too.
+    pub shared: usize,
+}
+
+impl Answer {
+    pub fn refused(line: &Line, refusal: &Refusal) -> Self {
+        let id = id_of("batch_req", &format!("{} {:?}", line.index, line.custom_id));
+        let error = json!({ "code": refusal.code, "message": refusal.message });
+        let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
+        Answer { line, refused: true }
+    }
+
+    /// The answer of a request whose prompts all have their candidates.
+    pub fn of(request: &Request, candidates: &[Candidates], tokenizer: &Tokenizer, created: u64) -> Self {
+        let mut choices = Vec::new();
+        for (prompt, candidates) in request.prompts.iter().zip(candidates) {
+            for node in best(&candidates.drawn, request.n) {
+                choices.push(choice(request, prompt, node, choices.len(), tokenizer));
+            }
+        }
+        let sum = |of: &dyn Fn((&Prompt, &Candidates)) -> usize| -> usize {
+            request.prompts.iter().zip(candidates).map(of).sum()
+        };
+        let given = sum(&|(prompt, _)| prompt.tokens.len());
+        let drawn = sum(&|(_, candidates)| candidates.drawn.iter().map(|node| node.tokens.len()).sum());
+        let (prefix, object) = match request.endpoint {
+            Endpoint::Completions => ("cmpl", "text_completion"),
+            Endpoint::Chat => ("chatcmpl", "chat.completion"),
+        };
+        let body = json!({
+            "id": id_of(prefix, &request.custom_id),
+            "object": object,
+            "created": created,
+            "model": request.model,
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": given,
+                "completion_tokens": drawn,
+                "total_tokens": given + drawn,
+                "prompt_tokens_details": { "cached_tokens": sum(&|(_, candidates)| candidates.shared) },
+            },
+        });
+        let line = json!({
+            "id": id_of("batch_req", &request.custom_id),
+            "custom_id": request.custom_id,
+            "response": { "status_code": 200, "request_id": id_of("req", &request.custom_id), "body": body },
+            "error": null,
+        });
+        Answer { line, refused: false }
+    }
+}
+
+/// The same for the same request, so that equal jobs leave equal answers.
+fn id_of(prefix: &str, name: &str) -> String {
+    format!("{prefix}_{}", &blake3::hash(name.as_bytes()).to_hex()[..24])
+}
+
+/// All, where no more were drawn than are wanted; else the `n` of the largest log-probability a token, best first, of equals the
+/// first drawn.
+fn best(drawn: &[Node], n: usize) -> Vec<&Node> {
+    let mut best: Vec<&Node> = drawn.iter().collect();
+    if best.len() > n {
+        let mean = |node: &Node| node.logprob / node.tokens.len().max(1) as f64;
+        best.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        best.truncate(n);
+    }
+    best
+}
+
+fn choice(request: &Request, prompt: &Prompt, node: &Node, index: usize, tokenizer: &Tokenizer) -> Value {
+    let finish = match node.finish {
+        Some(FinishReason::Length | FinishReason::ContextFull) => "length",
+        _ => "stop",
+    };
+    let shown = request.logprobs.then(|| shown(prompt, node, tokenizer));
+    match request.endpoint {
+        Endpoint::Completions => {
+            let text = if request.echo { format!("{}{}", prompt.text, node.text) } else { node.text.clone() };
+            let logprobs = shown.map(|shown| completion_logprobs(&shown, tokenizer));
+            json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+        }
+        Endpoint::Chat => {
+            let logprobs = shown.map(|shown| chat_logprobs(&shown, tokenizer));
+            let message = json!({ "role": "assistant", "content": node.text, "refusal": null });
+            json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
+        }
+    }
+}
+
+/// A token of a text that is given back.
+struct Shown<'a> {
+    token: TokenId,
+    logprob: f32,
+    top: &'a [(TokenId, f32)],
+    /// Characters of the text before it.
+    offset: usize,
+}
+
+/// The tokens that the text is made of: those that only spell the stop string cut from it are left out.
+fn shown<'a>(prompt: &Prompt, node: &'a Node, tokenizer: &Tokenizer) -> Vec<Shown<'a>> {
+    let mut stream = tokenizer.stream(&prompt.tokens);
+    let (mut bytes, mut chars) = (0, 0);
+    let cut = matches!(node.finish, Some(FinishReason::StopString(_)));
+    let mut shown = Vec::with_capacity(node.tokens.len());
+    for ((&token, &logprob), top) in node.tokens.iter().zip(&node.logprobs).zip(&node.top) {
+        if cut && bytes >= node.text.len() {
+            break;
+        }
+        shown.push(Shown { token, logprob, top, offset: chars });
+        let piece = stream.push(token);
+        (bytes, chars) = (bytes + piece.len(), chars + piece.chars().count());
+    }
+    shown
+}
+
+fn completion_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
+    let rivals = |shown: &Shown<'_>| -> Map<String, Value> {
+        let mut rivals: Map<String, Value> = Map::new();
+        // The likeliest first; of several tokens of one text it is the one that counts.
+        for &(token, logprob) in shown.top.iter().chain([&(shown.token, shown.logprob)]) {
+            rivals.entry(written(tokenizer, token)).or_insert_with(|| json!(logprob));
+        }
+        rivals
+    };
+    json!({
+        "tokens": shown.iter().map(|shown| written(tokenizer, shown.token)).collect::<Vec<_>>(),
+        "token_logprobs": shown.iter().map(|shown| shown.logprob).collect::<Vec<_>>(),
+        "top_logprobs": shown.iter().map(rivals).collect::<Vec<_>>(),
+        "text_offset": shown.iter().map(|shown| shown.offset).collect::<Vec<_>>(),
+    })
+}
+
+fn chat_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
+    let entry = |token: TokenId, logprob: f32| {
+        let bytes = tokenizer.token_bytes(token);
+        json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
+    };
+    let content = shown.iter().map(|shown| {
+        let mut entry_of = entry(shown.token, shown.logprob);
+        entry_of["top_logprobs"] = shown.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+        entry_of
+    });
+    json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
+}
+
+/// A token as text; where it is only part of a character, its bytes as OpenAI writes them.
+fn written(tokenizer: &Tokenizer, token: TokenId) -> String {
+    let bytes = tokenizer.token_bytes(token);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_string(),
+        Err(_) => bytes.iter().fold("bytes:".to_string(), |text, byte| format!("{text}\\x{byte:02x}")),
+    }
+}

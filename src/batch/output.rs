@@ -1,0 +1,120 @@
+//! The output file: a line for each answer as it comes, whole or not at all; in the order of the input once all are there. What a
+//! killed job left is taken up from here.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::answer::Answer;
+use super::input::Line;
+use crate::error::{Error, Result};
+
+pub struct Output {
+    path: PathBuf,
+    file: File,
+    /// Where the answer to each line of the input stands; `None` while it has none.
+    places: Vec<Option<Place>>,
+    end: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    start: u64,
+    bytes: usize,
+    refused: bool,
+}
+
+impl Output {
+    /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew.
+    pub fn open(path: &Path, resume: bool, lines: &[Line]) -> Result<Self> {
+        if !resume && path.exists() {
+            let what = "exists already; give --resume to go on with it, or another --out";
+            return Err(Error::format(path, what));
+        }
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(Error::io(path, "open"))?;
+        let mut output = Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], end: 0 };
+        output.take_up(lines).map_err(Error::io(path, "take up"))?;
+        Ok(output)
+    }
+
+    /// Finds the answers that the file holds and cuts what was half-written.
+    fn take_up(&mut self, lines: &[Line]) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes)?;
+        let ids: HashMap<&str, usize> =
+            lines.iter().filter_map(|line| Some((line.call.as_ref().ok()?.custom_id.as_str(), line.index))).collect();
+        let mut start = 0;
+        for text in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let Ok(line) = serde_json::from_slice::<Value>(text) else { break };
+            if text.last() != Some(&b'\n') {
+                break;
+            }
+            if let Some(&index) = line["custom_id"].as_str().and_then(|id| ids.get(id))
+                && line["error"].is_null()
+            {
+                self.places[index] = Some(Place { start, bytes: text.len(), refused: false });
+            }
+            start += text.len() as u64;
+        }
+        self.cut(start)
+    }
+
+    fn cut(&mut self, end: u64) -> std::io::Result<()> {
+        self.end = end;
+        self.file.set_len(end)?;
+        self.file.seek(SeekFrom::Start(end)).map(drop)
+    }
+
+    /// Whether line number `index` of the input has its answer.
+    pub fn has(&self, index: usize) -> bool {
+        self.places[index].is_some()
+    }
+
+    pub fn answered(&self) -> usize {
+        self.places.iter().flatten().filter(|place| !place.refused).count()
+    }
+
+    pub fn refused(&self) -> usize {
+        self.places.iter().flatten().filter(|place| place.refused).count()
+    }
+
+    /// Appends the answer to line number `index`.
+    pub fn write(&mut self, index: usize, answer: &Answer) -> Result<()> {
+        let mut text = answer.line.to_string().into_bytes();
+        text.push(b'\n');
+        if let Err(error) = self.file.write_all(&text) {
+            // What was answered before stays, the half line goes.
+            if let Err(again) = self.cut(self.end) {
+                log::warn!("{}: the last line may be cut: {again}", self.path.display());
+            }
+            return Err(Error::io(&self.path, "write a line")(error));
+        }
+        self.places[index] = Some(Place { start: self.end, bytes: text.len(), refused: answer.refused });
+        self.end += text.len() as u64;
+        Ok(())
+    }
+
+    /// Puts the answers in the order of the input. The file is replaced whole or stays as it is.
+    pub fn finish(mut self) -> Result<()> {
+        let mut partial = self.path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let sorted = self.sort_into(&partial).and_then(|()| fs::rename(&partial, &self.path));
+        sorted.map_err(Error::io(&self.path, "put in order"))
+    }
+
+    fn sort_into(&mut self, partial: &Path) -> std::io::Result<()> {
+        let mut sorted = BufWriter::new(File::create(partial)?);
+        for place in self.places.iter().flatten() {
+            let mut text = vec![0; place.bytes];
+            self.file.seek(SeekFrom::Start(place.start))?;
+            self.file.read_exact(&mut text)?;
+            sorted.write_all(&text)?;
+        }
+        sorted.flush()
+    }
+}

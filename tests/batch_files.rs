@@ -1,0 +1,305 @@
+//! `offshoot batch` as a user meets it: the built binary on the bundled demo model, on the CPU, with files of requests.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn demo() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo")
+}
+
+fn batch(folder: &Path, input: &str, out: &str, more: &[&str]) -> Output {
+    batch_on(&demo(), folder, input, out, more)
+}
+
+fn batch_on(model: &Path, folder: &Path, input: &str, out: &str, more: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_offshoot"))
+        .current_dir(folder)
+        .env_remove("RUST_LOG")
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .args(["batch", input, "--out", out, "--model"])
+        .arg(model)
+        .args(more)
+        .output()
+        .expect("the binary starts")
+}
+
+fn completions(id: &str, body: Value) -> Value {
+    json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body})
+}
+
+const QUESTION: &str = "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?\nAnswer:";
+
+/// The answers to `lines`, in the order of the file.
+fn answers(folder: &Path, lines: &[Value]) -> Vec<Value> {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.join("in.jsonl"), text).expect("the temporary folder is writable");
+    let out = folder.join("out.jsonl");
+    drop(fs::remove_file(&out));
+    let ran = batch(folder, "in.jsonl", "out.jsonl", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    read(&out)
+}
+
+fn read(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("written");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+fn texts(answer: &Value) -> Vec<String> {
+    let choices = answer["response"]["body"]["choices"].as_array().expect("choices");
+    choices.iter().map(|choice| choice["text"].as_str().expect("a text").to_string()).collect()
+}
+
+#[test]
+fn answers_have_openais_fields_in_the_order_of_the_input() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ask = |id: &str, more: Value| {
+        let mut body = json!({"model": "some-name", "prompt": QUESTION, "max_tokens": 12, "temperature": 1.0});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        completions(id, body)
+    };
+    let answers = answers(
+        folder.path(),
+        &[
+            ask("z", json!({"n": 6, "seed": 3, "user": "somebody", "stop": null, "temperature": 2.5})),
+            ask("a", json!({"prompt": ["Question: Tom", "Question: Ann"], "n": 2, "logprobs": 3, "temperature": 0})),
+            ask("m", json!({"echo": true, "max_tokens": 4})),
+            ask(
+                "best",
+                json!({"best_of": 4, "n": 2, "ignore_eos": true, "min_tokens": 5, "max_tokens": 5, "top_k": -1}),
+            ),
+        ],
+    );
+    let ids: Vec<&str> = answers.iter().map(|answer| answer["custom_id"].as_str().expect("an id")).collect();
+    assert_eq!(ids, ["z", "a", "m", "best"]);
+    let mut seen = HashSet::new();
+    for answer in &answers {
+        assert!(answer["error"].is_null(), "{answer}");
+        assert!(seen.insert(answer["id"].as_str().expect("an id").to_string()));
+        assert_eq!(answer["response"]["status_code"], 200);
+        assert!(answer["response"]["request_id"].is_string());
+        let body = &answer["response"]["body"];
+        assert_eq!((&body["object"], &body["model"]), (&json!("text_completion"), &json!("some-name")));
+        let usage = |key: &str| body["usage"][key].as_u64().expect("a count");
+        assert_eq!(usage("total_tokens"), usage("prompt_tokens") + usage("completion_tokens"));
+        for (index, choice) in body["choices"].as_array().expect("choices").iter().enumerate() {
+            assert_eq!(choice["index"], index);
+            assert!(["stop", "length"].contains(&choice["finish_reason"].as_str().expect("a reason")));
+        }
+    }
+    let distinct: HashSet<String> = texts(&answers[0]).into_iter().collect();
+    assert_eq!(texts(&answers[0]).len(), 6);
+    assert!(distinct.len() > 3, "choices have coins of their own: {distinct:?}");
+    let two = texts(&answers[1]);
+    assert_eq!(two.len(), 4, "2 prompts, 2 choices each");
+    assert_eq!((&two[0], &two[2]), (&two[1], &two[3]), "greedy choices of one prompt are equal");
+    assert!(texts(&answers[2])[0].starts_with(QUESTION));
+    assert_eq!(texts(&answers[3]).len(), 2);
+    assert_eq!(answers[3]["response"]["body"]["usage"]["completion_tokens"], 20, "every candidate is paid for");
+    let cached = |answer: &Value| {
+        answer["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count")
+    };
+    let given = answers[3]["response"]["body"]["usage"]["prompt_tokens"].as_u64().expect("a count");
+    let alike: Vec<u64> = [&answers[0], &answers[2], &answers[3]].map(cached).to_vec();
+    assert_eq!(
+        alike.iter().filter(|&&cached| cached == given).count(),
+        2,
+        "two of three find the prompt there: {alike:?}"
+    );
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_tokens() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let body = |temperature: f64, logprobs: u32| {
+        json!({"prompt": QUESTION, "max_tokens": 10, "min_tokens": 10, "ignore_eos": true, "temperature": temperature,
+               "logprobs": logprobs})
+    };
+    let answers = answers(
+        folder.path(),
+        &[completions("greedy", body(0.0, 4)), completions("drawn", body(1.5, 4)), completions("bare", body(1.0, 0))],
+    );
+    for (answer, rivals) in answers.iter().zip([4, 4, 0]) {
+        let choice = &answer["response"]["body"]["choices"][0];
+        let list = |key: &str| choice["logprobs"][key].as_array().expect("a list").clone();
+        let (tokens, logprobs, tops, offsets) =
+            (list("tokens"), list("token_logprobs"), list("top_logprobs"), list("text_offset"));
+        assert_eq!([tokens.len(), logprobs.len(), tops.len(), offsets.len()], [10; 4]);
+        let text: String = tokens.iter().map(|token| token.as_str().expect("a text")).collect();
+        assert_eq!(choice["text"], text, "the tokens spell the text");
+        for (at, token) in tokens.iter().enumerate() {
+            let token = token.as_str().expect("a text");
+            let top = tops[at].as_object().expect("an object");
+            assert_eq!(top[token], logprobs[at], "the drawn token is among them");
+            assert!((rivals.max(1)..=rivals + 1).contains(&top.len()), "{top:?}");
+            let sum: f64 = top.values().map(|logprob| logprob.as_f64().expect("a number").exp()).sum();
+            assert!(sum <= 1.0 + 1e-4, "probabilities: {sum}");
+            let offset = offsets[at].as_u64().expect("a number") as usize;
+            let rest: String = text.chars().skip(offset).collect();
+            assert!(rest.starts_with(token), "{token:?} does not stand at {offset} of {text:?}");
+            if answer["custom_id"] == "greedy" {
+                let best = top.values().filter_map(Value::as_f64).fold(f64::NEG_INFINITY, f64::max);
+                assert_eq!(logprobs[at].as_f64(), Some(best));
+            }
+        }
+    }
+}
+
+#[test]
+fn coins_follow_seed_and_id_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let body =
+        |n: u32, seed: u32| json!({"prompt": QUESTION, "max_tokens": 12, "n": n, "seed": seed, "temperature": 1.3});
+    let alone = answers(folder.path(), &[completions("q", body(3, 7))]);
+    let among = answers(
+        folder.path(),
+        &[completions("p", body(2, 7)), completions("q", body(5, 7)), completions("r", json!({"prompt": "Question:"}))],
+    );
+    assert_eq!(texts(&alone[0]), texts(&among[1])[..3], "the first choices stay, whatever else is asked");
+    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other coins");
+    let seeded = answers(folder.path(), &[completions("q", body(3, 8))]);
+    assert_ne!(texts(&alone[0]), texts(&seeded[0]));
+}
+
+#[test]
+fn a_line_that_cannot_be_answered_says_why_and_ends_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cases = [
+        ("{\"custom_id\": \"cut\"".to_string(), "invalid_request", "line 1: column"),
+        ("[1, 2]".to_string(), "invalid_request", "line 2"),
+        (json!({"method": "POST", "url": "/v1/completions", "body": {}}).to_string(), "invalid_request", "custom_id"),
+        (completions("no-prompt", json!({})).to_string(), "invalid_value", "prompt"),
+        (json!({"custom_id": "url", "url": "/v1/embeddings", "body": {}}).to_string(), "invalid_url", "/v1/embeddings"),
+        (json!({"custom_id": "body", "url": "/v1/completions", "body": 3}).to_string(), "invalid_request", "body"),
+        (completions("typo", json!({"prompt": "a", "max_token": 3})).to_string(), "unknown_parameter", "max_token"),
+        (completions("stream", json!({"prompt": "a", "stream": true})).to_string(), "unsupported_parameter", "stream"),
+        (completions("type", json!({"prompt": "a", "temperature": "hot"})).to_string(), "invalid_value", "temperature"),
+        (completions("range", json!({"prompt": "a", "top_p": 1.5})).to_string(), "invalid_value", "top_p"),
+        (completions("few", json!({"prompt": "a", "n": 3, "best_of": 2})).to_string(), "invalid_value", "best_of"),
+        (completions("ids", json!({"prompt": [[1, 999999]]})).to_string(), "invalid_value", "999999"),
+        (completions("mixed", json!({"prompt": ["a", 1]})).to_string(), "invalid_value", "prompt"),
+        (
+            completions("long", json!({"prompt": "word ".repeat(20_000)})).to_string(),
+            "context_length_exceeded",
+            "context",
+        ),
+        (
+            completions("echo", json!({"prompt": "a", "echo": true, "logprobs": 1})).to_string(),
+            "unsupported_parameter",
+            "echo",
+        ),
+        (completions("typo", json!({"prompt": "a"})).to_string(), "duplicate_custom_id", "typo"),
+    ];
+    let good = completions("good", json!({"prompt": QUESTION, "max_tokens": 3})).to_string();
+    let mut text: String = cases.iter().map(|(line, ..)| format!("{line}\n")).collect();
+    text += &format!("\n  \n{good}\n");
+    fs::write(folder.path().join("in.jsonl"), text).expect("writable");
+    let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let answers = read(&folder.path().join("out.jsonl"));
+    assert_eq!(answers.len(), cases.len() + 1);
+    for (answer, (line, code, said)) in answers.iter().zip(&cases) {
+        assert!(answer["response"].is_null(), "{answer}");
+        assert_eq!(answer["error"]["code"], *code, "{line}: {answer}");
+        assert!(answer["error"]["message"].as_str().expect("a text").contains(said), "{answer}");
+    }
+    assert!(answers[0]["custom_id"].is_null());
+    assert!(answers[cases.len()]["error"].is_null());
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("1 answered"), "{}", String::from_utf8_lossy(&ran.stdout));
+}
+
+#[test]
+fn a_job_that_was_cut_goes_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lines: Vec<Value> = (0..6)
+        .map(|i| completions(&format!("q{i}"), json!({"prompt": QUESTION, "n": 2, "max_tokens": 8, "seed": i})))
+        .chain([completions("bad", json!({"prompt": 4}))])
+        .collect();
+    let whole = answers(folder.path(), &lines);
+    let out = folder.path().join("out.jsonl");
+    let again = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
+    assert_eq!(again.status.code(), Some(2), "it does not write over answers");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--resume"));
+
+    let text = fs::read_to_string(&out).expect("written");
+    let mut kept: Vec<&str> = text.lines().collect();
+    let bad = kept.pop().expect("the refusal stands last");
+    kept.swap(0, 2);
+    let half = &kept[4][..kept[4].len() / 2];
+    fs::write(&out, format!("{bad}\n{}\n{half}", kept[..4].join("\n"))).expect("writable");
+    let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        String::from_utf8_lossy(&ran.stdout).contains("4 of them before"),
+        "{}",
+        String::from_utf8_lossy(&ran.stdout)
+    );
+    let resumed = read(&out);
+    assert_eq!(resumed.len(), 7, "each line is answered once");
+    for (a, b) in whole.iter().zip(&resumed) {
+        assert_eq!(a["custom_id"], b["custom_id"]);
+        assert_eq!(a["response"]["body"]["choices"], b["response"]["body"]["choices"]);
+    }
+    assert!(!folder.path().join("out.jsonl.partial").exists());
+}
+
+#[test]
+fn chats_are_answered_by_models_with_a_template() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("model");
+    fs::create_dir(&model).expect("writable");
+    for file in fs::read_dir(demo()).expect("the demo model is there").map(|file| file.expect("an entry").path()) {
+        if file.is_file() {
+            fs::copy(&file, model.join(file.file_name().expect("a file has a name"))).expect("copied");
+        }
+    }
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:";
+    fs::write(model.join("chat_template.jinja"), template).expect("writable");
+    let chat =
+        |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body});
+    let parts = json!([{"type": "text", "text": "What is 2 "}, {"type": "text", "text": "and 3?"}]);
+    let lines = [
+        chat(
+            "parts",
+            json!({"model": "demo", "messages": [{"role": "user", "content": parts}], "max_completion_tokens": 6,
+                             "logprobs": true, "top_logprobs": 2, "temperature": 0, "response_format": {"type": "text"}}),
+        ),
+        chat(
+            "text",
+            json!({"messages": [{"role": "user", "content": "What is 2 and 3?"}], "max_tokens": 6, "temperature": 0, "n": 2}),
+        ),
+        chat("tools", json!({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})),
+        chat("image", json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("in.jsonl"), text).expect("writable");
+    let ran = batch_on(&model, folder.path(), "in.jsonl", "out.jsonl", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let answers = read(&folder.path().join("out.jsonl"));
+    let (parts, text) = (&answers[0]["response"]["body"], &answers[1]["response"]["body"]);
+    assert_eq!(parts["object"], "chat.completion");
+    let content = |body: &Value, choice: usize| body["choices"][choice]["message"]["content"].clone();
+    assert_eq!(content(parts, 0), content(text, 0), "parts are one text");
+    assert_eq!(content(text, 0), content(text, 1));
+    let logprobs = parts["choices"][0]["logprobs"]["content"].as_array().expect("a list");
+    assert!(!logprobs.is_empty());
+    let mut bytes = Vec::new();
+    for token in logprobs {
+        assert_eq!(token["top_logprobs"].as_array().expect("a list").len(), 2);
+        assert_eq!(token["top_logprobs"][0]["logprob"], token["logprob"], "greedy takes the likeliest");
+        bytes
+            .extend(token["bytes"].as_array().expect("a list").iter().map(|byte| byte.as_u64().expect("a byte") as u8));
+    }
+    assert_eq!(content(parts, 0), String::from_utf8(bytes).expect("whole characters"));
+    assert_eq!(answers[2]["error"]["code"], "unsupported_parameter");
+    assert_eq!(answers[3]["error"]["code"], "invalid_value");
+
+    let plain = batch(folder.path(), "in.jsonl", "plain.jsonl", &[]);
+    assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    let refused = read(&folder.path().join("plain.jsonl"));
+    assert!(refused[0]["error"]["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);
+}
