@@ -1,8 +1,8 @@
 //! Judges the real samples of HumanEval that another model made and holds the verdicts against those of the reference harness.
 //!
 //! `cargo run --release --example human_eval_samples -- HumanEval.jsonl.gz SAMPLES.jsonl REFERENCE.jsonl [EVERY]`: SAMPLES has a row
-//! a problem, `{"prompt", "samples": [text, ...]}`; REFERENCE a row a sample, `{"task_id", "index", "result"}` with "passed" for
-//! what the reference harness accepts. Of each problem's samples every EVERY-th is judged. Each difference is a line.
+//! a problem, `{"samples": [text, ...]}`; REFERENCE a row a sample, `{"task_id", "row", "index", "result"}`: which problem the row
+//! of SAMPLES is about, which of its samples this is, and "passed" where the reference harness accepts it. Of each problem's samples every EVERY-th is judged. Each difference is a line.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use offshoot::judge::sandbox::enter_if_helper;
 use offshoot::judge::{Isolation, Judge, Judgement, Language};
 use offshoot::task::benchmark;
+use offshoot::task::problem::Problem;
 use serde_json::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -26,15 +27,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let every: usize = rest.first().map_or(Ok(1), |every| every.parse())?;
     let problems = benchmark::read(problems.as_ref(), None)?;
     let rows = lines(File::open(samples)?)?;
-    let reference: HashMap<(String, u64), String> = lines(File::open(reference)?)?
-        .iter()
-        .map(|row| ((text(row, "task_id"), row["index"].as_u64().unwrap_or(0)), text(row, "result")))
-        .collect();
+    let mut by_id: HashMap<String, Problem> = HashMap::new();
+    for entry in problems {
+        let entry = entry?;
+        by_id.extend(entry.problem.map(|problem| (entry.id, problem)));
+    }
     let mut jobs = Vec::new();
-    for (row, problem) in rows.iter().zip(problems) {
-        let problem = problem?.problem;
-        for (index, sample) in row["samples"].as_array().into_iter().flatten().enumerate().step_by(every) {
-            jobs.push((problem.clone(), index as u64, sample.as_str().unwrap_or("").to_string()));
+    for told in lines(File::open(reference)?)? {
+        let (row, index) = (number(&told, "row"), number(&told, "index"));
+        if index % every == 0 {
+            let id = text(&told, "task_id");
+            let problem = by_id.get(&id).ok_or_else(|| format!("{id} is not among the problems"))?;
+            let sample = rows[row]["samples"][index].as_str().ok_or("a sample that is no text")?.to_string();
+            jobs.push((problem, index, sample, text(&told, "result")));
         }
     }
     let judge = Judge::open(Isolation::Unsafe)?;
@@ -44,19 +49,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some((problem, index, sample)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((problem, index, sample, result)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match judge.judge(problem, &Language::Python, sample) {
                         Ok(judgement) => {
-                            let key = (problem.id.clone(), *index);
-                            if let Some(result) = reference.get(&key)
-                                && (result == "passed") != judgement.accepted()
-                            {
+                            if (result == "passed") != judgement.accepted() {
                                 let Judgement { verdict, message, cpu, .. } = &judgement;
                                 let why = message.as_deref().unwrap_or("");
                                 println!("{} {index}: {verdict} {why} ({cpu:.1?}); reference: {result}", problem.id);
                             }
-                            let mut judged = judged.lock().unwrap_or_else(PoisonError::into_inner);
-                            judged.push(judgement);
+                            judged.lock().unwrap_or_else(PoisonError::into_inner).push(judgement);
                         }
                         Err(error) => println!("{} {index}: {error}", problem.id),
                     }
@@ -79,6 +80,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn lines(file: impl Read) -> Result<Vec<Value>, Box<dyn Error>> {
     BufReader::new(file).lines().map(|line| Ok(serde_json::from_str(&line?)?)).collect()
+}
+
+fn number(row: &Value, field: &str) -> usize {
+    row[field].as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
 }
 
 fn text(row: &Value, field: &str) -> String {

@@ -8,7 +8,8 @@
 //! ```text
 //! 9  main, cli                          what the user typed
 //! 8  run, report, journal, view         a task from file to results; what its searches did
-//! 8  scoring, bench, check              samples made elsewhere; measuring; holding a device to its definition
+//! 8  scoring                            samples made elsewhere, judged
+//! 8  bench, check                       measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle

@@ -50,6 +50,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             },
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
+        Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
+        Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();
             match args.score_options() {
@@ -57,7 +59,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 None => scoring::doctor(isolation)?,
             }
         }
-        Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;

@@ -3,9 +3,16 @@
 
 mod assess;
 pub mod best_of_n;
+pub mod choose;
+pub mod decide;
+pub mod dvts;
 pub mod evaluate;
+pub mod mcts;
+pub mod scorer;
 pub mod select;
 pub mod self_consistency;
+pub mod step_beam;
+pub mod steps;
 pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +30,12 @@ use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use assess::{Assessment, Assessor, Judged, Judges};
 pub use best_of_n::{best_of_n, sample};
+pub use choose::choose;
+pub use dvts::dvts;
+pub use mcts::mcts;
+pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
+pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
@@ -74,7 +86,8 @@ pub struct TokenLogprob {
 }
 
 /// What a driver found out about one problem.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Outcome {
     /// Finished samples by index.
     #[serde(skip)]
@@ -96,6 +109,24 @@ pub struct Outcome {
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
     /// of it was shared.
     pub search_prompt_tokens: usize,
+    /// What the method found beyond that.
+    #[serde(flatten, skip_deserializing)]
+    pub details: Option<Details>,
+}
+
+/// What is told of an item by its method alone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Details {
+    Choices {
+        choices: Vec<choose::ChoiceScore>,
+    },
+    /// As search-and-learn writes them: the solutions, and the values of each one's steps.
+    Solutions {
+        completions: Vec<String>,
+        scores: Vec<Vec<f64>>,
+        pred: Option<String>,
+    },
 }
 
 /// The votes of `samples`.
@@ -184,11 +215,16 @@ impl Job<'_> {
     fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
         tree.close(node);
         let text = tree.path_text(node);
-        let interrupted = self.interrupted;
-        let assessment = self.assessor.assess(&text, || go_on(interrupted))?;
+        let assessment = self.assess(&text)?;
         let sample = self.sample(tree, node, index, assessment)?;
         (self.record)(&sample)?;
         Ok(sample)
+    }
+
+    /// What is made of a text; the driver waits for it.
+    fn assess(&mut self, text: &str) -> Result<Assessment> {
+        let interrupted = self.interrupted;
+        self.assessor.assess(text, || go_on(interrupted))
     }
 
     /// The verdict where nobody answered: wrong, where the task has a grader.

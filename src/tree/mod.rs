@@ -46,6 +46,8 @@ pub struct Node {
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
     pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    pub visits: Option<u32>,
     pub state: State,
     /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
     pub asks: bool,
@@ -64,6 +66,7 @@ impl Node {
             logprob: 0.0,
             finish: None,
             score: None,
+            visits: None,
             state,
             asks: false,
             coins,
@@ -128,14 +131,20 @@ impl SamplingTree {
         children
     }
 
-    /// The text of all thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left
-    /// out.
-    pub fn path_text(&self, at: NodeIndex) -> String {
+    /// The thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left out.
+    pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut path = vec![at];
         while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
             path.push(parent);
         }
-        path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
+        path.pop();
+        path.reverse();
+        path
+    }
+
+    /// The text of [`SamplingTree::path`].
+    pub fn path_text(&self, at: NodeIndex) -> String {
+        self.path(at).into_iter().map(|node| self.graph[node].text.as_str()).collect()
     }
 
     /// `n` children of `at`, to be sampled.
@@ -193,9 +202,19 @@ impl SamplingTree {
 
     /// `extend`, handed over event by event.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
-        self.start_with(nodes, |_, node| Continuation::Sampled {
+        self.start_until(nodes, how, |_, _| stop.clone())
+    }
+
+    /// `start` with a stop for each of `nodes`, by its place among them.
+    pub fn start_until(
+        &mut self,
+        nodes: &[NodeIndex],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &Node) -> Stop,
+    ) -> Result<Extension<'_>> {
+        self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
-            stop: stop.clone(),
+            stop: stop(ix, node),
             coins: node.coins,
         })
     }
@@ -218,6 +237,10 @@ impl SamplingTree {
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
         self.graph[at].score = Some(score);
+    }
+
+    pub fn set_visits(&mut self, at: NodeIndex, visits: u32) {
+        self.graph[at].visits = Some(visits);
     }
 
     /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.

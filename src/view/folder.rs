@@ -98,6 +98,7 @@ fn rebuilt(item: &Map<String, Value>, samples: &Lines) -> Trace {
         asks: false,
         finish: None,
         score: None,
+        visits: None,
         tokens: count(item, "prompt_tokens") as usize,
         logprob: None,
         text: String::new(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::programs::{Program, Programs};
 use super::stream::{self, Heard};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
 use crate::task::problem::Limits;
 
@@ -22,7 +22,7 @@ const ANSWERS_PATIENCE: Duration = Duration::from_secs(600);
 
 /// It serves thousands of candidates: only memory is limited in earnest.
 const LIMITS: Limits =
-    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 4 << 30, output_bytes: 1 << 40, processes: 16 };
+    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 2 << 30, output_bytes: 1 << 40, processes: 16 };
 
 /// The checkers that wait for work.
 #[derive(Debug, Default)]
@@ -31,9 +31,21 @@ pub(super) struct Checkers {
 }
 
 impl Checkers {
-    pub fn take(&self, sandbox: &Sandbox, programs: &Programs) -> Result<Checker> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        idle.map_or_else(|| Checker::start(sandbox, programs), Ok)
+    /// A checker that has begun to do what `order` says.
+    pub fn begin(&self, sandbox: &Sandbox, programs: &Programs, order: &Value) -> Result<Checker> {
+        while let Some(idle) = self.pop() {
+            // One that has died while it waited is dropped.
+            if idle.begin(order).is_ok() {
+                return Ok(idle);
+            }
+        }
+        let fresh = Checker::start(sandbox, programs)?;
+        fresh.begin(order).map_err(|error| Error::Internal(format!("a checker died at its start: {error}")))?;
+        Ok(fresh)
+    }
+
+    fn pop(&self) -> Option<Checker> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Only a checker whose last job has ended ([`Checker::rest`]) may come back; any other is dropped, and so ended.
@@ -60,7 +72,7 @@ impl Checker {
     }
 
     /// Forks a child that does what `order` says.
-    pub fn begin(&self, order: &Value) -> io::Result<()> {
+    fn begin(&self, order: &Value) -> io::Result<()> {
         self.say(b'J', order.to_string().as_bytes())
     }
 
@@ -86,10 +98,8 @@ impl Checker {
         }
     }
 
-    /// What a reference program answers, or why it does not.
-    pub fn answers(&mut self, order: Value) -> Result<Vec<u8>, String> {
-        let failed = |error: io::Error| error.to_string();
-        self.begin(&order).map_err(failed)?;
+    /// What a reference program answers, or why it does not; for an order that asks for this.
+    pub fn answers(&self) -> Result<Vec<u8>, String> {
         let deadline = Instant::now() + ANSWERS_PATIENCE;
         let mut written = Err("no answers".to_string());
         loop {

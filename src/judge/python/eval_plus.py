@@ -91,7 +91,8 @@ def run_reference(job):
                 found = call(function[0], arguments, cpu=limit, mutable=False)
                 expected = unpack(answer, lambda word, rest: object())
                 if not compare.same(found, expected, arguments):
-                    return f"{order['entry']}{picture(tuple(arguments))}: expected {picture(expected)}, found {picture(found)}"
+                    call_made = f"{order['entry']}({', '.join(map(picture, arguments))})"
+                    return f"{call_made}: expected {picture(expected)}, found {picture(found)}"
 
             yield limit, test
 

@@ -10,6 +10,7 @@ use super::programs::{Program, Programs};
 use super::stream::{self, Heard};
 use super::{Extent, marshal};
 use crate::error::{Error, Result};
+use crate::judge::message::last_line;
 use crate::judge::sandbox::{Ended, How, Running, Sandbox};
 use crate::judge::{Judgement, TestVerdict, Verdict};
 use crate::task::problem::Limits;
@@ -25,8 +26,17 @@ pub(super) struct Tests<'a> {
     pub answers: Option<&'a [u8]>,
     pub count: usize,
     pub extent: Extent,
-    /// Of one process of the candidate.
-    pub whole: Limits,
+    /// Of one test; the first has the program's loading before it, which may take as much again.
+    pub each: Limits,
+}
+
+impl Tests<'_> {
+    /// The limits of a process that runs all.
+    fn whole(&self) -> Limits {
+        let runs = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let runs = if self.count > 1 { runs.saturating_add(1) } else { 1 };
+        Limits { cpu: self.each.cpu.saturating_mul(runs), ..self.each }
+    }
 }
 
 pub(super) struct Judging<'a> {
@@ -96,9 +106,13 @@ impl Judging<'_> {
                 break;
             }
         }
-        if let Some(first) = judgement.tests.iter().find(|test| test.verdict != Verdict::Accepted) {
-            judgement.verdict = first.verdict;
-            judgement.message = first.message.clone();
+        let failed = judgement.tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
+        if let Some((ix, test)) = failed {
+            judgement.verdict = test.verdict;
+            judgement.message = match &test.message {
+                Some(message) if self.tests.count > 1 => Some(format!("test {}: {message}", ix + 1)),
+                message => message.clone(),
+            };
         }
         Ok(judgement)
     }
@@ -109,13 +123,14 @@ impl Judging<'_> {
         self.tests.order["nonce"] = json!(nonce);
         self.tests.order["first"] = json!(judgement.tests.len());
         let folder = self.sandbox.folder()?;
-        let candidate = self.sandbox.start(self.programs.confined(Program::Runner, folder.path(), self.tests.whole))?;
-        let checker = self.checkers.take(self.sandbox, self.programs)?;
+        let candidate =
+            self.sandbox.start(self.programs.confined(Program::Runner, folder.path(), self.tests.whole()))?;
+        let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
         let mut talk = Talk {
             candidate,
             checker,
             nonce,
-            most: self.tests.whole.output_bytes,
+            most: self.tests.each.output_bytes,
             deadline: None,
             loaded: false,
             verdicts: &mut judgement.tests,
@@ -159,13 +174,11 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     fn hold(&mut self, program: &str, tests: &Tests) -> Result<End> {
-        let died =
-            |error: std::io::Error| Error::Internal(format!("the process that runs the tests has died: {error}"));
-        self.checker.begin(&tests.order).map_err(died)?;
         if let Some(answers) = tests.answers {
-            self.checker.say(b'V', answers).map_err(died)?;
+            // A checker that has died is noticed when it is heard.
+            let _ = self.checker.say(b'V', answers);
         }
-        if let Some(end) = self.load(program) {
+        if let Some(end) = self.load(program, on_the_clock(tests.each.cpu)) {
             return Ok(end);
         }
         loop {
@@ -187,8 +200,7 @@ impl Talk<'_> {
                 }
                 b'T' => {
                     let begins: Begins = word(&payload)?;
-                    let seconds = Duration::try_from_secs_f64(2.0 * begins.seconds + 1.0).unwrap_or(Duration::MAX);
-                    self.deadline = Instant::now().checked_add(seconds);
+                    self.deadline = on_the_clock(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
                 }
                 b'V' => {
                     let Word { nonce, verdict, message } = word(&payload)?;
@@ -198,6 +210,7 @@ impl Talk<'_> {
                         Code::WA => Verdict::WrongAnswer,
                         Code::RE => Verdict::RuntimeError,
                     };
+                    let message = message.and_then(|message| last_line(message.as_bytes()));
                     self.verdicts.push(TestVerdict { verdict, message });
                 }
                 b'D' => {
@@ -221,11 +234,11 @@ impl Talk<'_> {
     }
 
     /// Gives the candidate its program and waits until that has run.
-    fn load(&mut self, program: &str) -> Option<End> {
+    fn load(&mut self, program: &str, deadline: Option<Instant>) -> Option<End> {
         if stream::say(self.stream(), b'P', program.as_bytes()).is_err() {
             return Some(End::Gone);
         }
-        match stream::hear(self.stream(), self.most, None) {
+        match stream::hear(self.stream(), self.most, deadline) {
             Heard::Frame { kind: b'L', .. } => {
                 self.loaded = true;
                 None
@@ -244,7 +257,6 @@ impl Talk<'_> {
         if let Err(why) = marshal::check(&payload) {
             return Some(End::Said(Verdict::RuntimeError, format!("its answer is no data: it {why}")));
         }
-        // A checker that has died is noticed when it is heard next.
         let _ = self.checker.say(kind, &payload);
         None
     }
@@ -256,6 +268,11 @@ impl Talk<'_> {
     fn same(&self, nonce: &str) -> Result<()> {
         if nonce == self.nonce { Ok(()) } else { Err(Error::Internal("a verdict on another candidate".to_string())) }
     }
+}
+
+/// When a test that may take so much processor time must be over: as the sandbox's rule for whole programs.
+fn on_the_clock(cpu: Duration) -> Option<Instant> {
+    Instant::now().checked_add(cpu.saturating_mul(2).saturating_add(Duration::from_secs(1)))
 }
 
 fn word<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
@@ -272,8 +289,7 @@ fn last_words(heard: Heard) -> End {
             return End::Said(Verdict::OutputLimit, "its answer is longer than the output limit".to_string());
         }
     };
-    let words: String = String::from_utf8_lossy(&payload).split_whitespace().collect::<Vec<_>>().join(" ");
-    let words: String = words.chars().take(400).collect();
+    let words = last_line(&payload).unwrap_or_default();
     match kind {
         b'S' => End::Said(Verdict::CompileError, words),
         b'X' | b'E' => End::Said(Verdict::RuntimeError, words),

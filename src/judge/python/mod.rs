@@ -86,7 +86,7 @@ impl Python {
     pub fn script(&self, sandbox: &Sandbox, program: &str, script: &Script, limits: Limits) -> Result<Judgement> {
         let Script { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
-        let tests = Tests { order, answers: None, count: 1, extent: Extent::FirstFailure, whole: limits };
+        let tests = Tests { order, answers: None, count: 1, extent: Extent::FirstFailure, each: limits };
         self.judging(sandbox, program, tests).run()
     }
 
@@ -106,8 +106,7 @@ impl Python {
             "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
             "all": extent == Extent::All,
         });
-        self.judging(sandbox, program, Tests { order, answers: None, count, extent, whole: of_all(limits, count) })
-            .run()
+        self.judging(sandbox, program, Tests { order, answers: None, count, extent, each: limits }).run()
     }
 
     /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts as one.
@@ -127,8 +126,12 @@ impl Python {
                 "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
             });
             let count = inputs.len();
-            let whole = of_all(limits, count);
-            self.judging(sandbox, program, Tests { order, answers: Some(&answers.written), count, extent, whole }).run()
+            self.judging(
+                sandbox,
+                program,
+                Tests { order, answers: Some(&answers.written), count, extent, each: limits },
+            )
+            .run()
         };
         Ok(Compared { base: on(&reference.base)?, plus: on(&reference.plus)? })
     }
@@ -147,8 +150,8 @@ impl Python {
         if let Some(answers) = kept().iter().find(|answers| answers.key == key) {
             return Ok(answers.clone());
         }
-        let mut checker = self.checkers.take(sandbox, &self.programs)?;
-        let written = checker.answers(order).map_err(|why| {
+        let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
+        let written = checker.answers().map_err(|why| {
             Error::value(format!("the reference program of `{}`", reference.entry), "an answer to every input", why)
         })?;
         self.checkers.give_back(checker);
@@ -158,10 +161,4 @@ impl Python {
         kept.push_front(answers.clone());
         Ok(answers)
     }
-}
-
-/// The limits of a process that runs all of `count` tests and is loaded before.
-fn of_all(each: Limits, count: usize) -> Limits {
-    let runs = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
-    Limits { cpu: each.cpu.saturating_mul(runs), ..each }
 }

@@ -9,7 +9,7 @@ use super::fields::{Fields, Read, list, wrong};
 use crate::task::file::describe;
 use crate::task::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
 
-/// What EvalPlus allows a test at the least; more where the reference takes long.
+/// The least that EvalPlus gives a test; the judge gives more where the reference is slow.
 const EVAL_PLUS_SECONDS: u64 = 4;
 
 pub(super) fn human_eval(id: &str, fields: Fields) -> Read<Problem> {

@@ -41,6 +41,9 @@ pub struct TraceNode {
     /// `None` where the thought was never extended.
     pub finish: Option<FinishReason>,
     pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visits: Option<u32>,
     pub tokens: usize,
     /// Natural-log probability of the thought; `None` where it was given rather than drawn, or is no finite number.
     pub logprob: Option<f64>,
@@ -81,6 +84,7 @@ impl SamplingTree {
                 asks: node.asks,
                 finish: node.finish.clone(),
                 score: node.score.filter(|score| score.is_finite()),
+                visits: node.visits,
                 tokens: node.tokens.len(),
                 logprob: Some(node.logprob).filter(|logprob| !given && logprob.is_finite()),
                 text: node.text.clone(),
