@@ -26,7 +26,8 @@ pub struct Step<T, J> {
 }
 
 /// Takes steps from `source` until it has none, has `work` done by `workers` threads, and gives `sink` every item with its
-/// result, in order. `done` has the results of numbers whose work needs no doing. At an error or an interrupt, what is under way is finished and given out; then the error is returned.
+/// result, in order. `done` has the results of numbers whose work needs no doing. An error of the source is returned when all
+/// that it gave before has come out; at any other error and at an interrupt, what is under way is finished and given out first.
 pub fn in_order<T, J: Send, R: Send + Sync>(
     workers: usize,
     interrupted: &AtomicBool,
