@@ -26,7 +26,8 @@ pub struct Step<T, J> {
 }
 
 /// Takes steps from `source` until it has none, has `work` done by `workers` threads, and gives `sink` every item with its
-/// result, in order. `done` has the results of numbers whose work needs no doing. At an error or an interrupt, what is under way is finished and given out; then the error is returned.
+/// result, in order. `done` has the results of numbers whose work needs no doing. An error of the source is returned when all
+/// that it gave before has come out; at any other error and at an interrupt, what is under way is finished and given out first.
 pub fn in_order<T, J: Send, R: Send + Sync>(
     workers: usize,
     interrupted: &AtomicBool,
@@ -54,10 +55,14 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
         }
         drop(finished);
         let mut waiting = Waiting { queue: VecDeque::new(), bytes: 0, done };
-        let mut more = true;
+        let (mut more, mut broken) = (true, None);
         let mut feed_and_collect = || -> Result<bool> {
             while more && waiting.has_room() && !interrupted.load(Ordering::Relaxed) {
-                let Some(step) = source()? else {
+                // A source that fails has ended: what it gave before is worked off first.
+                let Some(step) = source().unwrap_or_else(|error| {
+                    broken = Some(error);
+                    None
+                }) else {
                     more = false;
                     break;
                 };
@@ -72,7 +77,7 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
                 return Err(Error::Interrupted);
             }
             if !more && waiting.queue.is_empty() {
-                return Ok(false);
+                return broken.take().map_or(Ok(false), Err);
             }
             match results.recv_timeout(LOOK) {
                 Ok((number, result)) => drop(waiting.done.insert(number, result?)),

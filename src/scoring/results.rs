@@ -2,7 +2,7 @@
 //! writes it. Lines are written as verdicts come, so that a stopped scoring can go on where it ended.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -104,19 +104,15 @@ pub struct Results {
 }
 
 impl Results {
-    /// Begins a file; one that is there is left alone.
+    /// Begins a file; one that holds something is left alone.
     pub fn create(path: &Path) -> Result<Results> {
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|error| {
-                match error.kind() {
-                    ErrorKind::AlreadyExists => Error::format(
-                        path,
-                        "holds results already: go on with them by --resume, or choose another by --out",
-                    ),
-                    _ => Error::io(path, "create")(error),
-                }
-            })?;
-        Ok(Results { path: path.to_path_buf(), file, end: 0 })
+        let results = Results::resume(path)?;
+        let holds = results.file.metadata().map_err(Error::io(path, "open"))?.len() > 0;
+        if holds {
+            let what = "holds results already: go on with them by --resume, or choose another by --out";
+            return Err(Error::format(path, what));
+        }
+        Ok(results)
     }
 
     /// Goes on with a file, or begins it. The lines that it has are taken by [`Results::previous`], all of them, first.
