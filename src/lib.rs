@@ -7,7 +7,9 @@
 //!
 //! ```text
 //! 9  main, cli                          what the user typed
-//! 8  run, report, journal, bench, check a task from file to results; measuring
+//! 8  run, report, journal, view         a task from file to results; what its searches did
+//! 8  scoring                            samples made elsewhere, judged
+//! 8  bench, check                       measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
@@ -68,10 +70,12 @@ pub mod out;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod scoring;
 pub mod search;
 pub mod task;
 pub mod tokenizer;
 pub mod tree;
+pub mod view;
 
 pub use error::{Error, Result};
 pub use run::open;

@@ -122,7 +122,7 @@ fn a_run_leaves_samples_items_and_a_summary() {
     let engine = &summary["engine"];
     assert!(engine["prompt_tokens_computed"].as_u64() < engine["prompt_tokens_logical"].as_u64());
     assert!(engine["kv_bytes_read"].as_u64() < engine["kv_bytes_read_flat"].as_u64());
-    assert!(out.join("trees/0.json").is_file() && out.join("trees/1.dot").is_file());
+    assert!(out.join("trees/0.json").is_file() && out.join("trees/1.json").is_file());
 
     let again = run_into(&task, &out, &[]);
     fails(&again, &["out", "--out"]);

@@ -6,7 +6,7 @@ use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
     CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, SamplingParams, ScriptedReply, Stop,
 };
-use offshoot::tree::{Event, Extension, SamplingTree, State};
+use offshoot::tree::{Event, Extension, SamplingTree, State, Trace};
 use petgraph::graph::NodeIndex;
 
 fn tree_on(engine: EngineHandle) -> SamplingTree {
@@ -184,7 +184,7 @@ fn the_likeliest_tokens_are_kept_where_they_were_asked_for() {
     let (a, b) = (u32::from(b'a'), u32::from(b'b'));
     assert_eq!(top, [vec![], vec![(a, -0.5)], vec![(b, -0.5)], vec![], vec![]], "one for each of xabab");
     assert!(tree.node(children[1]).top.is_empty());
-    let json = tree.to_json();
+    let json = serde_json::to_value(tree.trace()).expect("a trace is JSON");
     assert_eq!(json["nodes"][1]["top"][1], serde_json::json!([[a, -0.5]]));
     assert!(json["nodes"][2].get("top").is_none());
 }
@@ -197,18 +197,23 @@ fn the_record_can_be_exported() {
     tree.set_score(children[0], 0.25);
     tree.prune(children[1]);
 
-    let json = tree.to_json();
+    let trace = tree.trace();
+    let json = serde_json::to_value(&trace).expect("a trace is JSON");
     assert_eq!(json["item"], "item");
     let nodes = json["nodes"].as_array().expect("a list");
     assert_eq!(nodes.len(), 3);
     assert_eq!(nodes[0]["parent"], serde_json::Value::Null);
+    assert_eq!(nodes[0]["tokens"], 2);
+    assert_eq!(nodes[0]["logprob"], serde_json::Value::Null, "a prompt is given, not drawn");
     assert_eq!(nodes[1]["parent"], 0);
     assert_eq!(nodes[1]["text"], "say \"hi\"\n");
     assert_eq!(nodes[1]["score"], 0.25);
     assert_eq!(nodes[2]["state"], "pruned");
+    assert_eq!(serde_json::from_value::<Trace>(json).expect("it reads what it wrote"), trace);
+    assert_eq!(trace.branches(), [2, 1, 1]);
 
-    let dot = tree.to_dot();
-    assert!(dot.contains("n0 -> n1;") && dot.contains("n0 -> n2;"), "{dot}");
+    let dot = Trace::to_dot([&trace]);
+    assert!(dot.contains("t0n0 -> t0n1;") && dot.contains("t0n0 -> t0n2;"), "{dot}");
     assert!(dot.contains("say \\\"hi\\\"\\n"), "quotes and line ends are escaped: {dot}");
     assert_eq!(dot.matches("style=dashed").count(), 1, "{dot}");
 }

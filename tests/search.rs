@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
-use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
-use offshoot::search::{Assessment, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
-use offshoot::task::BestBy;
+use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
+use offshoot::task::{BestBy, Decided};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 
@@ -25,7 +25,7 @@ fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
 fn assess(text: &str) -> Assessment {
     let text = text.trim_end();
     let answer = (text != "?" && !text.is_empty()).then(|| text.to_string());
-    Assessment { correct: Some(answer.as_deref() == Some("7")), answer }
+    Assessment { correct: Some(answer.as_deref() == Some("7")), answer, judged: None }
 }
 
 /// Runs a driver and returns its outcome and what was recorded.
@@ -36,22 +36,29 @@ fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool
         recorded.push(sample.clone());
         Ok(())
     };
-    let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor: Assessor::new(&assess),
+        earlier: Vec::new(),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = search(&mut job);
     (outcome, recorded)
 }
 
-fn vote(replies: Vec<ScriptedReply>, stop_when_decided: bool) -> (Outcome, Vec<Sample>) {
+fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> (Outcome, Vec<Sample>) {
     let n = replies.len();
     let mut tree = saying(replies);
     let root = tree.root();
-    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, n, stop_when_decided, job), false);
+    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, n, stop, job), false);
     (outcome.expect("nothing fails"), recorded)
 }
 
 #[test]
 fn the_majority_wins() {
-    let (outcome, recorded) = vote(texts(&["8", "7", "?", "7", "9"]), false);
+    let (outcome, recorded) = vote(texts(&["8", "7", "?", "7", "9"]), Decided::Never);
     assert_eq!(outcome.prediction.as_deref(), Some("7"));
     assert_eq!(outcome.correct, Some(true));
     assert_eq!(outcome.chosen, Some(1));
@@ -63,7 +70,7 @@ fn the_majority_wins() {
 #[test]
 fn of_equal_votes_the_smallest_index_wins_whoever_finished_first() {
     // Sample 0 is the longest, so it finishes last.
-    let (outcome, recorded) = vote(texts(&["long answer", "7", "7", "long answer"]), false);
+    let (outcome, recorded) = vote(texts(&["long answer", "7", "7", "long answer"]), Decided::Never);
     assert_eq!(recorded[0].index, 1);
     assert_eq!(outcome.prediction.as_deref(), Some("long answer"));
     assert_eq!(outcome.correct, Some(false));
@@ -71,7 +78,7 @@ fn of_equal_votes_the_smallest_index_wins_whoever_finished_first() {
 
 #[test]
 fn no_answer_is_wrong() {
-    let (outcome, _) = vote(texts(&["?", "?"]), false);
+    let (outcome, _) = vote(texts(&["?", "?"]), Decided::Never);
     assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, Some(false)));
 }
 
@@ -79,15 +86,15 @@ fn no_answer_is_wrong() {
 fn an_answer_is_as_right_as_its_first_sample() {
     // Same answer, other verdict: the grader looks at the padding too.
     fn picky(text: &str) -> Assessment {
-        Assessment { answer: Some(text.trim_end().to_string()), correct: Some(text == "7 ") }
+        Assessment { answer: Some(text.trim_end().to_string()), correct: Some(text == "7 "), judged: None }
     }
     for (replies, right) in [(["7", "7 ", "8"], false), (["7 ", "7", "8"], true)] {
         let mut tree = saying(texts(&replies));
         let root = tree.root();
         let outcome = drive(
             |job| {
-                job.assess = &picky;
-                self_consistency(&mut tree, root, 3, false, job)
+                job.assessor = Assessor::new(&picky);
+                self_consistency(&mut tree, root, 3, Decided::Never, job)
             },
             false,
         );
@@ -102,7 +109,7 @@ fn an_answer_is_as_right_as_its_first_sample() {
 fn a_decided_vote_stops_the_rest() {
     let mut replies = texts(&["7", "7", "7"]);
     replies.extend([ScriptedReply::text("8").until_cancelled(), ScriptedReply::text("8").until_cancelled()]);
-    let (outcome, recorded) = vote(replies, true);
+    let (outcome, recorded) = vote(replies, Decided::Certain);
     assert_eq!(outcome.prediction.as_deref(), Some("7"));
     assert_eq!(outcome.cancelled, 2);
     assert_eq!(recorded.len(), 3, "what was cancelled is no sample");
@@ -115,9 +122,11 @@ fn what_decides_a_vote_does_not_depend_on_who_finishes_first() {
         // Each round has its own lengths, so its own order of finishing.
         let length = |index: usize| 1 + (index + 3) * (round + 5) % 13;
         let padded = (0..).zip(answers).map(|(index, answer)| format!("{answer:<width$}", width = length(index)));
-        let (outcome, recorded) = vote(padded.map(|text| ScriptedReply::text(&text)).collect(), true);
+        let (outcome, recorded) = vote(padded.map(|text| ScriptedReply::text(&text)).collect(), Decided::Certain);
         // Four against one leaves three that could draw level; five against one leaves two that cannot.
-        assert_eq!(recorded.iter().map(|sample| sample.index).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6]);
+        let mut indices: Vec<u64> = recorded.iter().map(|sample| sample.index).collect();
+        indices.sort();
+        assert_eq!(indices, [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(outcome.samples.len(), 7);
         assert_eq!(outcome.votes, [("7".to_string(), 5), ("8".to_string(), 1)]);
         assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(0), Some(true), 2));
@@ -125,23 +134,23 @@ fn what_decides_a_vote_does_not_depend_on_who_finishes_first() {
 }
 
 #[test]
-fn what_finished_after_the_decision_is_pruned() {
-    // The last finishes first, the fourth never.
-    let mut replies = texts(&["7     ", "7     ", "7     ", "8", "8"]);
-    replies[3] = ScriptedReply::text("8").until_cancelled();
-    let mut tree = saying(replies);
+fn what_the_vote_can_do_without_is_never_drawn() {
+    let mut tree = saying(texts(&["7     ", "7     ", "7     ", "8", "8"]));
     let root = tree.root();
-    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, 5, true, job), false);
+    let (outcome, recorded) = drive(|job| self_consistency(&mut tree, root, 5, Decided::Certain, job), false);
     assert_eq!(recorded.len(), 3);
-    assert_eq!(outcome.expect("nothing fails").cancelled, 2);
+    let outcome = outcome.expect("nothing fails");
+    assert_eq!((outcome.cancelled, outcome.cancelled_tokens), (2, 0));
     let states: Vec<State> = tree.children(root).into_iter().map(|node| tree.node(node).state).collect();
     assert_eq!(states, [State::Closed, State::Closed, State::Closed, State::Pruned, State::Pruned]);
+    let grown = tree.children(root).into_iter().filter(|&node| tree.node(node).finish.is_some()).count();
+    assert_eq!(grown, 3);
 }
 
 #[test]
 fn an_undecided_vote_stops_nobody() {
     // After three of five, two more votes could still draw level.
-    let (outcome, _) = vote(texts(&["7", "7", "?", "longer 8", "longer 8"]), true);
+    let (outcome, _) = vote(texts(&["7", "7", "?", "longer 8", "longer 8"]), Decided::Certain);
     assert_eq!(outcome.cancelled, 0);
     assert_eq!(outcome.samples.len(), 5);
 }
@@ -150,7 +159,7 @@ fn best(replies: Vec<ScriptedReply>, by: BestBy) -> Outcome {
     let n = replies.len();
     let mut tree = saying(replies);
     let root = tree.root();
-    drive(|job| best_of_n(&mut tree, root, n, by, job), false).0.expect("nothing fails")
+    drive(|job| best_of_n(&mut tree, root, n, by, false, job), false).0.expect("nothing fails")
 }
 
 #[test]
@@ -201,8 +210,8 @@ fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
 
 /// The same job with other parameters.
 fn asking<'a>(job: &'a mut Job<'_>, params: &'a SamplingParams) -> Job<'a> {
-    let Job { stop, assess, interrupted, .. } = *job;
-    Job { params, stop, assess, record: &mut *job.record, interrupted }
+    let Job { stop, interrupted, .. } = *job;
+    Job { params, stop, assessor: Assessor::new(&assess), earlier: Vec::new(), record: &mut *job.record, interrupted }
 }
 
 #[test]
@@ -225,7 +234,14 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
         let root = tree.root();
         let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
         let interrupted = &*interrupted;
-        let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted };
+        let mut job = Job {
+            params: &params,
+            stop: &stop,
+            assessor: Assessor::new(&assess),
+            earlier: Vec::new(),
+            record: &mut record,
+            interrupted,
+        };
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
     std::thread::sleep(Duration::from_millis(20));
@@ -240,7 +256,64 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     let root = tree.root();
     let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(false));
     let mut record = |_: &Sample| Err(Error::Internal("the disk is full".to_string()));
-    let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor: Assessor::new(&assess),
+        earlier: Vec::new(),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = sample(&mut tree, root, 2, &mut job);
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
+}
+
+/// A tree whose samples depend on their coins alone, as the engine's do, and so not on which others are drawn beside them.
+fn drawing() -> SamplingTree {
+    let engine = EngineHandle::scripted(|call| match call.continuation {
+        Continuation::Sampled { coins, .. } => {
+            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(coins.coin(0) * 5.0) as usize])
+        }
+        Continuation::Given { .. } => ScriptedReply::text(""),
+    });
+    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+}
+
+#[test]
+fn a_search_taken_up_ends_as_one_that_was_never_interrupted() {
+    const N: usize = 7;
+    let search = |which: usize, earlier: &[Sample]| {
+        let mut tree = drawing();
+        let root = tree.root();
+        let (outcome, recorded) = drive(
+            |job| {
+                job.earlier = earlier.to_vec();
+                match which {
+                    0 => sample(&mut tree, root, N, job),
+                    1 => best_of_n(&mut tree, root, N, BestBy::Logprob, false, job),
+                    2 => self_consistency(&mut tree, root, N, Decided::Never, job),
+                    _ => self_consistency(&mut tree, root, N, Decided::Certain, job),
+                }
+            },
+            false,
+        );
+        (outcome.expect("nothing fails"), recorded, tree)
+    };
+    for which in 0..4 {
+        let (whole, all, _) = search(which, &[]);
+        for subset in 0..1u32 << all.len() {
+            // In an order of their own: samples come to the disk as they finish.
+            let earlier: Vec<Sample> = all.iter().rev().filter(|s| subset >> s.index & 1 == 1).cloned().collect();
+            let (outcome, recorded, tree) = search(which, &earlier);
+            assert_eq!(outcome.samples, whole.samples, "driver {which}, had {subset:b}");
+            assert_eq!(outcome.votes, whole.votes);
+            assert_eq!((&outcome.prediction, outcome.correct), (&whole.prediction, whole.correct));
+            assert_eq!((outcome.chosen, outcome.cancelled), (whole.chosen, whole.cancelled));
+            assert_eq!(earlier.len() + recorded.len(), whole.samples.len(), "nothing is recorded twice");
+            let of = |index: u64| tree.nodes().find(|&at| at != tree.root() && tree.node(at).ordinal == index);
+            for sample in &outcome.samples {
+                assert_eq!(tree.node(of(sample.index).expect("in the tree")).text, sample.text);
+            }
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //! that must survive when its pages are taken away is here; the keys and values are the tree's.
 
 use std::ops::Range;
-use std::sync::mpsc::Sender;
+
+use crossbeam_channel::Sender;
 
 use crate::engine::coins::CoinKey;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};

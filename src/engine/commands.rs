@@ -1,6 +1,6 @@
 //! The engine's side of the channel: it obeys commands between steps and sleeps while nothing grows.
 
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;

@@ -3,10 +3,11 @@
 //! with a script (`scripted`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender, never, select, unbounded};
 
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend};
@@ -53,7 +54,7 @@ pub struct EngineHandle {
 
 impl EngineHandle {
     pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, Epitaph) {
-        let (commands, receiver) = channel();
+        let (commands, receiver) = unbounded();
         let epitaph = Epitaph::default();
         let handle = EngineHandle {
             commands,
@@ -106,7 +107,7 @@ impl EngineHandle {
             }
         }
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
-        let (events, receiver) = channel();
+        let (events, receiver) = unbounded();
         self.send(Command::Start { extends, events })?;
         Ok(Extension { handle: self.clone(), events: receiver, unfinished })
     }
@@ -123,7 +124,7 @@ impl EngineHandle {
 
     /// The counters as they are after the step in progress.
     pub fn metrics(&self) -> Result<Metrics> {
-        let (reply, receiver) = channel();
+        let (reply, receiver) = unbounded();
         self.send(Command::Metrics { reply })?;
         receiver.recv().map_err(|_| self.stopped())
     }
@@ -150,6 +151,13 @@ impl EngineHandle {
     }
 }
 
+/// What came first of the two things that were waited for.
+#[derive(Debug)]
+pub enum First<E, M> {
+    Event(E),
+    Message(M),
+}
+
 /// Branches being extended. Dropping it cancels those that have not finished.
 pub struct Extension {
     handle: EngineHandle,
@@ -169,13 +177,35 @@ impl Extension {
     /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may be computed
     /// for minutes without an event.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
-        let Some(&first) = self.unfinished.first() else { return Poll::Ready(None) };
-        let event = match self.events.recv_timeout(patience) {
-            Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => return Poll::Pending,
-            Err(RecvTimeoutError::Disconnected) => self.failed(first),
+        self.poll_beside(&never::<()>(), patience).map(|first| match first {
+            First::Event(event) => event,
+            First::Message(()) => unreachable!("nobody sends on a channel that never delivers"),
+        })
+    }
+
+    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every branch has
+    /// finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
+    pub fn poll_beside<M>(&mut self, others: &Receiver<M>, patience: Duration) -> Poll<First<Option<Event>, M>> {
+        if let Ok(message) = others.try_recv() {
+            return Poll::Ready(First::Message(message));
+        }
+        let Some(&first) = self.unfinished.first() else { return Poll::Ready(First::Event(None)) };
+        let event = select! {
+            recv(others) -> message => match message {
+                Ok(message) => return Poll::Ready(First::Message(message)),
+                Err(RecvError) => self.events.recv_timeout(patience),
+            },
+            recv(self.events) -> event => event.map_err(RecvTimeoutError::from),
+            default(patience) => Err(RecvTimeoutError::Timeout),
         };
-        Poll::Ready(Some(self.note(event)))
+        match event {
+            Ok(event) => Poll::Ready(First::Event(Some(self.note(event)))),
+            Err(RecvTimeoutError::Timeout) => Poll::Pending,
+            Err(RecvTimeoutError::Disconnected) => {
+                let failed = self.failed(first);
+                Poll::Ready(First::Event(Some(self.note(failed))))
+            }
+        }
     }
 
     fn failed(&self, branch: BranchId) -> Event {

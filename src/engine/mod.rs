@@ -32,7 +32,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use coins::{CoinKey, ForkKind};
-pub use handle::{EngineFacts, EngineHandle, Extension};
+pub use handle::{EngineFacts, EngineHandle, Extension, First};
 pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};

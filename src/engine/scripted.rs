@@ -4,7 +4,8 @@
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
 use crate::engine::metrics::Metrics;

@@ -30,7 +30,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let mut line = |name: &str, value: String| {
         writeln!(page, "{name:<11} {value}").expect("writing to a string cannot fail");
     };
-    line("task", format!("{}, {} with {samples} samples", prepared.task.name, prepared.task.method.name()));
+    line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
     line("device", opened.to_string());
     line("weights", bytes(weights as u64));

@@ -10,10 +10,14 @@ use crate::figures::count;
 use crate::ids::TokenId;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
+use crate::search::choose::{Choice, Neutral};
+use crate::task::choose::Offer;
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
+use crate::task::{Choose, Method, Prompt};
 use crate::task::{Item, Overrides, Sampling, Task};
-use crate::tokenizer::{LevelTokens, Tokenizer};
+use crate::tokenizer::{AddSpecial, LevelTokens, Tokenizer};
 
+use super::assess::Judging;
 use super::{Budget, RunOptions, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
@@ -29,6 +33,8 @@ pub struct Prepared {
     /// The task's sampling section in the engine's terms.
     pub params: SamplingParams,
     pub stop: Stop,
+    /// `None`: nothing is judged, or nothing is run.
+    pub judging: Option<Judging>,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
 }
@@ -38,6 +44,8 @@ pub struct ItemPrompt {
     pub item: Item,
     pub text: String,
     pub levels: LevelTokens,
+    /// What is offered for it, where the task is to choose; the prompt then ends where no choice changes its tokens.
+    pub choices: Vec<Choice>,
 }
 
 impl Prepared {
@@ -76,7 +84,8 @@ impl Prepared {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
         prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
-        let prepared = Self { task, model, folder, facts, tokenizer, params, stop, prompts };
+        let judging = if options.dry_run { None } else { Judging::open(&task, &prompts, options)? };
+        let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());
         Ok(prepared)
@@ -133,23 +142,47 @@ impl ItemPrompt {
         let prompt = task.prompt(&item)?;
         task.method.check_item(&item)?;
         let text = prompt.text(tokenizer)?;
-        let levels = prompt.encode(tokenizer)?;
+        let (levels, choices) = match &task.method {
+            Method::Choose(choose) => offered(choose, &prompt, &item, tokenizer)?,
+            _ => (prompt.encode(tokenizer)?, Vec::new()),
+        };
         let (tokens, context, vocab) = (&levels.tokens, model.config.context, model.config.vocab);
-        if tokens.len() >= context {
+        let longest = choices.iter().map(|choice| choice.tokens.len()).max();
+        let needed = tokens.len() + longest.unwrap_or(1);
+        if needed > context {
             let what = format!("the prompt of item `{}` of {}", item.id, task.items_path().display());
-            return Err(Error::ContextTooLong { what, tokens: tokens.len(), context });
+            return Err(Error::ContextTooLong { what, tokens: longest.map_or(tokens.len(), |_| needed), context });
         }
         if let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) {
             let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
             let found = format!("token {token} in the prompt of item `{}`", item.id);
             return Err(Error::field(&model.path, "tokenizer", expected, found));
         }
-        Ok(Self { item, text, levels })
+        Ok(Self { item, text, levels, choices })
     }
 
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
+}
+
+/// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.
+fn offered(choose: &Choose, prompt: &Prompt, item: &Item, tokenizer: &Tokenizer) -> Result<(LevelTokens, Vec<Choice>)> {
+    let offers = choose.offers(item)?;
+    let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
+    let encoded = prompt.encode_choices(tokenizer, &texts)?;
+    let mut neutral = match &choose.neutral {
+        Some(text) => {
+            let encoded = tokenizer.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
+            let prompt = encoded.prompt.tokens;
+            encoded.continuations.into_iter().map(|tokens| Neutral { prompt: prompt.clone(), tokens }).collect()
+        }
+        None => Vec::new(),
+    }
+    .into_iter();
+    let choice = |(Offer { label, bytes, .. }, tokens)| Choice { label, bytes, tokens, neutral: neutral.next() };
+    let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
+    Ok((encoded.prompt, choices))
 }
 
 /// What a run demands of a task beyond what its file says alone.

@@ -1,29 +1,40 @@
 //! Items in flight: threads that each take the next item, drive its search and write its results. The engine merges what all
 //! of them grow into one batch, so threads here only wait.
 
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::ids::TokenId;
 use crate::journal::Journal;
+use crate::out;
 use crate::report::Summary;
-use crate::search::tree_of_thought::Texts;
-use crate::search::{Assessment, Job, Outcome, best_of_n, sample, self_consistency, tree_of_thought};
-use crate::task::{Method, Prompt, Task};
+use crate::search::scorer::Question;
+use crate::search::steps::Stepper;
+use crate::search::tree_of_thought::{Rendered, Texts};
+use crate::search::{
+    Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
+};
+use crate::task::steps::Steps;
+use crate::task::{Method, Prompt, Scoring};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
+use super::assess::{assessor, grade};
 use super::progress::Progress;
+use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
 /// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
-    let samples = prepared.task.method.samples() as usize;
+    let samples = prepared.task.method.samples_at_once() as usize;
     (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
@@ -35,6 +46,8 @@ pub struct Run {
     pub summary: Summary,
     /// Items by index.
     pub finished: Vec<Finished>,
+    /// Items by index.
+    pub failed: Vec<Failed>,
     /// The interrupt or error that ended the run early.
     pub ended: Option<Error>,
 }
@@ -45,18 +58,45 @@ pub struct Finished {
     pub outcome: Outcome,
 }
 
+/// An item whose search could not go on, though the others can.
+pub struct Failed {
+    pub index: usize,
+    pub id: String,
+    pub error: Error,
+}
+
+impl Failed {
+    /// The error of a run in which so many items failed, this one first.
+    pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
+        let what =
+            format!("{failed} of {items} items failed, first `{}`: {} (--resume tries again)", self.id, self.error);
+        Error::format(folder.join("items.jsonl"), what)
+    }
+}
+
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
     journal: Option<&Journal>,
+    earlier: Earlier,
     progress: &Progress,
     interrupted: &AtomicBool,
 ) -> Result<Run> {
     let started = Instant::now();
-    let (finished, ended) = search_all(&prepared.prompts, prepared, loaded, options, journal, progress, interrupted);
-    sum_up(prepared, loaded, options, finished, ended, started.elapsed().as_secs_f64())
+    let searched = search_all(&prepared.prompts, prepared, loaded, options, journal, earlier, progress, interrupted);
+    sum_up(prepared, loaded, options, searched, started.elapsed().as_secs_f64())
+}
+
+/// What a search of several items came to.
+pub struct Searched {
+    pub finished: Vec<Finished>,
+    pub failed: Vec<Failed>,
+    /// The interrupt or error that ended it early.
+    pub ended: Option<Error>,
+    /// Samples on disk of items that are not finished.
+    pub unfinished_samples: usize,
 }
 
 /// The numbers of what has finished. What ended the run early matters more than what summing up meets.
@@ -64,27 +104,36 @@ pub fn sum_up(
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
-    mut finished: Vec<Finished>,
-    ended: Option<Error>,
+    searched: Searched,
     seconds: f64,
 ) -> Result<Run> {
+    let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
     finished.sort_by_key(|item| item.index);
+    failed.sort_by_key(|item| item.index);
     match summarise(prepared, loaded, options, &finished, seconds) {
-        Ok(summary) => Ok(Run { summary, finished, ended }),
+        Ok(summary) => {
+            let summary = Summary { failed: failed.len(), unfinished_samples, ..summary };
+            Ok(Run { summary, finished, failed, ended })
+        }
         Err(error) => Err(ended.unwrap_or(error)),
     }
 }
 
-/// Searches `prompts`, several at once; what has finished, and the interrupt or error that ended it early.
+/// Searches those of `prompts` that `earlier` has not finished, several at once.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the run that the demo puts together otherwise")]
 pub fn search_all(
     prompts: &[ItemPrompt],
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
     journal: Option<&Journal>,
+    earlier: Earlier,
     progress: &Progress,
     interrupted: &AtomicBool,
-) -> (Vec<Finished>, Option<Error>) {
+) -> Searched {
+    let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
+    done.iter().for_each(|_| progress.item_done());
+    let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
     let shared = Shared {
         prompts,
         prepared,
@@ -94,7 +143,11 @@ pub fn search_all(
         interrupted,
         next: AtomicUsize::new(0),
         ended: Mutex::new(None),
-        finished: Mutex::new(Vec::new()),
+        finished: Mutex::new(earlier.finished),
+        failed: Mutex::new(Vec::new()),
+        unfinished_samples: AtomicUsize::new(unfinished_samples),
+        done,
+        earlier: Mutex::new(earlier.samples),
         journal,
     };
     let threads = in_flight(prepared, loaded.branches).min(prompts.len());
@@ -119,8 +172,12 @@ pub fn search_all(
     if interrupted.load(Ordering::Relaxed) {
         shared.end(Error::Interrupted);
     }
-    let finished = shared.finished.into_inner().expect("pushing does not panic");
-    (finished, shared.ended.into_inner().expect("storing does not panic"))
+    Searched {
+        finished: shared.finished.into_inner().expect("pushing does not panic"),
+        failed: shared.failed.into_inner().expect("pushing does not panic"),
+        ended: shared.ended.into_inner().expect("storing does not panic"),
+        unfinished_samples: shared.unfinished_samples.into_inner(),
+    }
 }
 
 /// Runs `work`; a panic in it is an error like others (what it said is on standard error).
@@ -144,6 +201,13 @@ struct Shared<'a> {
     /// The first error; once it is set nobody takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
+    failed: Mutex<Vec<Failed>>,
+    /// Samples on disk of items that are not finished.
+    unfinished_samples: AtomicUsize,
+    /// Items that are finished already.
+    done: HashSet<usize>,
+    /// Samples that others have already.
+    earlier: Mutex<HashMap<usize, Vec<Sample>>>,
     journal: Option<&'a Journal>,
 }
 
@@ -156,9 +220,32 @@ impl Shared<'_> {
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
-                Err(error) => self.end(self.loaded.in_bytes(error)),
+                Err(error) => match self.loaded.in_bytes(error) {
+                    error if self.ends_the_run(&error) => self.end(error),
+                    error => self.fail(prompt, error),
+                },
             }
         }
+    }
+
+    /// Whether no other item could fare better: the engine is gone, the user has had enough, results cannot be written.
+    fn ends_the_run(&self, error: &Error) -> bool {
+        match error {
+            Error::Interrupted | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::DeviceMemory { .. } => true,
+            Error::Io { path, .. } => self.journal.is_none_or(|journal| path.starts_with(journal.folder())),
+            _ => self.journal.is_none(),
+        }
+    }
+
+    fn fail(&self, prompt: &ItemPrompt, error: Error) {
+        let (index, id) = (prompt.item.index, prompt.item.id.clone());
+        self.progress.aside(|| out::aside(format_args!("item `{id}` failed: {error}")));
+        let line = json!({ "id": id, "index": index, "error": error.to_string() });
+        match self.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
+            Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),
+            Err(unwritten) => self.end(unwritten),
+        }
+        self.progress.item_done();
     }
 
     /// The first error stays.
@@ -171,23 +258,36 @@ impl Shared<'_> {
         if ended || self.interrupted.load(Ordering::Relaxed) {
             return None;
         }
-        self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))
+        loop {
+            let prompt = self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+            if !self.done.contains(&prompt.item.index) {
+                return Some(prompt);
+            }
+        }
     }
 
     /// One problem: its tree, its driver, its results.
     fn search(&self, prompt: &ItemPrompt) -> Result<Finished> {
         let task = &self.prepared.task;
-        let mut record = |sample: &crate::search::Sample| {
+        let mut others = self.earlier.lock().expect("taking does not panic");
+        let earlier = others.remove(&prompt.item.index).unwrap_or_default();
+        drop(others);
+        let mut on_disk = earlier.len();
+        let mut record = |sample: &Sample| {
             if let Some(journal) = self.journal {
                 journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
             }
+            on_disk += 1;
+            self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
+        let grade = |text: &str| grade(task, &prompt.item, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assess: &|text| assess(task, prompt, text),
+            assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
+            earlier,
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -201,11 +301,13 @@ impl Shared<'_> {
         )?;
         let outcome = self.drive(prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
-            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
+            // The item's line last: what it says is done is not done again.
             if self.trees {
                 write_tree(journal, &tree, prompt.item.index)?;
             }
+            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
+        self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
     }
 
@@ -213,41 +315,75 @@ impl Shared<'_> {
         let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
         let (root, samples) = (tree.root(), method.samples() as usize);
         match method {
-            Method::SelfConsistency { stop_when_decided, .. } => {
-                self_consistency(tree, root, samples, *stop_when_decided, job)
-            }
-            Method::BestOfN { by, .. } => best_of_n(tree, root, samples, *by, job),
+            Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
-                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let ask = |prompt: &Prompt| {
+                    Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                };
                 let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
                 tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
             }
+            Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
+            Method::StepBeam(how) => self.stepping(prompt, &how.steps, |s| step_beam(tree, root, how, s, job)),
+            Method::Dvts(how) => self.stepping(prompt, &how.steps, |s| dvts(tree, root, how, s, job)),
+            Method::Mcts(how) => self.stepping(prompt, &how.steps, |s| mcts(tree, root, how, s, job)),
         }
+    }
+
+    /// Runs a search that goes step by step.
+    fn stepping(
+        &self,
+        prompt: &ItemPrompt,
+        steps: &Steps,
+        search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let tokenizer = &self.prepared.tokenizer;
+        let decode = |context: &[TokenId], tokens: &[TokenId]| {
+            let mut stream = tokenizer.stream(context);
+            let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+            text.push_str(stream.finish());
+            text
+        };
+        let ask = |thoughts: &str| self.question(prompt, thoughts);
+        let scorer = match self.prepared.task.method.scoring() {
+            Some(Scoring::Grade) => Scorer::Grade,
+            Some(Scoring::Verdicts(verdicts)) => {
+                Scorer::Verdicts { ask: &ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+            }
+            Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+        };
+        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+    }
+
+    /// What the task's scorer asks about a solution of this item.
+    fn question(&self, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+        let Some(Scoring::Verdicts(verdicts)) = self.prepared.task.method.scoring() else {
+            return Err(Error::Internal("a question where the task asks none".to_string()));
+        };
+        let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+        let encoded = verdicts.question(&prompt.item, thoughts)?.encode_choices(&self.prepared.tokenizer, &words)?;
+        Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
     }
 }
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    journal.file(&format!("trees/{index}.json"), &format!("{:#}\n", tree.to_json()))?;
-    journal.file(&format!("trees/{index}.dot"), &tree.to_dot())
-}
-
-fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
-    let answer = task.answer(text);
-    let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    Assessment { answer: answer.map(|answer| answer.value), correct: verdict.map(|verdict| verdict.correct) }
+    let trace = serde_json::to_string(&tree.trace());
+    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
+    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
 /// A result with the id of its item before it.
 #[derive(Serialize)]
-struct Line<'a, T> {
-    id: &'a str,
+pub struct Line<'a, T> {
+    pub id: &'a str,
     #[serde(flatten)]
-    rest: &'a T,
+    pub rest: &'a T,
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
-    json!({
+    let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
         "reference": prompt.item.reference(),
@@ -258,11 +394,18 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "samples": outcome.samples.len(),
         "samples_correct": outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(),
         "cancelled": outcome.cancelled,
+        "cancelled_tokens": outcome.cancelled_tokens,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
         "search_tokens": outcome.search_tokens,
         "search_prompt_tokens": outcome.search_prompt_tokens,
-    })
+    });
+    if let Some(details) = &outcome.details
+        && let (Some(line), Ok(Value::Object(more))) = (line.as_object_mut(), serde_json::to_value(details))
+    {
+        line.extend(more);
+    }
+    line
 }
 
 #[cfg(test)]

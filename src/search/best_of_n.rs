@@ -1,5 +1,5 @@
-//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability or by the grader. `sample`
-//! is the same without choosing: for pass@k.
+//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability or by the grader or judge.
+//! `sample` is the same without choosing: for pass@k.
 
 use super::{Job, Outcome, Sample};
 use crate::error::Result;
@@ -9,26 +9,67 @@ use petgraph::graph::NodeIndex;
 
 /// The best by `by`; of equals, the smallest index. `BestBy::Grade`: the first that the grader accepts, or, where it accepts none,
 /// the one with the largest log-probability a token.
-pub fn best_of_n(tree: &mut SamplingTree, at: NodeIndex, n: usize, by: BestBy, job: &mut Job<'_>) -> Result<Outcome> {
-    let mut outcome = sample(tree, at, n, job)?;
+///
+/// `stop_when_passed`: as soon as the grader accepts one, the others stop, within a step, and give back their pages; those that
+/// wait for the judge are not judged. Whether the problem is solved is as reproducible as without: it is solved if and only if
+/// one of the N is right, for nobody stops before. *Which* right one is chosen, and how many samples were finished by then,
+/// depends on what was judged first, which is the machine's affair.
+pub fn best_of_n(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    by: BestBy,
+    stop_when_passed: bool,
+    job: &mut Job<'_>,
+) -> Result<Outcome> {
+    Ok(choose_best(until(tree, at, n, job, |sample| stop_when_passed && right(sample))?, by))
+}
+
+/// Chooses among the samples of `outcome`.
+pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
         outcome.chosen = Some(best.index);
         outcome.prediction = best.answer.clone();
         outcome.correct = best.correct;
     }
-    Ok(outcome)
+    outcome
 }
 
 /// N candidates, none chosen.
 pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut Job<'_>) -> Result<Outcome> {
-    let candidates = tree.fork(at, n)?;
-    let mut growing = tree.start(&candidates, job.params, job.stop)?;
-    let mut samples = Vec::with_capacity(n);
-    while let Some(sample) = job.next_sample(&mut growing)? {
-        samples.push(sample);
+    until(tree, at, n, job, |_| false)
+}
+
+/// N candidates, or those that were finished when one was `enough`.
+fn until(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    job: &mut Job<'_>,
+    enough: impl Fn(&Sample) -> bool,
+) -> Result<Outcome> {
+    let (mut samples, candidates) = job.candidates(tree, at, n)?;
+    if !samples.iter().any(&enough) {
+        let mut growing = tree.start(&candidates, job.params, job.stop)?;
+        while let Some(sample) = job.next_sample(&mut growing)? {
+            let enough = enough(&sample);
+            samples.push(sample);
+            if enough {
+                job.stop_the_rest(&growing);
+                break;
+            }
+        }
     }
+    let mut outcome = Outcome { cancelled: n - samples.len(), ..Outcome::default() };
     samples.sort_by_key(|sample| sample.index);
-    Ok(Outcome { samples, ..Outcome::default() })
+    for &candidate in &candidates {
+        let index = tree.node(candidate).ordinal;
+        if samples.binary_search_by_key(&index, |sample| sample.index).is_err() {
+            outcome.cancelled_tokens += tree.node(candidate).tokens.len();
+            tree.prune(candidate);
+        }
+    }
+    Ok(Outcome { samples, ..outcome })
 }
 
 /// Strictly better; samples come by rising index, so that of equals the first stays.

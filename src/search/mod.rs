@@ -1,10 +1,18 @@
 //! Search drivers: ordinary blocking programs over `SamplingTree`, one a file. This file holds what they share: the job they
 //! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
 
+mod assess;
 pub mod best_of_n;
+pub mod choose;
+pub mod decide;
+pub mod dvts;
 pub mod evaluate;
+pub mod mcts;
+pub mod scorer;
 pub mod select;
 pub mod self_consistency;
+pub mod step_beam;
+pub mod steps;
 pub mod tree_of_thought;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,36 +20,35 @@ use std::task::Poll;
 use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::engine::{FinishReason, SamplingParams, Stop};
+use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::task::stats::Tally;
 use crate::tree::{Event, Extension, Node, SamplingTree};
 
+pub use assess::{Assessment, Assessor, Judged, Judges};
 pub use best_of_n::{best_of_n, sample};
+pub use choose::choose;
+pub use dvts::dvts;
+pub use mcts::mcts;
+pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
+pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a grader and an answer pattern make of a text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assessment {
-    /// The answer in the form that is voted on.
-    pub answer: Option<String>,
-    /// Whether it is right; `None` where the task has no grader.
-    pub correct: Option<bool>,
-}
-
 /// One problem's work order.
 pub struct Job<'a> {
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
-    /// Pure: the same text always gets the same assessment.
-    pub assess: &'a (dyn Fn(&str) -> Assessment + Sync),
+    /// What candidates are worth.
+    pub assessor: Assessor<'a>,
+    /// Samples of this problem that an earlier process recorded, for drivers that take them up by [`Job::candidates`].
+    pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
@@ -49,7 +56,7 @@ pub struct Job<'a> {
 }
 
 /// One finished candidate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Its number among the problem's samples; with the seed it decides all of its coins.
     pub index: u64,
@@ -60,13 +67,16 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
+    /// What the judge says, where the task has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
 }
 
 /// A token of a sample and what else could have stood there.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub token: TokenId,
     /// Natural-log probability.
@@ -76,7 +86,8 @@ pub struct TokenLogprob {
 }
 
 /// What a driver found out about one problem.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Outcome {
     /// Finished samples by index.
     #[serde(skip)]
@@ -89,13 +100,33 @@ pub struct Outcome {
     pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
-    /// Candidates the outcome does without: stopped, or finished when it was decided already.
+    /// Candidates the outcome does without: never begun, stopped, or finished when it was decided already.
     pub cancelled: usize,
+    /// Tokens that those had drawn.
+    pub cancelled_tokens: usize,
     /// Tokens drawn that are no part of `samples`: thoughts on the way, lists of proposals, judgements.
     pub search_tokens: usize,
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
     /// of it was shared.
     pub search_prompt_tokens: usize,
+    /// What the method found beyond that.
+    #[serde(flatten, skip_deserializing)]
+    pub details: Option<Details>,
+}
+
+/// What is told of an item by its method alone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Details {
+    Choices {
+        choices: Vec<choose::ChoiceScore>,
+    },
+    /// As search-and-learn writes them: the solutions, and the values of each one's steps.
+    Solutions {
+        completions: Vec<String>,
+        scores: Vec<Vec<f64>>,
+        pred: Option<String>,
+    },
 }
 
 /// The votes of `samples`.
@@ -118,23 +149,60 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
 }
 
 impl Job<'_> {
-    /// The next candidate to finish, assessed, recorded and given back; `None` when all have. Cancelled ones are passed over.
+    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Coins depend
+    /// on the ordinal alone, so that a search taken up draws what it would have drawn at one go.
+    pub fn candidates(
+        &mut self,
+        tree: &mut SamplingTree,
+        at: NodeIndex,
+        n: usize,
+    ) -> Result<(Vec<Sample>, Vec<NodeIndex>)> {
+        let mut already = std::mem::take(&mut self.earlier);
+        already.retain(|sample| sample.index < n as u64);
+        already.sort_by_key(|sample| sample.index);
+        for sample in &already {
+            tree.add_known(at, sample.index, &sample.text, sample.logprob, sample.finish.clone());
+        }
+        let is_missing = |ordinal: &u64| already.binary_search_by_key(ordinal, |sample| sample.index).is_err();
+        let missing: Vec<u64> = (0..n as u64).filter(is_missing).collect();
+        let nodes = match missing.is_empty() {
+            true => Vec::new(),
+            false => tree.fork_ordinals(ForkKind::Sample, at, &missing)?,
+        };
+        Ok((already, nodes))
+    }
+
+    /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
+    /// over. Texts are assessed while the other candidates grow; what a finished one held is given back before that.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
-        while let Some(node) = self.next_finished(growing)? {
-            match growing.tree().node(node).finish {
-                Some(FinishReason::Cancelled) => growing.tree_mut().close(node),
-                _ => return self.take(growing, node).map(Some),
+        loop {
+            if let Some((node, assessment)) = self.assessor.take() {
+                let sample = self.sample(growing.tree(), node, growing.tree().node(node).ordinal, assessment)?;
+                (self.record)(&sample)?;
+                return Ok(Some(sample));
+            }
+            self.go_on()?;
+            match growing.poll_beside(&self.assessor.rulings(), PATIENCE)? {
+                Poll::Ready(First::Message(ruling)) => self.assessor.receive(ruling)?,
+                Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
+                Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
+                Poll::Ready(First::Event(None)) => return Ok(None),
             }
         }
-        Ok(None)
+    }
+
+    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
+    /// them.
+    pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
+        growing.cancel_all();
+        self.assessor.forget();
     }
 
     /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
-            if self.interrupted.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
+            self.go_on()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
                 Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
@@ -143,39 +211,65 @@ impl Job<'_> {
         }
     }
 
-    /// A finished candidate, assessed, recorded and given back.
-    fn take(&mut self, growing: &mut Extension<'_>, node: NodeIndex) -> Result<Sample> {
-        let index = growing.tree().node(node).ordinal;
-        self.close(growing.tree_mut(), node, index)
-    }
-
-    /// As `take`, for a node that need not be a child of the root: `index` is the sample's number. What was given to it is none of
-    /// its tokens.
+    /// A finished candidate, given back, assessed (the driver waits for it) and recorded; `index` is the sample's number.
     fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
         tree.close(node);
+        let text = tree.path_text(node);
+        let assessment = self.assess(&text)?;
+        let sample = self.sample(tree, node, index, assessment)?;
+        (self.record)(&sample)?;
+        Ok(sample)
+    }
+
+    /// What is made of a text; the driver waits for it.
+    fn assess(&mut self, text: &str) -> Result<Assessment> {
+        let interrupted = self.interrupted;
+        self.assessor.assess(text, || go_on(interrupted))
+    }
+
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&self) -> Option<bool> {
+        self.assessor.grades().then_some(false)
+    }
+
+    /// An error once somebody has asked to stop.
+    fn go_on(&self) -> Result<()> {
+        go_on(self.interrupted)
+    }
+
+    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeIndex) {
+        growing.tree_mut().close(node);
+        if growing.tree().node(node).finish != Some(FinishReason::Cancelled) {
+            self.assessor.begin(node, &growing.tree().path_text(node));
+        }
+    }
+
+    /// What was given to a node is none of its sample's tokens.
+    fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
-        let text = tree.path_text(node);
-        let Assessment { answer, correct } = (self.assess)(&text);
-        let sample = Sample {
+        let Assessment { answer, correct, judged } = assessment;
+        Ok(Sample {
             index,
-            text,
+            text: tree.path_text(node),
             tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             finish,
             logprob: thought.logprob,
             answer,
             correct,
+            judged,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
-        };
-        (self.record)(&sample)?;
-        Ok(sample)
+        })
     }
+}
 
-    /// The verdict where nobody answered: wrong, where the task has a grader.
-    fn no_answer(&self) -> Option<bool> {
-        (self.assess)("").correct.map(|_| false)
+/// An error once somebody has asked to stop.
+fn go_on(interrupted: &AtomicBool) -> Result<()> {
+    match interrupted.load(Ordering::Relaxed) {
+        true => Err(Error::Interrupted),
+        false => Ok(()),
     }
 }
 

@@ -21,6 +21,11 @@ impl Source {
         let text = read_text(path)?;
         let value = serde_json::from_str(&strip_comments(&text))
             .map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        Source::of(path, value, set)
+    }
+
+    /// The same of a file that was read before, from `path`.
+    pub fn of(path: &Path, value: Value, set: &[String]) -> Result<Source> {
         let mut source = Source { path: path.to_path_buf(), value, overridden: Vec::new() };
         for assignment in set {
             source.set(assignment)?;
@@ -182,7 +187,7 @@ impl<'a> Section<'a> {
 }
 
 /// A text file without its byte order mark and with `\n` at the ends of lines, whatever editor wrote it.
-pub(super) fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let text = String::from_utf8(bytes)
         .map_err(|e| Error::format(path, format!("not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
@@ -243,7 +248,7 @@ fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, Strin
 }
 
 /// A JSON value as an error message shows it.
-pub(super) fn describe(value: &Value) -> String {
+pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_string(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),

@@ -8,7 +8,7 @@ use super::items::Item;
 use super::shots::Shots;
 use super::template::{Template, read_string};
 use crate::error::{Error, Result};
-use crate::tokenizer::{AddSpecial, ChatOptions, LevelTokens, Message, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, Tokenizer};
 
 /// What the model is given for one item.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,14 @@ impl Prompt {
             _ => {}
         }
         Ok(encoded)
+    }
+
+    /// As [`Prompt::encode`], with texts that may follow it directly.
+    pub fn encode_choices(&self, tokenizer: &Tokenizer, continuations: &[String]) -> Result<ChoiceTokens> {
+        match self {
+            Prompt::Levels(levels) => tokenizer.encode_choices(levels, continuations, AddSpecial::Yes),
+            Prompt::Chat { .. } => tokenizer.encode_choices(&[self.text(tokenizer)?], continuations, AddSpecial::No),
+        }
     }
 }
 

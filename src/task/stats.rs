@@ -66,6 +66,16 @@ impl Tally {
         remaining == 0 || leader.count > second + remaining
     }
 
+    /// The most votes that an answer has, and the most that another one has.
+    pub fn first_two(&self) -> (u32, u32) {
+        let (mut first, mut second) = (0, 0);
+        for votes in &self.votes {
+            second = second.max(votes.count.min(first));
+            first = first.max(votes.count);
+        }
+        (first, second)
+    }
+
     /// [`maj_at_k`] of these votes, where `right` says which answers are.
     pub fn maj_at_k(&self, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
         let groups: Vec<(u32, bool)> = self.votes.iter().map(|votes| (votes.count, right(&votes.value))).collect();

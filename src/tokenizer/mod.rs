@@ -5,6 +5,7 @@
 //! by the prefix tree. So a user gets exactly the tokens of `transformers`, also where a merge crosses the seam of two levels.
 
 mod chat;
+mod choices;
 mod load;
 mod pieces;
 mod stops;
@@ -18,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
+pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
+pub use choices::ChoiceTokens;
 use pieces::Pieces;
 pub use stops::{StopMatcher, Stopped};
 pub use stream::TextStream;

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::task::Poll;
 use std::time::Duration;
 
+use crossbeam_channel::Receiver;
 use petgraph::graph::NodeIndex;
 
 use super::SamplingTree;
-use crate::engine;
+use crate::engine::{self, First};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -55,6 +56,22 @@ impl<'tree> Extension<'tree> {
     pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<Event>>> {
         Ok(match self.inner.poll(patience) {
             Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// `poll_event` that is woken by a message on `others` too; of two that are there, the message comes first. Once all nodes have
+    /// finished, it waits for nothing.
+    pub fn poll_beside<M>(
+        &mut self,
+        others: &Receiver<M>,
+        patience: Duration,
+    ) -> Result<Poll<First<Option<Event>, M>>> {
+        Ok(match self.inner.poll_beside(others, patience) {
+            Poll::Ready(First::Event(event)) => {
+                Poll::Ready(First::Event(event.map(|event| self.take(event)).transpose()?))
+            }
+            Poll::Ready(First::Message(message)) => Poll::Ready(First::Message(message)),
             Poll::Pending => Poll::Pending,
         })
     }

@@ -22,6 +22,7 @@ use crate::ids::{BranchId, TokenId};
 pub use extension::{Event, Extension};
 pub use probe::{After, LogProb, Probe};
 pub use questions::Spent;
+pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub struct Node {
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
     pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    pub visits: Option<u32>,
     pub state: State,
     /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
     pub asks: bool,
@@ -52,7 +55,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(kind: ForkKind, ordinal: u64, branch: BranchId, coins: CoinKey) -> Node {
+    fn new(kind: ForkKind, ordinal: u64, state: State, coins: CoinKey) -> Node {
         Node {
             kind,
             ordinal,
@@ -63,7 +66,8 @@ impl Node {
             logprob: 0.0,
             finish: None,
             score: None,
-            state: State::Open(branch),
+            visits: None,
+            state,
             asks: false,
             coins,
         }
@@ -93,7 +97,7 @@ impl SamplingTree {
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let node = Node::new(ForkKind::Sample, 0, branch, CoinKey::root(seed, item));
+        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
         Ok(Self { engine, item: item.to_string(), graph, root })
     }
@@ -127,14 +131,20 @@ impl SamplingTree {
         children
     }
 
-    /// The text of all thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left
-    /// out.
-    pub fn path_text(&self, at: NodeIndex) -> String {
+    /// The thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left out.
+    pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut path = vec![at];
         while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
             path.push(parent);
         }
-        path.iter().rev().skip(1).map(|&node| self.graph[node].text.as_str()).collect()
+        path.pop();
+        path.reverse();
+        path
+    }
+
+    /// The text of [`SamplingTree::path`].
+    pub fn path_text(&self, at: NodeIndex) -> String {
+        self.path(at).into_iter().map(|node| self.graph[node].text.as_str()).collect()
     }
 
     /// `n` children of `at`, to be sampled.
@@ -144,9 +154,24 @@ impl SamplingTree {
 
     /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
-        let branches = self.engine.fork(self.open_branch(at)?, n)?;
         let first = self.next_ordinal(kind, at);
-        Ok(branches.into_iter().zip(first..).map(|(branch, ordinal)| self.add(kind, at, ordinal, branch)).collect())
+        let ordinals: Vec<u64> = (first..).take(n).collect();
+        self.fork_ordinals(kind, at, &ordinals)
+    }
+
+    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child of
+    /// this kind has any of them yet.
+    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
+        let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
+        Ok(branches.into_iter().zip(ordinals).map(|(branch, &ordinal)| self.add(kind, at, ordinal, branch)).collect())
+    }
+
+    /// A child of `at` that an earlier process sampled, closed: its text, log-probability and end. Its tokens nobody kept.
+    pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
+        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
+        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, coins);
+        let child = self.graph.add_node(Node { text: text.to_string(), logprob, finish: Some(finish), ..node });
+        self.graph.add_edge(at, child, ());
     }
 
     fn next_ordinal(&self, kind: ForkKind, at: NodeIndex) -> u64 {
@@ -155,7 +180,7 @@ impl SamplingTree {
 
     fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
         let coins = self.graph[at].coins.child(kind, ordinal);
-        let child = self.graph.add_node(Node::new(kind, ordinal, branch, coins));
+        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), coins));
         self.graph.add_edge(at, child, ());
         child
     }
@@ -177,9 +202,19 @@ impl SamplingTree {
 
     /// `extend`, handed over event by event.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
-        self.start_with(nodes, |_, node| Continuation::Sampled {
+        self.start_until(nodes, how, |_, _| stop.clone())
+    }
+
+    /// `start` with a stop for each of `nodes`, by its place among them.
+    pub fn start_until(
+        &mut self,
+        nodes: &[NodeIndex],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &Node) -> Stop,
+    ) -> Result<Extension<'_>> {
+        self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
-            stop: stop.clone(),
+            stop: stop(ix, node),
             coins: node.coins,
         })
     }
@@ -204,24 +239,27 @@ impl SamplingTree {
         self.graph[at].score = Some(score);
     }
 
-    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
-    pub fn close(&mut self, at: NodeIndex) {
-        self.give_back(at, State::Closed);
+    pub fn set_visits(&mut self, at: NodeIndex, visits: u32) {
+        self.graph[at].visits = Some(visits);
     }
 
-    /// Rejects `at` and everything beneath it. The record stays readable.
-    pub fn prune(&mut self, at: NodeIndex) {
-        let mut below = vec![at];
-        while let Some(node) = below.pop() {
-            self.give_back(node, State::Pruned);
-            below.extend(self.graph.neighbors(node));
+    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
+    pub fn close(&mut self, at: NodeIndex) {
+        if let State::Open(branch) = self.graph[at].state {
+            self.engine.release(&[branch]);
+            self.graph[at].state = State::Closed;
         }
     }
 
-    fn give_back(&mut self, at: NodeIndex, state: State) {
-        if let State::Open(branch) = self.graph[at].state {
-            self.engine.release(&[branch]);
-            self.graph[at].state = state;
+    /// Rejects `at` and everything beneath it, and has the engine forget it at once. The record stays readable.
+    pub fn prune(&mut self, at: NodeIndex) {
+        let mut below = vec![at];
+        while let Some(node) = below.pop() {
+            if let State::Open(branch) = self.graph[node].state {
+                self.engine.discard(&[branch]);
+            }
+            self.graph[node].state = State::Pruned;
+            below.extend(self.graph.neighbors(node));
         }
     }
 
@@ -252,7 +290,7 @@ impl SamplingTree {
 impl Drop for SamplingTree {
     fn drop(&mut self) {
         for at in self.graph.node_indices() {
-            self.give_back(at, State::Closed);
+            self.close(at);
         }
     }
 }

@@ -1,29 +1,49 @@
 //! A folder of a candidate's own, removed with all that is in it whatever the candidate has done there.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// An empty folder under the system's folder for temporary files; dropped, it is removed.
+/// An empty folder under the system's folder for temporary files; dropped, it is removed. It is locked while it is in use: that of
+/// a process that was killed is found by the lock and removed by the next ([`sweep`]).
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
+    _lock: File,
+}
+
+const PREFIX: &str = "offshoot-judge-";
+
+/// Removes folders that killed processes have left; those of others are theirs to remove.
+pub(super) fn sweep() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let old = |age: Duration| age > Duration::from_secs(60);
+        let aged = || entry.metadata().and_then(|facts| facts.modified()).is_ok_and(|at| at.elapsed().is_ok_and(old));
+        if ours && aged() && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
+            let _ = remove(&entry.path());
+        }
+    }
 }
 
 impl WorkFolder {
     pub(super) fn new() -> Result<WorkFolder> {
         let parent = fs::canonicalize(std::env::temp_dir()).map_err(Error::io(std::env::temp_dir(), "find"))?;
         for _ in 0..100 {
-            let path = parent.join(format!("offshoot-{:016x}", random()?));
+            let path = parent.join(format!("{PREFIX}{:016x}", random()?));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    let own = WorkFolder { path };
-                    fs::set_permissions(&own.path, Permissions::from_mode(0o700))
-                        .map_err(Error::io(&own.path, "close"))?;
+                    let lock = File::open(&path).and_then(|folder| folder.lock().map(|()| folder));
+                    let own = WorkFolder { _lock: lock.map_err(Error::io(&path, "lock"))?, path };
+                    // A candidate that is a user of its own may be shown the folder of another.
+                    fs::set_permissions(&own.path, Permissions::from_mode(0o755))
+                        .map_err(Error::io(&own.path, "open"))?;
                     return Ok(own);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -49,7 +69,7 @@ impl Drop for WorkFolder {
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     let source = Path::new("/dev/urandom");
-    fs::File::open(source)
+    File::open(source)
         .and_then(|mut file| io::Read::read_exact(&mut file, &mut bytes))
         .map_err(Error::io(source, "read"))?;
     Ok(u64::from_le_bytes(bytes))
@@ -109,9 +129,22 @@ mod tests {
             fs::write(deep.with_extension("file"), "x").unwrap();
         }
         std::os::unix::fs::symlink("/", top.join("root")).unwrap();
-        fs::set_permissions(top.join("0.moved"), Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("0.moved"), Permissions::from_mode(0o0)).unwrap();
         drop(own);
         assert!(!top.exists());
         assert!(Path::new("/usr").exists());
+    }
+
+    #[test]
+    fn only_what_nobody_holds_is_swept() {
+        let held = WorkFolder::new().unwrap();
+        let left = std::env::temp_dir().join(format!("{PREFIX}left-{}", std::process::id()));
+        fs::create_dir(&left).unwrap();
+        let past = std::time::SystemTime::now() - Duration::from_secs(3600);
+        for folder in [held.path(), &left] {
+            File::open(folder).unwrap().set_modified(past).unwrap();
+        }
+        sweep();
+        assert!(held.path().exists() && !left.exists());
     }
 }

@@ -103,7 +103,7 @@ impl Running {
             }
         };
         let how = match how {
-            How::Killed if taken.too_much => How::Limit(Limit::Output),
+            How::Killed | How::Exit(_) | How::Signal(_) if taken.too_much => How::Limit(Limit::Output),
             How::Killed if !self.killed => return Err(Error::Internal("a candidate was ended for no reason".into())),
             how => how,
         };

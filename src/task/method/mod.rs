@@ -1,29 +1,55 @@
 //! What a task does with its samples: the key `method`, read and range-checked. How tokens are drawn is left to `sampling`.
 
+pub mod choose;
 mod sampling;
+pub mod scoring;
+pub mod steps;
 pub mod tree_of_thought;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Item;
+use super::decided::Decided;
 use super::file::{Section, Source, listed};
+use super::stats::Tally;
 use crate::error::Result;
 
+pub use choose::{Choose, ChooseBy};
 pub use sampling::Sampling;
+pub use scoring::Scoring;
+pub use steps::{Mcts, StepSearch};
+
 use tree_of_thought::{Generate, TreeOfThought};
 
 /// How an item's answer is made from its samples.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins; where `stop_when_decided`, samples that can no longer change it are not drawn.
-    SelfConsistency { samples: u32, stop_when_decided: bool },
-    /// One sample is chosen by a measure of the sample itself.
-    BestOfN { samples: u32, by: BestBy },
+    /// The most frequent answer wins; samples are spared once that is decided.
+    SelfConsistency {
+        samples: u32,
+        stop: Decided,
+    },
+    /// One sample is chosen by a measure of the sample itself. Where `stop_when_passed`, which goes with [`BestBy::Grade`], the
+    /// others stop as soon as one is right.
+    BestOfN {
+        samples: u32,
+        by: BestBy,
+        stop_when_passed: bool,
+    },
     /// Samples are drawn and graded, none is chosen (pass@k).
-    Sample { samples: u32 },
+    Sample {
+        samples: u32,
+    },
     /// Thoughts grow step by step, are judged by the model itself, and the best go on.
     TreeOfThought(Box<TreeOfThought>),
+    /// Nothing is drawn: of answers that are offered the likeliest is taken.
+    Choose(Choose),
+    /// Step by step, the best of all beginnings are kept.
+    StepBeam(StepSearch),
+    /// Step by step, the best of each subtree's beginnings is kept.
+    Dvts(StepSearch),
+    Mcts(Mcts),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,16 +59,21 @@ pub enum BestBy {
     Logprob,
     /// Log-probability a token, in nats.
     MeanLogprob,
-    /// The task's grader: a right sample is better than a wrong one.
+    /// The task's grader or judge: a right sample is better than a wrong one.
     Grade,
 }
 
-const METHODS: [&str; 4] = ["self_consistency", "best_of_n", "sample", "tree_of_thought"];
-const MEASURES: [(&str, BestBy); 3] =
-    [("logprob", BestBy::Logprob), ("mean_logprob", BestBy::MeanLogprob), ("grade", BestBy::Grade)];
+const METHODS: [&str; 8] =
+    ["self_consistency", "best_of_n", "sample", "tree_of_thought", "choose", "step_beam", "dvts", "mcts"];
+const MEASURES: [(&str, BestBy); 4] = [
+    ("logprob", BestBy::Logprob),
+    ("mean_logprob", BestBy::MeanLogprob),
+    ("grade", BestBy::Grade),
+    ("judge", BestBy::Grade),
+];
 
 impl Method {
-    /// Samples of one item; of a search, what it draws at once at most.
+    /// Samples of one item; of a search, what it draws at once at most; of `mcts` the simulations.
     pub fn samples(&self) -> u32 {
         match self {
             Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
@@ -52,12 +83,59 @@ impl Method {
                 Generate::Sample { thoughts, .. } => thoughts,
                 Generate::Propose { lists, .. } => lists,
             }),
+            Method::Choose(_) => 1,
+            Method::StepBeam(search) | Method::Dvts(search) => search.samples,
+            Method::Mcts(mcts) => mcts.samples,
+        }
+    }
+
+    /// What it does, for the first line of a summary.
+    pub fn described(&self) -> String {
+        match self {
+            Method::Choose(choose) => match choose.count() {
+                Some(choices) => format!("{} of {choices}", self.name()),
+                None => self.name().to_string(),
+            },
+            Method::Mcts(mcts) => format!("{} with {} simulations", self.name(), mcts.samples),
+            _ => format!("{} with {} samples", self.name(), self.samples()),
+        }
+    }
+
+    /// Whether its samples are independent draws of one distribution, so that pass@k and maj@k can be told from them.
+    pub fn draws_alike(&self) -> bool {
+        matches!(self, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. })
+    }
+
+    /// How it values solutions and their beginnings.
+    pub fn scoring(&self) -> Option<&Scoring> {
+        match self {
+            Method::StepBeam(search) | Method::Dvts(search) => Some(&search.scorer),
+            Method::Mcts(Mcts { scorer: steps::RolloutScoring::Scorer(scorer), .. }) => Some(scorer),
+            _ => None,
+        }
+    }
+
+    /// Whether it counts answers.
+    pub fn votes(&self) -> bool {
+        use steps::{Decide, MctsDecide, RolloutScoring};
+        match self {
+            Method::SelfConsistency { .. } => true,
+            Method::StepBeam(search) | Method::Dvts(search) => search.by != Decide::Best,
+            Method::Mcts(mcts) => {
+                mcts.scorer == RolloutScoring::Agreement
+                    || matches!(mcts.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
+            }
+            _ => false,
         }
     }
 
     /// Whether it asks the model with prompts of its own beside the items'.
     pub fn asks(&self) -> bool {
-        matches!(self, Method::TreeOfThought(_))
+        match self {
+            Method::TreeOfThought(_) => true,
+            Method::Choose(choose) => choose.neutral.is_some(),
+            other => matches!(other.scoring(), Some(Scoring::Verdicts(_))),
+        }
     }
 
     /// What the method demands of an item's fields.
@@ -68,6 +146,16 @@ impl Method {
         }
     }
 
+    /// Samples of an item that grow at once: where a vote may be decided early, no more than must be drawn in any case.
+    pub fn samples_at_once(&self) -> u32 {
+        match self {
+            Method::SelfConsistency { samples, stop } => stop.fewest_more(&Tally::default(), *samples),
+            Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
+            Method::Mcts(mcts) => mcts.parallel.saturating_mul(mcts.expansions),
+            other => other.samples(),
+        }
+    }
+
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {
         match self {
@@ -75,6 +163,10 @@ impl Method {
             Method::BestOfN { .. } => METHODS[1],
             Method::Sample { .. } => METHODS[2],
             Method::TreeOfThought(_) => METHODS[3],
+            Method::Choose(_) => METHODS[4],
+            Method::StepBeam(_) => METHODS[5],
+            Method::Dvts(_) => METHODS[6],
+            Method::Mcts(_) => METHODS[7],
         }
     }
 
@@ -91,15 +183,23 @@ impl Method {
         match name {
             "self_consistency" => {
                 let s = open(&["samples", "stop_when_decided"])?;
-                Ok(Method::SelfConsistency { samples: samples(&s)?, stop_when_decided: s.flag("stop_when_decided")? })
+                Ok(Method::SelfConsistency { samples: samples(&s)?, stop: decided(source, &s)? })
             }
             "best_of_n" => {
-                let s = open(&["samples", "by"])?;
-                Ok(Method::BestOfN { samples: samples(&s)?, by: measure(&s)? })
+                let s = open(&["samples", "by", "stop_when_passed"])?;
+                let (samples, by, stop_when_passed) = (samples(&s)?, measure(&s)?, s.flag("stop_when_passed")?);
+                if stop_when_passed && by != BestBy::Grade {
+                    return Err(s.wrong("stop_when_passed", "false where `by` is neither `grade` nor `judge`"));
+                }
+                Ok(Method::BestOfN { samples, by, stop_when_passed })
             }
             "tree_of_thought" => {
                 TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
             }
+            "choose" => Ok(Method::Choose(Choose::read(source, section.field(name), inside)?)),
+            "step_beam" => Ok(Method::StepBeam(StepSearch::read(source, section.field(name), inside)?)),
+            "dvts" => Ok(Method::Dvts(StepSearch::read(source, section.field(name), inside)?)),
+            "mcts" => Ok(Method::Mcts(Mcts::read(source, section.field(name), inside)?)),
             _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
         }
     }
@@ -107,6 +207,22 @@ impl Method {
 
 fn samples(section: &Section) -> Result<u32> {
     section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
+}
+
+/// `true`, `false` or `{"confidence": P}`.
+fn decided(source: &Source, section: &Section) -> Result<Decided> {
+    const KEY: &str = "stop_when_decided";
+    match section.get(KEY) {
+        None | Some(Value::Bool(false)) => Ok(Decided::Never),
+        Some(Value::Bool(true)) => Ok(Decided::Certain),
+        Some(value @ Value::Object(_)) => {
+            let inside = Section::open(source, section.field(KEY), value, &["confidence"])?;
+            let expected = "a number above 0.5, below 1";
+            let enough = inside.real("confidence", expected, |p| p > 0.5 && p < 1.0)?;
+            enough.map(Decided::Confident).ok_or_else(|| inside.wrong("confidence", expected))
+        }
+        Some(_) => Err(section.wrong(KEY, "true, false or {\"confidence\": P}")),
+    }
 }
 
 fn measure(section: &Section) -> Result<BestBy> {

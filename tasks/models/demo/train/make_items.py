@@ -7,6 +7,7 @@ fixed seeds. The few-shot texts show clean examples: no slips, no attempts.
 import argparse
 import json
 import random
+import re
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -24,6 +25,7 @@ FEWEST_LINES = 3
 FUNCTIONS_PER_LEVEL = (24, 68, 68)
 FACT_DOCUMENTS = {500: 10, 1000: 10, 2000: 20}
 FACTS_PER_DOCUMENT, QUESTIONS_PER_DOCUMENT = 8, 4
+CHOICES = 4
 LARGEST_START = 13
 CHAIN_SHOTS, VALUE_SHOTS = 4, 24
 
@@ -102,6 +104,20 @@ def fact_items(rng: random.Random, tokenizer: Tokenizer, documents: dict[int, in
     ]
 
 
+def with_choices(item: dict) -> dict:
+    """Four values for each question: the right one, and others of its kind, such as the document names first."""
+    rng = random.Random("choices " + item["id"])
+    for question in item["questions"]:
+        right = question["answer"]
+        values = next((kind.values for kind in facts.KINDS if kind.values and right in kind.values), None)
+        values = values or [str(number) for number in range(100, 1000)]
+        others = rng.sample([value for value in values if value != right], len(values) - 1)
+        told = set(re.findall(r"\w+", item["document"]))
+        others.sort(key=lambda value: value not in told)
+        question["choices"] = sorted([right, *others[: CHOICES - 1]])
+    return item
+
+
 def make24_puzzles() -> list[make24.State]:
     """All solvable held-out puzzles from 1 to 13, those with the most ways first."""
     starts = combinations_with_replacement(range(1, LARGEST_START + 1), 4)
@@ -128,7 +144,8 @@ def main() -> None:
 
     write_lines(arguments.out / "words.jsonl", word_items(random.Random("words")))
     write_lines(arguments.out / "functions.jsonl", function_items(random.Random("functions")))
-    write_lines(arguments.out / "facts.jsonl", fact_items(random.Random("facts"), tokenizer, FACT_DOCUMENTS))
+    documents = fact_items(random.Random("facts"), tokenizer, FACT_DOCUMENTS)
+    write_lines(arguments.out / "facts.jsonl", [with_choices(document) for document in documents])
     puzzles = enumerate(make24_puzzles(), start=1)
     rows = "".join(f"{rank},{make24.numbers(state)}\n" for rank, state in puzzles)
     (arguments.out / "make24.csv").write_text("Rank,Puzzles\n" + rows)

@@ -1,0 +1,127 @@
+//! K-choice: of the answers that are offered for an item, the one that the model finds likeliest. The prompt is computed once
+//! and all choices are scored in one batch; nothing is sampled.
+
+use petgraph::graph::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+use super::{Assessment, Details, Job, Outcome, Sample};
+use crate::engine::FinishReason;
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::task::ChooseBy;
+use crate::tree::{After, Probe, SamplingTree};
+
+/// An answer that is offered, in tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What it is called in answers and grades.
+    pub label: String,
+    /// Its bytes, for `ChooseBy::PerByte`.
+    pub bytes: usize,
+    /// What follows the item's prompt.
+    pub tokens: Vec<TokenId>,
+    pub neutral: Option<Neutral>,
+}
+
+/// The same answer after a prompt that says nothing about the item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neutral {
+    pub prompt: Vec<TokenId>,
+    pub tokens: Vec<TokenId>,
+}
+
+/// What was found out about a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceScore {
+    pub choice: String,
+    /// Natural-log probability after the item's prompt.
+    pub logprob: f64,
+    /// The same after the neutral prompt, where the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neutral: Option<f64>,
+    pub tokens: usize,
+    /// What decides: the largest, of equals the first.
+    pub score: f64,
+}
+
+pub fn choose(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    choices: &[Choice],
+    by: ChooseBy,
+    job: &mut Job<'_>,
+) -> Result<Outcome> {
+    job.go_on()?;
+    let nodes = tree.fork(at, choices.len())?;
+    let given = nodes.iter().zip(choices).map(|(&node, choice)| (node, choice.tokens.clone())).collect();
+    let mut scoring = tree.start_given(given, true)?;
+    while scoring.next_event()?.is_some() {}
+    drop(scoring);
+    let neutral = after_nothing(tree, choices)?;
+    let scores: Vec<ChoiceScore> = nodes
+        .iter()
+        .zip(choices)
+        .zip(neutral)
+        .map(|((&node, choice), neutral)| measured(choice, tree.node(node).logprob, neutral, by))
+        .collect();
+    let best = first_best(&scores);
+    for (ix, (&node, choice)) in nodes.iter().zip(&scores).enumerate() {
+        tree.set_score(node, choice.score);
+        if ix == best { tree.close(node) } else { tree.prune(node) }
+    }
+    let chosen = &scores[best];
+    let Assessment { answer, correct, judged } = job.assess(&chosen.choice)?;
+    let sample = Sample {
+        index: 0,
+        text: chosen.choice.clone(),
+        tokens: 0,
+        finish: FinishReason::Given,
+        logprob: chosen.logprob,
+        answer: answer.or_else(|| Some(chosen.choice.clone())),
+        correct,
+        judged,
+        logprobs: None,
+    };
+    (job.record)(&sample)?;
+    let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());
+    let beside = beside.map(|neutral| neutral.prompt.len() + neutral.tokens.len());
+    Ok(Outcome {
+        prediction: sample.answer.clone(),
+        correct,
+        chosen: Some(sample.index),
+        samples: vec![sample],
+        search_prompt_tokens: tree.spent().given + beside.sum::<usize>(),
+        details: Some(Details::Choices { choices: scores }),
+        ..Outcome::default()
+    })
+}
+
+/// Log-probabilities after the neutral prompts, in one batch.
+fn after_nothing(tree: &SamplingTree, choices: &[Choice]) -> Result<Vec<Option<f64>>> {
+    let neutral = choices.iter().filter_map(|choice| choice.neutral.as_ref());
+    let probes: Vec<Probe<'_>> =
+        neutral.map(|neutral| Probe { after: After::Prompt(&neutral.prompt), continuation: &neutral.tokens }).collect();
+    let mut scored = match probes.is_empty() {
+        true => Vec::new().into_iter(),
+        false => tree.probe(&probes)?.into_iter(),
+    };
+    Ok(choices
+        .iter()
+        .map(|choice| choice.neutral.as_ref().and_then(|_| scored.next()).map(|found| found.sum))
+        .collect())
+}
+
+fn measured(choice: &Choice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
+    let gain = logprob - neutral.unwrap_or(0.0);
+    let score = match by {
+        ChooseBy::Logprob => gain,
+        ChooseBy::MeanLogprob => gain / choice.tokens.len() as f64,
+        ChooseBy::PerByte => gain / choice.bytes as f64,
+    };
+    ChoiceScore { choice: choice.label.clone(), logprob, neutral, tokens: choice.tokens.len(), score }
+}
+
+fn first_best(scores: &[ChoiceScore]) -> usize {
+    let better = |best: usize, next: usize| if scores[next].score > scores[best].score { next } else { best };
+    (0..scores.len()).fold(0, better)
+}

@@ -1,0 +1,120 @@
+//! The end of a search that has several solutions of a value each: which of them, or which of their answers, is taken.
+
+use petgraph::graph::NodeIndex;
+
+use super::steps::{Solution, Stepper, tokens_beside};
+use super::{Details, Job, Outcome, Sample, verdict_on};
+use crate::error::Result;
+use crate::task::steps::Decide;
+use crate::tree::SamplingTree;
+
+/// A solution at the end of a search.
+#[derive(Clone, Debug)]
+pub struct Valued {
+    pub solution: Solution,
+    pub value: f64,
+}
+
+/// Makes samples of all solutions, numbered as they come, and takes one: of equals, the first. Where no solution has an answer,
+/// a vote takes none.
+pub fn conclude(
+    tree: &mut SamplingTree,
+    valued: Vec<Valued>,
+    by: Decide,
+    stepper: &Stepper<'_>,
+    job: &mut Job<'_>,
+) -> Result<Outcome> {
+    let mut samples = Vec::with_capacity(valued.len());
+    for (index, Valued { solution, .. }) in (0..).zip(&valued) {
+        samples.push(job.take_solution(tree, solution, index)?);
+    }
+    Ok(decided(tree, valued, samples, by, stepper, job))
+}
+
+/// The outcome of samples that were taken already, one for each of `valued`.
+pub fn decided(
+    tree: &SamplingTree,
+    valued: Vec<Valued>,
+    samples: Vec<Sample>,
+    by: Decide,
+    stepper: &Stepper<'_>,
+    job: &Job<'_>,
+) -> Outcome {
+    let ballots = ballots(&valued, &samples);
+    let chosen = match by {
+        Decide::Best => first_most(valued.iter().map(|valued| valued.value)),
+        Decide::Vote => first_most(ballots.iter().map(|ballot| f64::from(ballot.count))).map(|ix| ballots[ix].first),
+        Decide::WeightedVote => first_most(ballots.iter().map(|ballot| ballot.weight)).map(|ix| ballots[ix].first),
+    };
+    take(tree, valued, samples, chosen, stepper, job)
+}
+
+/// The outcome where sample number `chosen` is taken.
+pub fn take(
+    tree: &SamplingTree,
+    valued: Vec<Valued>,
+    samples: Vec<Sample>,
+    chosen: Option<usize>,
+    stepper: &Stepper<'_>,
+    job: &Job<'_>,
+) -> Outcome {
+    let mut ballots = ballots(&valued, &samples);
+    ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.count));
+    let ends: Vec<NodeIndex> = valued.iter().map(|valued| valued.solution.node).collect();
+    let prediction = chosen.and_then(|ix| samples[ix].answer.clone());
+    let correct = match (&prediction, chosen) {
+        (Some(answer), _) => verdict_on(answer, &samples),
+        (None, Some(ix)) => samples[ix].correct,
+        (None, None) => job.no_answer(),
+    };
+    Outcome {
+        votes: ballots.iter().map(|ballot| (ballot.answer.clone(), ballot.count)).collect(),
+        chosen: chosen.map(|ix| samples[ix].index),
+        correct,
+        search_tokens: tokens_beside(tree, &ends),
+        search_prompt_tokens: stepper.asked,
+        details: Some(Details::Solutions {
+            completions: valued.iter().map(|valued| valued.solution.text.clone()).collect(),
+            scores: valued.iter().map(|valued| valued.solution.scores.clone()).collect(),
+            pred: prediction.clone(),
+        }),
+        prediction,
+        samples,
+        ..Outcome::default()
+    }
+}
+
+/// What one answer got.
+struct Ballot {
+    answer: String,
+    /// Draws that ended in it.
+    count: u32,
+    /// Sum of their values.
+    weight: f64,
+    /// The first of its samples.
+    first: usize,
+}
+
+fn ballots(valued: &[Valued], samples: &[Sample]) -> Vec<Ballot> {
+    let mut ballots: Vec<Ballot> = Vec::new();
+    for (ix, (Valued { solution, value }, sample)) in valued.iter().zip(samples).enumerate() {
+        let Some(answer) = &sample.answer else { continue };
+        let weight = value * f64::from(solution.copies);
+        match ballots.iter_mut().find(|ballot| ballot.answer == *answer) {
+            Some(ballot) => {
+                ballot.count += solution.copies;
+                ballot.weight += weight;
+            }
+            None => {
+                ballots.push(Ballot { answer: answer.clone(), count: solution.copies, weight, first: ix });
+            }
+        }
+    }
+    ballots
+}
+
+/// The place of the largest; of equals, of the first.
+fn first_most(values: impl Iterator<Item = f64>) -> Option<usize> {
+    let better = |best: (usize, f64), next: (usize, f64)| if next.1 > best.1 { next } else { best };
+    values.enumerate().reduce(better).map(|(ix, _)| ix)
+}

@@ -1,0 +1,217 @@
+//! Solutions step by step: beginnings that grow by a step at a time, what each step is worth, and the samples that they become.
+//! Which beginnings are kept is left to the drivers.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use petgraph::graph::NodeIndex;
+
+use super::{Assessment, Job, Sample, Scorer, token_logprobs};
+use crate::engine::{FinishReason, ForkKind, Stop};
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+use crate::task::steps::{Aggregate, Steps};
+use crate::tokenizer::StopMatcher;
+use crate::tree::SamplingTree;
+
+/// The text of tokens, the second ones, that follow others.
+pub type Decode<'a> = &'a (dyn Fn(&[TokenId], &[TokenId]) -> String + Sync);
+
+/// A solution or the beginning of one.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    pub node: NodeIndex,
+    /// Everything behind the prompt, cut at a stop string.
+    pub text: String,
+    /// Tokens behind the prompt.
+    pub tokens: usize,
+    /// What each step's solution so far was worth.
+    pub scores: Vec<f64>,
+    /// How many draws of its last step said the same.
+    pub copies: u32,
+    /// Why it ended; `None`: it can go on.
+    pub end: Option<FinishReason>,
+}
+
+impl Solution {
+    /// Nothing said yet.
+    pub fn start(at: NodeIndex) -> Solution {
+        Solution { node: at, text: String::new(), tokens: 0, scores: Vec::new(), copies: 1, end: None }
+    }
+
+    /// What its steps' values come to; of no steps 0.
+    pub fn value(&self, aggregate: Aggregate) -> f64 {
+        match aggregate {
+            Aggregate::Last => self.scores.last().copied().unwrap_or(0.0),
+            Aggregate::Min => self.scores.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            Aggregate::Product => self.scores.iter().copied().reduce(|a, b| a * b).unwrap_or(0.0),
+        }
+    }
+}
+
+/// Grows solutions of one problem.
+pub struct Stepper<'a> {
+    pub steps: &'a Steps,
+    pub decode: Decode<'a>,
+    pub scorer: Scorer<'a>,
+    /// Tokens of the questions that the scorer asked.
+    pub asked: usize,
+}
+
+impl Stepper<'_> {
+    /// Draws `draws` next steps after each of `from`, all in one batch. For each of `from`: what was said, by first draw, each
+    /// once.
+    pub fn step(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[(&Solution, usize)],
+        job: &mut Job<'_>,
+    ) -> Result<Vec<Vec<Solution>>> {
+        let mut drawn = Vec::new();
+        for &(solution, draws) in from {
+            drawn.push(tree.fork(solution.node, draws)?);
+        }
+        let before =
+            from.iter().zip(&drawn).flat_map(|(&(solution, _), nodes)| nodes.iter().map(move |_| solution.tokens));
+        let stop = Stop { include_stop: true, strings: self.step_ends(job.stop), ..job.stop.clone() };
+        self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job)?;
+        let mut solutions = Vec::new();
+        for (&(parent, _), nodes) in from.iter().zip(drawn) {
+            let said = nodes.into_iter().map(|node| self.read(tree, parent, node, job.stop));
+            solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
+        }
+        Ok(solutions)
+    }
+
+    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps.
+    pub fn rollout(&mut self, tree: &mut SamplingTree, from: &[&Solution], job: &mut Job<'_>) -> Result<Vec<Solution>> {
+        let mut nodes = Vec::new();
+        for solution in from {
+            nodes.extend(tree.fork_as(ForkKind::Value, solution.node, 1)?);
+        }
+        let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
+        let stop = Stop { include_stop: true, ..job.stop.clone() };
+        self.grow(tree, &nodes, &before, &stop, job)?;
+        let ended = |(&parent, node): (&&Solution, NodeIndex)| {
+            let mut solution = self.read(tree, parent, node, job.stop)?;
+            solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
+            Ok(solution)
+        };
+        from.iter().zip(nodes).map(ended).collect()
+    }
+
+    /// Extends `nodes`; what was drawn `before` each of them counts against its limits.
+    fn grow(
+        &self,
+        tree: &mut SamplingTree,
+        nodes: &[NodeIndex],
+        before: &[usize],
+        stop: &Stop,
+        job: &Job<'_>,
+    ) -> Result<()> {
+        let left = |ix: usize, _: &_| Stop {
+            max_tokens: stop.max_tokens.saturating_sub(before[ix]).max(1),
+            min_tokens: stop.min_tokens.saturating_sub(before[ix]),
+            ..stop.clone()
+        };
+        let mut growing = tree.start_until(nodes, job.params, left)?;
+        while job.next_finished(&mut growing)?.is_some() {}
+        Ok(())
+    }
+
+    fn step_ends(&self, stop: &Stop) -> Vec<String> {
+        stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect()
+    }
+
+    /// The solution that a finished node makes of its parent's. Its text is read off the tokens: what a stop cut from the text of
+    /// a step is there all the same for whatever comes next.
+    fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeIndex, stop: &Stop) -> Result<Solution> {
+        let Some(finish) = tree.node(node).finish.clone() else {
+            return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
+        };
+        let mut tokens: Vec<TokenId> =
+            tree.path(node).iter().flat_map(|&node| tree.node(node).tokens.clone()).collect();
+        let drawn = tokens.len();
+        if matches!(finish, FinishReason::StopToken(_)) && !stop.include_stop {
+            tokens.pop();
+        }
+        let text = (self.decode)(&tree.node(tree.root()).tokens, &tokens);
+        let mut matcher = StopMatcher::new(&stop.strings, stop.include_stop)?;
+        let mut stopped = matcher.push(&text);
+        let end = match (&finish, stopped.by) {
+            (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
+            (FinishReason::StopString(_), _) if drawn < stop.max_tokens => None,
+            (FinishReason::StopString(_), _) => Some(FinishReason::Length),
+            (other, _) => Some(other.clone()),
+        };
+        if stopped.by.is_none() {
+            stopped.text.push_str(&matcher.finish());
+        }
+        let cut = matches!(end, Some(FinishReason::StopString(_)));
+        let text = if cut || stopped.by.is_none() { stopped.text } else { text };
+        let scores = parent.scores.clone();
+        Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
+    }
+
+    /// Values the newest step of each solution and notes it in the tree.
+    pub fn score(&mut self, tree: &mut SamplingTree, solutions: &mut [&mut Solution], job: &mut Job<'_>) -> Result<()> {
+        job.go_on()?;
+        let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
+        let found = self.scorer.values(tree, &of, job)?;
+        self.asked += found.prompt_tokens;
+        for (solution, value) in solutions.iter_mut().zip(found.values) {
+            tree.set_score(solution.node, value);
+            solution.scores.push(value);
+        }
+        Ok(())
+    }
+}
+
+/// Each text once, the first node that said it kept, the others pruned and counted.
+pub fn merged(tree: &mut SamplingTree, solutions: Vec<Solution>) -> Vec<Solution> {
+    let mut places: HashMap<(String, bool), usize> = HashMap::new();
+    let mut kept: Vec<Solution> = Vec::new();
+    for solution in solutions {
+        match places.entry((solution.text.clone(), solution.end.is_some())) {
+            Entry::Occupied(first) => {
+                kept[*first.get()].copies += solution.copies;
+                tree.prune(solution.node);
+            }
+            Entry::Vacant(place) => {
+                place.insert(kept.len());
+                kept.push(solution);
+            }
+        }
+    }
+    kept
+}
+
+impl Job<'_> {
+    /// A solution as sample number `index`: assessed, recorded and given back. One that was cut short has reached a limit.
+    pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
+        tree.close(solution.node);
+        let path = tree.path(solution.node);
+        let Assessment { answer, correct, judged } = self.assess(&solution.text)?;
+        let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
+        let sample = Sample {
+            index,
+            text: solution.text.clone(),
+            tokens: solution.tokens,
+            finish: solution.end.clone().unwrap_or(FinishReason::Length),
+            logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
+            answer,
+            correct,
+            judged,
+            logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
+        };
+        (self.record)(&sample)?;
+        Ok(sample)
+    }
+}
+
+/// Tokens drawn in `tree` that lie on none of the paths down to `ends`.
+pub fn tokens_beside(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
+    let on_paths: HashSet<NodeIndex> = ends.iter().flat_map(|&end| tree.path(end)).collect();
+    let beside = tree.nodes().filter(|&node| node != tree.root() && !on_paths.contains(&node));
+    beside.map(|node| tree.node(node).tokens.len()).sum()
+}

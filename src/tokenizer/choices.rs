@@ -1,0 +1,54 @@
+//! Texts that may follow one prompt, in tokens: what of them is the prompt and what the continuation.
+
+use super::{AddSpecial, LevelTokens, Tokenizer};
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+
+/// A prompt's tokens as far as no continuation changes them, and the tokens of each continuation after those.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceTokens {
+    pub prompt: LevelTokens,
+    pub continuations: Vec<Vec<TokenId>>,
+}
+
+impl Tokenizer {
+    /// Each of prompt + continuation is encoded whole, as the model has seen such texts. Where a token crosses the seam in one of
+    /// them, the prompt ends before it for all, so that the log-probabilities of the continuations are of the same texts after the
+    /// same tokens (lm-eval cuts each at the length of the prompt's own tokens, and so scores parts of such tokens as nothing).
+    ///
+    /// Errors: a continuation without a token, a prompt of which nothing is left.
+    pub fn encode_choices(
+        &self,
+        levels: &[String],
+        continuations: &[String],
+        special: AddSpecial,
+    ) -> Result<ChoiceTokens> {
+        let mut wholes: Vec<LevelTokens> = Vec::with_capacity(continuations.len());
+        let mut texts = levels.to_vec();
+        for continuation in continuations {
+            texts.push(continuation.clone());
+            wholes.push(self.encode_levels(&texts, special)?);
+            texts.pop();
+        }
+        let Some(first) = wholes.first() else {
+            return Err(Error::value("continuations of a prompt", "at least one", "none"));
+        };
+        let seam = |whole: &LevelTokens| levels.len().checked_sub(1).map_or(0, |last| whole.level_ends[last]);
+        let mut shared = seam(first);
+        for whole in &wholes {
+            let same = whole.tokens[..seam(whole)].iter().zip(&first.tokens[..shared]).take_while(|(a, b)| a == b);
+            shared = same.count();
+        }
+        if shared == 0 {
+            return Err(Error::value("prompt", "at least one token before its continuations", "none"));
+        }
+        if let Some(ix) = wholes.iter().position(|whole| whole.tokens.len() == shared) {
+            return Err(Error::value("continuation", "at least one token", format!("{:?}", continuations[ix])));
+        }
+        let level_ends = first.level_ends[..levels.len()].iter().map(|&end| end.min(shared)).collect();
+        Ok(ChoiceTokens {
+            prompt: LevelTokens { tokens: first.tokens[..shared].to_vec(), level_ends },
+            continuations: wholes.iter().map(|whole| whole.tokens[shared..].to_vec()).collect(),
+        })
+    }
+}

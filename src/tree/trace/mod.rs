@@ -1,0 +1,165 @@
+//! A sampling tree as data: what a search did, without the engine's hold on it. Written beside a run's results and read back by
+//! whoever shows or studies the search; `dot` draws it for Graphviz.
+
+mod dot;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{SamplingTree, State};
+use crate::engine::{FinishReason, ForkKind};
+use crate::error::{Error, Result};
+use crate::ids::TokenId;
+
+/// A sampling tree as a file: `{"item", "kv_bytes_per_token", "nodes": [...]}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The problem's id.
+    pub item: String,
+    /// Bytes of keys and values that a token takes, all layers; `None` where nobody knows any more.
+    pub kv_bytes_per_token: Option<usize>,
+    /// Parents before children; the first is the root, whose text and tokens are the prompt.
+    pub nodes: Vec<TraceNode>,
+}
+
+/// A node of a [`Trace`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TraceNode {
+    /// Its place in `nodes`.
+    pub id: usize,
+    /// `None` for the root.
+    pub parent: Option<usize>,
+    pub kind: ForkKind,
+    /// Which child of its parent it is, among those of its kind. Kinds and ordinals from the root down, with the run's seed,
+    /// decide all coins.
+    pub ordinal: u64,
+    pub state: TraceState,
+    /// A question about its parent: its text and tokens are a prompt of their own, and nothing above is part of its context.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
+    /// `None` where the thought was never extended.
+    pub finish: Option<FinishReason>,
+    pub score: Option<f64>,
+    /// Simulations that went through it, where there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visits: Option<u32>,
+    pub tokens: usize,
+    /// Natural-log probability of the thought; `None` where it was given rather than drawn, or is no finite number.
+    pub logprob: Option<f64>,
+    pub text: String,
+    /// `None` where the tree was put together from samples, which do not name them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<TokenId>>,
+    /// For each token the likeliest ones in its place, each with its log-probability, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<Vec<(TokenId, f32)>>,
+}
+
+/// What became of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceState {
+    /// It could have grown on when the tree was written.
+    Open,
+    /// Finished with; part of the result.
+    Closed,
+    /// Rejected by the search.
+    Pruned,
+}
+
+impl SamplingTree {
+    /// The record as it is now.
+    pub fn trace(&self) -> Trace {
+        let facts = self.engine.facts();
+        let node = |at| {
+            let node = self.node(at);
+            let given = node.finish.is_none() || (node.finish == Some(FinishReason::Given) && node.logprobs.is_empty());
+            TraceNode {
+                id: at.index(),
+                parent: self.parent(at).map(|parent| parent.index()),
+                kind: node.kind,
+                ordinal: node.ordinal,
+                state: node.state.into(),
+                asks: node.asks,
+                finish: node.finish.clone(),
+                score: node.score.filter(|score| score.is_finite()),
+                visits: node.visits,
+                tokens: node.tokens.len(),
+                logprob: Some(node.logprob).filter(|logprob| !given && logprob.is_finite()),
+                text: node.text.clone(),
+                token_ids: Some(node.tokens.clone()),
+                top: node.top.clone(),
+            }
+        };
+        Trace {
+            item: self.item().to_string(),
+            kv_bytes_per_token: facts.page_bytes.checked_div(facts.page_tokens).filter(|&bytes| bytes > 0),
+            nodes: self.nodes().map(node).collect(),
+        }
+    }
+}
+
+impl From<State> for TraceState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Open(_) => TraceState::Open,
+            State::Closed => TraceState::Closed,
+            State::Pruned => TraceState::Pruned,
+        }
+    }
+}
+
+impl Trace {
+    /// Reads a trace that was written as JSON.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read(path).map_err(Error::io(path, "read"))?;
+        let trace: Trace = serde_json::from_slice(&text)
+            .map_err(|error| Error::format(path, format!("not a sampling tree as this version writes it: {error}")))?;
+        trace.check(path)?;
+        Ok(trace)
+    }
+
+    /// Whether it is one tree, parents before children.
+    fn check(&self, path: &Path) -> Result<()> {
+        if self.nodes.is_empty() {
+            return Err(Error::field(path, "nodes", "at least the root", "none"));
+        }
+        for (place, node) in self.nodes.iter().enumerate() {
+            if node.id != place {
+                return Err(Error::field(path, format!("nodes[{place}].id"), place.to_string(), node.id.to_string()));
+            }
+            let fits = node.parent.map_or(place == 0, |parent| parent < place);
+            if !fits {
+                let expected = if place == 0 { "null, for it is the root" } else { "the id of a node before it" };
+                let found = node.parent.map_or("null".to_string(), |parent| parent.to_string());
+                return Err(Error::field(path, format!("nodes[{place}].parent"), expected, found));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each node the branches that hold its tokens: the leaves beneath it, itself where it is one. Below a question begins
+    /// another context, which holds nothing of what is above.
+    pub fn branches(&self) -> Vec<usize> {
+        let mut branches = vec![0; self.nodes.len()];
+        for node in self.nodes.iter().rev() {
+            // A leaf has been given nothing by children.
+            branches[node.id] = branches[node.id].max(1);
+            if let Some(parent) = node.parent.filter(|_| !node.asks) {
+                branches[parent] += branches[node.id];
+            }
+        }
+        branches
+    }
+
+    /// For each node the text from the child of the root (or of the question above it) down to it, the prompt left out.
+    pub fn path_texts(&self) -> Vec<String> {
+        let mut texts: Vec<String> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let parent = node.parent.filter(|_| !node.asks);
+            texts.push(parent.map_or_else(String::new, |parent| format!("{}{}", texts[parent], node.text)));
+        }
+        texts
+    }
+}

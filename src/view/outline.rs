@@ -1,0 +1,155 @@
+//! A run's trees as text for a terminal: a line an item, beneath it a line a node, long families cut short.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::{ShownItem, ShownNode, ShownRun};
+use crate::engine::ForkKind;
+use crate::figures::{bytes, count};
+use crate::tree::TraceState;
+
+/// Items shown where none is named, children of a node shown, and characters of a text.
+const ITEMS: usize = 5;
+const CHILDREN: usize = 12;
+const TEXT_CHARS: usize = 72;
+
+/// All of `run`, or, unless `whole`, its first items.
+pub fn text(run: &ShownRun, whole: bool) -> String {
+    let mut text = String::new();
+    let shown = if whole { run.items.len() } else { run.items.len().min(ITEMS) };
+    for item in &run.items[..shown] {
+        write_item(item, &mut text).expect("writing to a string cannot fail");
+    }
+    let rest = run.items.len() - shown;
+    if rest > 0 {
+        text += &format!("{rest} more items: --item ID shows one of them, --html FILE all in a page\n");
+    }
+    text
+}
+
+fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
+    let (held, unshared) = (item.tokens_held(), item.tokens_unshared());
+    write!(text, "{}", one_line(item.id()))?;
+    if let Some(Value::String(prediction)) = item.facts.get("prediction") {
+        write!(text, "  -> {}", one_line(prediction))?;
+    }
+    match item.facts.get("correct") {
+        Some(Value::Bool(true)) => text.push_str(" (right)"),
+        Some(Value::Bool(false)) => text.push_str(" (wrong)"),
+        _ => {}
+    }
+    write!(text, "  {} nodes, {} tokens held", count(item.trace.nodes.len() as u64), count(held as u64))?;
+    if let Some(each) = item.trace.kv_bytes_per_token {
+        write!(text, " ({})", bytes((held * each) as u64))?;
+    }
+    writeln!(text, ", {} without sharing", count(unshared as u64))?;
+    for note in &item.notes {
+        writeln!(text, "  note: {note}")?;
+    }
+    let nodes = item.nodes();
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for node in &nodes {
+        if let Some(parent) = node.node.parent {
+            children[parent].push(node.node.id);
+        }
+    }
+    // Depth-first without recursion: a search may go thousands of thoughts deep.
+    let mut below = vec![Row { indent: String::new(), kind: RowKind::Node(0), last: true }];
+    while let Some(row) = below.pop() {
+        let (arm, stem) = if row.last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        match row.kind {
+            RowKind::More(more) => writeln!(text, "  {}{arm}{more} more", row.indent)?,
+            RowKind::Node(at) => {
+                let root = at == 0;
+                writeln!(text, "  {}{}{}", row.indent, if root { "" } else { arm }, describe(&nodes[at]))?;
+                let indent = if root { String::new() } else { format!("{}{stem}", row.indent) };
+                below.extend(beneath(&children[at], &nodes, &indent).into_iter().rev());
+            }
+        }
+    }
+    text.push('\n');
+    Ok(())
+}
+
+struct Row {
+    indent: String,
+    kind: RowKind,
+    last: bool,
+}
+
+enum RowKind {
+    Node(usize),
+    /// So many children that are not shown.
+    More(usize),
+}
+
+/// The first children, and the one on the answer's path wherever it stands.
+fn beneath(children: &[usize], nodes: &[ShownNode<'_>], indent: &str) -> Vec<Row> {
+    let shown = |(place, &at): (usize, &usize)| (place < CHILDREN || nodes[at].chosen).then_some(RowKind::Node(at));
+    let mut kinds: Vec<RowKind> = children.iter().enumerate().filter_map(shown).collect();
+    if kinds.len() < children.len() {
+        kinds.push(RowKind::More(children.len() - kinds.len()));
+    }
+    let count = kinds.len();
+    let row = |(place, kind)| Row { indent: indent.to_string(), kind, last: place + 1 == count };
+    kinds.into_iter().enumerate().map(row).collect()
+}
+
+fn describe(shown: &ShownNode<'_>) -> String {
+    let node = shown.node;
+    let mut line = String::new();
+    if shown.chosen && node.parent.is_some() {
+        line.push_str("* ");
+    }
+    let kind = match node.kind {
+        ForkKind::Sample => "",
+        ForkKind::Value => "value ",
+        ForkKind::Vote => "vote ",
+        ForkKind::Propose => "propose ",
+    };
+    match node.parent {
+        None => line += &format!("prompt [{} tokens x {}]", node.tokens, shown.branches),
+        Some(_) => line += &format!("{kind}{} [{} tokens", node.ordinal, node.tokens),
+    }
+    if node.parent.is_some() {
+        if shown.branches > 1 {
+            line += &format!(" x {}", shown.branches);
+        }
+        if let Some(score) = node.score {
+            line += &format!(", score {score:.3}");
+        }
+        if node.state == TraceState::Pruned {
+            line += ", pruned";
+        }
+        let verdict = shown.sample.and_then(|sample| sample.get("correct")).and_then(Value::as_bool);
+        line += match verdict {
+            Some(true) => ", right]",
+            Some(false) => ", wrong]",
+            None => "]",
+        };
+    }
+    format!("{line} {}", one_line(&node.text)).trim_end().to_string()
+}
+
+/// The beginning of `text` on one line; control characters, which could speak to the terminal, as escapes.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    let mut chars = text.trim().chars();
+    for c in chars.by_ref().take(TEXT_CHARS) {
+        match c {
+            '\n' | '\t' | '\r' => line.push(' '),
+            c if c.is_control() || is_direction(c) => line.extend(c.escape_unicode()),
+            c => line.push(c),
+        }
+    }
+    if chars.next().is_some() {
+        line.push('…');
+    }
+    line
+}
+
+/// Whether `c` turns the direction of what follows (Unicode's embeddings, overrides and isolates).
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}

@@ -1,0 +1,192 @@
+"use strict";
+// The page: the list of items, search and keys; hands the item on show to the outline and the node on show to the detail pane.
+
+const part = (id) => document.getElementById(id);
+const list = part("items");
+const detail = part("detail");
+const search = part("search");
+const outline = new Outline(part("outline"), part("spacer"), (id) => showDetail(detail, outline.tree, id));
+let shown = 0;
+let found = [];
+
+function showRun() {
+  part("run-name").textContent = run.run;
+  const graded = run.items.filter((item) => typeof item.correct === "boolean");
+  const sum = (of) => run.items.reduce((all, item) => all + of(item), 0);
+  const facts = [["items", count(run.items.length)], ["nodes", count(sum((item) => item.nodes))]];
+  if (graded.length > 0) {
+    const right = graded.filter((item) => item.correct).length;
+    facts.push(["right", `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)} %)`]);
+  }
+  const held = sum((item) => item.held);
+  const unshared = sum((item) => item.unshared);
+  facts.push(["tokens held", count(held)], ["without sharing", `${count(unshared)} (${(unshared / Math.max(held, 1)).toFixed(1)} ×)`]);
+  if (run.items.every((item) => item.kv_bytes_per_token !== null) && run.items.length > 0) {
+    facts.push(["keys and values", bytes(sum((item) => item.held * item.kv_bytes_per_token))]);
+  }
+  facts.forEach(([name, value]) => part("run-facts").append(element("dt", "", name), element("dd", "", value)));
+  run.items.forEach((item, number) => {
+    const row = element("li");
+    row.id = `choice-${number}`;
+    row.dataset.number = number;
+    row.setAttribute("role", "option");
+    const mark = typeof item.correct === "boolean" ? rightOrWrong(item.correct)[1] : "open";
+    row.append(element("span", `mark ${mark}`, { right: "✓", wrong: "✗", open: "·" }[mark]));
+    row.append(element("span", "name", visible(String(item.id))));
+    row.append(element("span", "prediction", typeof item.prediction === "string" ? visible(item.prediction.slice(0, 60)) : ""));
+    row.append(element("span", "hits"));
+    list.append(row);
+  });
+}
+
+function showItem(number) {
+  shown = number;
+  for (const row of list.children) {
+    const selected = Number(row.dataset.number) === number;
+    row.classList.toggle("selected", selected);
+    row.setAttribute("aria-selected", selected);
+  }
+  list.children[number].scrollIntoView({ block: "nearest" });
+  list.setAttribute("aria-activedescendant", `choice-${number}`);
+  const tree = treeOf(number);
+  const { item, nodes, held } = tree;
+  part("item-name").textContent = visible(String(item.id));
+  const verdict = part("item-verdict");
+  verdict.replaceChildren();
+  if (typeof item.correct === "boolean") {
+    const [word, kind] = rightOrWrong(item.correct);
+    verdict.append(element("span", `badge ${kind}`, word));
+  }
+  const unshared = run.items[number].unshared;
+  const facts = [`${count(nodes.length)} nodes`, `${tokensAndBytes(held, item.kv_bytes_per_token)} held`, `${count(unshared)} without sharing`];
+  if (typeof item.prediction === "string") {
+    facts.unshift(`predicts ${visible(item.prediction.slice(0, 80))}`);
+  }
+  const reference = item.reference;
+  if (typeof reference === "string" || typeof reference === "number") {
+    facts.splice(1, 0, `reference ${visible(String(reference).slice(0, 80))}`);
+  }
+  part("item-facts").textContent = facts.join(" · ");
+  part("notes").replaceChildren(...item.notes.map((note) => element("p", "", note)));
+  part("to-answer").disabled = item.answer === null;
+  look();
+  outline.show(tree, 0);
+}
+
+/** Searches the tree on show. */
+function look() {
+  const words = search.value;
+  found = words === "" ? [] : find(treeOf(shown), words);
+  outline.found = new Set(found);
+  part("found").textContent = words === "" ? "" : `${count(found.length)} found`;
+}
+
+/** The number of the other items' matches, beside them in the list, some at a time so that typing is not held up. */
+function lookElsewhere(number) {
+  const words = search.value;
+  const until = performance.now() + 12;
+  while (number < run.items.length && performance.now() < until) {
+    const hits = words === "" ? 0 : find(treeOf(number), words).length;
+    const row = list.children[number];
+    row.querySelector(".hits").textContent = hits > 0 ? count(hits) : "";
+    row.classList.toggle("without", words !== "" && hits === 0);
+    number++;
+  }
+  if (number < run.items.length) {
+    lookElsewhere.later = setTimeout(() => lookElsewhere(number));
+  }
+}
+
+/** The next match behind the node on show, or the one before it; around the end. */
+function step(forward) {
+  if (found.length === 0) {
+    return;
+  }
+  const at = found.indexOf(outline.selected);
+  const next = at < 0 ? (forward ? 0 : found.length - 1) : (at + (forward ? 1 : -1) + found.length) % found.length;
+  outline.goTo(found[next]);
+  part("found").textContent = `${count(next + 1)} of ${count(found.length)}`;
+}
+
+function toAnswer() {
+  const { answer } = outline.tree.item;
+  if (answer !== null) {
+    outline.goTo(answer);
+  }
+}
+
+search.addEventListener("input", () => {
+  look();
+  outline.redraw();
+  if (!found.includes(outline.selected)) {
+    step(true);
+  }
+  clearTimeout(lookElsewhere.later);
+  lookElsewhere.later = setTimeout(() => lookElsewhere(0), 150);
+});
+search.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") {
+    step(!event.shiftKey);
+  } else if (event.key === "Escape") {
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+    part("outline").focus();
+  } else if (event.key === "ArrowDown") {
+    part("outline").focus();
+  } else {
+    return;
+  }
+  event.preventDefault();
+});
+list.addEventListener("click", (event) => {
+  const row = event.target.closest("li");
+  if (row !== null) {
+    showItem(Number(row.dataset.number));
+  }
+});
+list.addEventListener("keydown", (event) => {
+  const to = shown + ({ ArrowDown: 1, ArrowUp: -1 }[event.key] ?? 0);
+  if (to !== shown && run.items[to] !== undefined) {
+    showItem(to);
+    event.preventDefault();
+  }
+});
+part("outline").addEventListener("keydown", (event) => {
+  if (!event.ctrlKey && !event.metaKey && !event.altKey && outline.key(event)) {
+    event.preventDefault();
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.target === search || event.ctrlKey || event.metaKey || event.altKey) {
+    return;
+  }
+  const to = shown + ({ "]": 1, "[": -1 }[event.key] ?? 0);
+  if (event.key === "/") {
+    search.focus();
+    search.select();
+  } else if (event.key === "a") {
+    toAnswer();
+  } else if (event.key === "n" || event.key === "N") {
+    step(event.key === "n");
+  } else if (to !== shown && run.items[to] !== undefined) {
+    showItem(to);
+  } else {
+    return;
+  }
+  event.preventDefault();
+});
+part("unfold").addEventListener("click", () => outline.foldAll(true));
+part("fold").addEventListener("click", () => outline.foldAll(false));
+part("to-answer").addEventListener("click", toAnswer);
+part("show-pruned").addEventListener("change", (event) => {
+  outline.showPruned = event.target.checked;
+  outline.refresh();
+});
+
+showRun();
+if (run.items.length > 0) {
+  showItem(0);
+  part("outline").focus();
+} else {
+  part("notes").append(element("p", "", "No item has finished and no sample is on disk."));
+}

@@ -1,0 +1,173 @@
+//! What is shown of a run: its items, each with its tree, its samples put to their nodes, and what sharing saved. Pure data; where
+//! it comes from is `folder`'s, how it looks `page`'s and `outline`'s.
+
+use std::collections::HashMap;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use crate::tree::{Trace, TraceNode};
+
+#[derive(Clone, Debug)]
+pub struct ShownRun {
+    /// The name of its folder.
+    pub name: String,
+    pub items: Vec<ShownItem>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ShownItem {
+    /// Its line of `items.jsonl`; only an id where the run ended before the item did.
+    pub facts: Map<String, Value>,
+    /// What the files do not say, in sentences.
+    pub notes: Vec<String>,
+    pub trace: Trace,
+    /// One for each node of the trace.
+    beside: Vec<Beside>,
+    /// The node whose text was chosen.
+    pub answer: Option<usize>,
+}
+
+/// What is known of a node beside its trace.
+#[derive(Clone, Debug, Default)]
+struct Beside {
+    branches: usize,
+    sample: Option<Map<String, Value>>,
+}
+
+/// A node as it is shown: what its trace says, and beside it `branches` (that share its keys and values), `chosen` (it lies on the
+/// path to the answer) and, where it ends a sample, `sample` (its line of `samples.jsonl` without what the node says itself).
+#[derive(Serialize)]
+pub struct ShownNode<'a> {
+    #[serde(flatten)]
+    pub node: &'a TraceNode,
+    pub branches: usize,
+    pub chosen: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<&'a Map<String, Value>>,
+}
+
+/// Fields of a sample that its node says too.
+const SAID_BY_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "logprobs"];
+
+impl ShownItem {
+    /// Puts `samples` (lines of `samples.jsonl`) to the nodes that they end at: where the text from the root on is theirs, of
+    /// several nodes the one of their ordinal.
+    pub fn new(facts: Map<String, Value>, notes: Vec<String>, trace: Trace, samples: Vec<Map<String, Value>>) -> Self {
+        let mut beside: Vec<Beside> =
+            trace.branches().into_iter().map(|branches| Beside { branches, sample: None }).collect();
+        let texts = trace.path_texts();
+        let mut by_text: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (node, text) in texts.iter().enumerate().skip(1) {
+            by_text.entry(text).or_default().push(node);
+        }
+        let chosen = facts.get("chosen").and_then(Value::as_u64);
+        let (mut answer, mut homeless) = (None, 0);
+        for mut sample in samples {
+            let index = sample.get("index").and_then(Value::as_u64);
+            let text = sample.get("text").and_then(Value::as_str).unwrap_or_default();
+            let free = |node: &&usize| beside[**node].sample.is_none();
+            let ends: Vec<usize> = by_text.get(text).into_iter().flatten().filter(free).copied().collect();
+            let own = ends.iter().find(|&&node| Some(trace.nodes[node].ordinal) == index);
+            let Some(&node) = own.or(ends.first()) else {
+                homeless += 1;
+                continue;
+            };
+            if chosen.is_some() && chosen == index {
+                answer = Some(node);
+            }
+            sample.retain(|key, _| !SAID_BY_NODE.contains(&key.as_str()));
+            beside[node].sample = Some(sample);
+        }
+        let mut notes = notes;
+        if homeless > 0 {
+            notes.push(format!("{homeless} samples belong to no node of this tree."));
+        }
+        Self { facts, notes, trace, beside, answer }
+    }
+
+    pub fn id(&self) -> &str {
+        &self.trace.item
+    }
+
+    /// Nodes from the answer up to the root.
+    pub fn answer_path(&self) -> Vec<usize> {
+        std::iter::successors(self.answer, |&node| self.trace.nodes[node].parent).collect()
+    }
+
+    pub fn nodes(&self) -> Vec<ShownNode<'_>> {
+        let mut chosen = vec![false; self.beside.len()];
+        self.answer_path().into_iter().for_each(|node| chosen[node] = true);
+        self.trace
+            .nodes
+            .iter()
+            .zip(&self.beside)
+            .map(|(node, Beside { branches, sample })| ShownNode {
+                node,
+                branches: *branches,
+                chosen: chosen[node.id],
+                sample: sample.as_ref(),
+            })
+            .collect()
+    }
+
+    /// Tokens whose keys and values the tree needs, each once.
+    pub fn tokens_held(&self) -> usize {
+        self.trace.nodes.iter().map(|node| node.tokens).sum()
+    }
+
+    /// What its branches would need, each with a copy of its whole path.
+    pub fn tokens_unshared(&self) -> usize {
+        self.trace.nodes.iter().zip(&self.beside).map(|(node, beside)| node.tokens * beside.branches).sum()
+    }
+}
+
+impl Serialize for ShownItem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in &self.facts {
+            map.serialize_entry(key, value)?;
+        }
+        map.serialize_entry("notes", &self.notes)?;
+        map.serialize_entry("kv_bytes_per_token", &self.trace.kv_bytes_per_token)?;
+        map.serialize_entry("answer", &self.answer)?;
+        map.serialize_entry("nodes", &self.nodes())?;
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(id: usize, parent: Option<usize>, ordinal: u64, text: &str) -> Value {
+        json!({"id": id, "parent": parent, "kind": "sample", "ordinal": ordinal, "state": "closed", "finish": null,
+               "score": null, "tokens": 4, "logprob": null, "text": text})
+    }
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn samples_find_the_nodes_that_they_end_at() {
+        let nodes =
+            [node(0, None, 0, "Q"), node(1, Some(0), 0, "a"), node(2, Some(0), 1, "a"), node(3, Some(1), 0, "b")];
+        let trace = serde_json::from_value(json!({"item": "x", "kv_bytes_per_token": null, "nodes": nodes}));
+        let samples = [
+            json!({"id": "x", "index": 1, "text": "a", "correct": false}),
+            json!({"id": "x", "index": 5, "text": "ab", "correct": true}),
+            json!({"id": "x", "index": 6, "text": "nowhere"}),
+        ];
+        let facts = map(json!({"id": "x", "chosen": 5}));
+        let item = ShownItem::new(facts, Vec::new(), trace.expect("a trace"), samples.map(map).to_vec());
+        let of: Vec<Option<u64>> =
+            item.nodes().iter().map(|node| node.sample.map(|s| s["index"].as_u64().expect("a number"))).collect();
+        assert_eq!(of, [None, None, Some(1), Some(5)], "of two nodes of one text, the one of its ordinal");
+        assert_eq!((item.answer, item.answer_path()), (Some(3), vec![3, 1, 0]));
+        assert_eq!(item.notes, ["1 samples belong to no node of this tree."]);
+        assert_eq!((item.tokens_held(), item.tokens_unshared()), (16, 2 * 4 + 4 + 4 + 4));
+    }
+}
