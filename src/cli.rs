@@ -96,6 +96,12 @@ pub struct RunArgs {
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Candidate programs judged at once, where the task has a judge (default: one a core)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub judges: Option<u16>,
+    /// Judge candidates also where their files and network cannot be isolated: they can then do whatever you can
+    #[arg(long)]
+    pub unsafe_no_sandbox: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
 }
@@ -375,6 +381,8 @@ impl RunArgs {
             resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
+            judges: args.judges.map(usize::from),
+            unsafe_no_sandbox: args.unsafe_no_sandbox,
             device,
             budget: args.engine.into(),
         }

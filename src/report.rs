@@ -1,12 +1,14 @@
 //! The numbers of a run, as data (`summary.json`) and as a page for people. Counts and rates come in; nothing is measured or
 //! sampled here.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
 use serde::Serialize;
 
 use crate::engine::Metrics;
 use crate::figures::{bytes, count};
+use crate::judge;
 use crate::plan::Planner;
 
 /// A share and its 95 % interval.
@@ -53,8 +55,17 @@ pub struct Scores {
     /// Items finished.
     pub items: usize,
     pub samples: usize,
-    /// Samples stopped before they finished.
+    /// Tokens of these samples.
+    pub samples_tokens: usize,
+    /// Samples that the outcome does without: never begun, or stopped.
     pub cancelled: usize,
+    /// Tokens that those had drawn, in vain.
+    pub cancelled_tokens: usize,
+    /// Tokens that they would have drawn beside, had each become as long as the mean of its item's samples: an estimate.
+    pub tokens_spared: usize,
+    /// Samples by the judge's verdict; empty without a judge.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub verdicts: BTreeMap<judge::Verdict, usize>,
     /// Samples in which no answer was found.
     pub without_answer: usize,
     /// Share of items whose chosen answer is right; `None` without a grader or a choice.
@@ -196,14 +207,30 @@ impl Page<'_, '_> {
     fn scores(&mut self, scores: &Scores, cut: &str) -> fmt::Result {
         let cancelled = match scores.cancelled {
             0 => String::new(),
-            n => format!(", {n} more stopped once the vote was decided"),
+            n => format!(", {n} more spared once the outcome was decided"),
         };
         self.line("items", format!("{}{cut}, {} samples{cancelled}", scores.items, scores.samples))?;
+        if scores.cancelled > 0 {
+            let (spared, drawn) = (scores.tokens_spared, scores.samples_tokens);
+            self.line(
+                "spared",
+                format!(
+                    "about {} tokens, {:.0} % of all; {} drawn in vain",
+                    count(spared as u64),
+                    100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64,
+                    count(scores.cancelled_tokens as u64)
+                ),
+            )?;
+        }
+        if !scores.verdicts.is_empty() {
+            let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+            self.line("verdicts", verdicts.join(", "))?;
+        }
         if let Some(accuracy) = scores.accuracy {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
             self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
             if scores.cancelled > 0 {
-                let why = "left out, as pass@k and maj@k: votes were stopped early, which makes them biased";
+                let why = "left out, as pass@k and maj@k: samples were spared, which makes them biased";
                 self.line("one sample", why)?;
             }
         }

@@ -8,6 +8,7 @@ use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::ids::TokenId;
+use crate::judge::Isolation;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
 use crate::search::choose::{Choice, Neutral};
@@ -17,6 +18,7 @@ use crate::task::{Choose, Method, Prompt};
 use crate::task::{Item, Overrides, Sampling, Task};
 use crate::tokenizer::{AddSpecial, LevelTokens, Tokenizer};
 
+use super::assess::Judging;
 use super::{Budget, RunOptions, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
@@ -32,6 +34,8 @@ pub struct Prepared {
     /// The task's sampling section in the engine's terms.
     pub params: SamplingParams,
     pub stop: Stop,
+    /// `None`: nothing is judged, or nothing is run.
+    pub judging: Option<Judging>,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
 }
@@ -81,7 +85,10 @@ impl Prepared {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
         prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
-        let prepared = Self { task, model, folder, facts, tokenizer, params, stop, prompts };
+        let isolation = if options.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required };
+        let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
+        let judging = if options.dry_run { None } else { Judging::open(&task, items, isolation, options.judges)? };
+        let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());
         Ok(prepared)

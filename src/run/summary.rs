@@ -1,8 +1,11 @@
 //! From finished items to the numbers people report: accuracy, pass@k and maj@k with intervals, beside the engine's counters.
 
+use std::collections::BTreeMap;
+
 use crate::error::Result;
+use crate::judge;
 use crate::report::{AtK, Estimate, Interval, Scores, Summary};
-use crate::search::{Sample, tally, verdict_on};
+use crate::search::{Outcome, Sample, tally, verdict_on};
 use crate::task::ranked::{Ranked, best_of_k, weighted_leader};
 use crate::task::{BestBy, Method, Scoring, Task, stats};
 
@@ -55,6 +58,10 @@ pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
         items: finished.len(),
         samples: all().count(),
         cancelled,
+        samples_tokens: all().map(|sample| sample.tokens).sum(),
+        cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
+        tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
+        verdicts: verdicts(all()),
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
@@ -65,6 +72,23 @@ pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
         best_at: at_k(unbiased, ks, if by_whole { likeliest_of_k } else { likeliest_by_token_of_k }),
         weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
     }
+}
+
+/// Tokens that an item's cancelled samples would have drawn beside those they had, at the mean length of the others.
+fn spared(outcome: &Outcome) -> usize {
+    let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
+    let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
+    let all = (mean * outcome.cancelled as f64).round() as usize;
+    all.saturating_sub(outcome.cancelled_tokens)
+}
+
+/// Samples by verdict.
+fn verdicts<'a>(samples: impl Iterator<Item = &'a Sample>) -> BTreeMap<judge::Verdict, usize> {
+    let mut counts = BTreeMap::new();
+    for judged in samples.filter_map(|sample| sample.judged.as_ref()) {
+        *counts.entry(judged.verdict).or_default() += 1;
+    }
+    counts
 }
 
 /// A share of items with its Wilson interval.

@@ -19,14 +19,14 @@ use crate::search::scorer::Question;
 use crate::search::steps::Stepper;
 use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{
-    Assessment, Assessor, Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency,
-    step_beam, tree_of_thought,
+    Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
 };
 use crate::task::steps::Steps;
-use crate::task::{Item, Method, Prompt, Scoring, Task};
+use crate::task::{Method, Prompt, Scoring};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
+use super::assess::{assessor, grade};
 use super::progress::Progress;
 use super::resume::Earlier;
 use super::summary::summarise;
@@ -282,11 +282,11 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| assess(task, &prompt.item, text);
+        let grade = |text: &str| grade(task, &prompt.item, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assessor: Assessor::new(&grade),
+            assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
             earlier,
             record: &mut record,
             interrupted: self.interrupted,
@@ -372,14 +372,6 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     let trace = serde_json::to_string(&tree.trace());
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
     journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
-}
-
-/// What a task without a judge makes of a text.
-pub fn assess(task: &Task, item: &Item, text: &str) -> Assessment {
-    let answer = task.answer(text);
-    let verdict = task.grade(item, text, answer.as_ref());
-    let correct = verdict.map(|verdict| verdict.correct);
-    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
 }
 
 /// A result with the id of its item before it.

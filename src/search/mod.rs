@@ -115,7 +115,7 @@ pub struct Outcome {
 }
 
 /// What is told of an item by its method alone.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Details {
     Choices {
