@@ -13,8 +13,8 @@ use crate::task::language::Language;
 use crate::task::problem::Suite;
 use crate::task::{Item, Task};
 
+use super::ItemPrompt;
 use super::worker::Finished;
-use super::{ItemPrompt, RunOptions};
 
 /// The judge of a run whose samples are programs.
 pub struct Judging {
@@ -25,13 +25,17 @@ pub struct Judging {
 impl Judging {
     /// `None` where the task needs no judge. Whatever keeps a judge from working is said here, before anything is sampled: no
     /// sandbox, no interpreter, no compiler.
-    pub fn open(task: &Task, prompts: &[ItemPrompt], options: &RunOptions) -> Result<Option<Judging>> {
+    pub fn open<'i>(
+        task: &Task,
+        items: impl Iterator<Item = &'i Item> + Clone,
+        isolation: Isolation,
+        judges: Option<usize>,
+    ) -> Result<Option<Judging>> {
         if !task.is_judged() {
             return Ok(None);
         }
-        let isolation = if options.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required };
         let judge = Judge::open(isolation)?;
-        let tests = || prompts.iter().filter_map(|prompt| prompt.item.tests());
+        let tests = || items.clone().filter_map(Item::tests);
         if tests().any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, Suite::Streams(_)))
         {
             Interpreter::find()?;
@@ -40,7 +44,7 @@ impl Judging {
             Compiler::find()?;
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let judges = Judges::new(options.judges.unwrap_or_else(cores))?;
+        let judges = Judges::new(judges.unwrap_or_else(cores))?;
         Ok(Some(Judging { judge: Arc::new(judge), judges }))
     }
 

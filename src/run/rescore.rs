@@ -10,13 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Recorded};
+use crate::judge::Isolation;
 use crate::out;
 use crate::search::best_of_n::choose_best;
 use crate::search::self_consistency::vote;
-use crate::search::{Outcome, Sample};
+use crate::search::{Assessment, Outcome, Sample};
 use crate::task::{Item, Method, Overrides, Task};
 
-use super::assess;
+use super::assess::{self, Judging};
 use super::manifest::{self, Manifest};
 use super::summary::{KS, scores};
 use super::worker::{Finished, Line};
@@ -55,7 +56,9 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     // While the journal is open, no other process writes to the run.
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
-    let graded = Graded::new(&task, &by_index, recorded, lines(&run.join("items.jsonl"))?);
+    let judging = Judging::open(&task, items.iter(), Isolation::Required, None)?;
+    let grading = Grading { task: &task, judging: judging.as_ref() };
+    let graded = Graded::new(&grading, &by_index, recorded, lines(&run.join("items.jsonl"))?)?;
     let scores = scores(&task, &graded.finished, options.k.as_deref().unwrap_or(&KS));
 
     let summary = run.join("summary.json");
@@ -103,11 +106,11 @@ struct Graded {
 impl Graded {
     /// `lines`: those of `items.jsonl`, each of an item that `items` has, for the journal has read them.
     fn new(
-        task: &Task,
+        grading: &Grading<'_>,
         items: &HashMap<usize, &Item>,
         mut recorded: Recorded,
         mut lines: Vec<Map<String, Value>>,
-    ) -> Self {
+    ) -> Result<Self> {
         let mut samples = String::new();
         let mut order: Vec<usize> = recorded.samples.keys().copied().collect();
         order.sort_unstable();
@@ -116,7 +119,7 @@ impl Graded {
             let drawn = recorded.samples.get_mut(&index).expect("it is one of the keys");
             drawn.sort_by_key(|sample| sample.index);
             for sample in drawn {
-                grade(task, item, sample);
+                grading.grade(item, sample)?;
                 samples.push_str(&text(&Line { id: &item.id, rest: &*sample }));
             }
         }
@@ -129,7 +132,7 @@ impl Graded {
                 continue;
             };
             let drawn = recorded.samples.remove(&item.index).unwrap_or_default();
-            let outcome = settle(task, item, ended.outcome, drawn);
+            let outcome = settle(grading, item, ended.outcome, drawn);
             let right = outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count();
             line.insert("reference".to_string(), json!(item.reference()));
             line.insert("prediction".to_string(), json!(outcome.prediction));
@@ -140,31 +143,56 @@ impl Graded {
             finished.push(Finished { index: item.index, outcome });
         }
         finished.sort_by_key(|item| item.index);
-        Self { samples, items: lines.iter().map(text).collect(), finished }
+        Ok(Self { samples, items: lines.iter().map(text).collect(), finished })
     }
 }
 
-/// What a judge said stays where the task has no other grader.
-fn grade(task: &Task, item: &Item, sample: &mut Sample) {
-    let assessment = assess::grade(task, item, &sample.text);
-    sample.answer = assessment.answer;
-    if sample.judged.is_none() {
-        sample.correct = assessment.correct;
+/// What a text is worth: by the task's graders, or the judge.
+struct Grading<'a> {
+    task: &'a Task,
+    judging: Option<&'a Judging>,
+}
+
+impl Grading<'_> {
+    fn assess(&self, item: &Item, text: &str) -> Result<Assessment> {
+        let grade = |text: &str| assess::grade(self.task, item, text);
+        assess::assessor(self.judging, item, &grade).assess(text, || Ok(()))
+    }
+
+    fn grade(&self, item: &Item, sample: &mut Sample) -> Result<()> {
+        let Assessment { answer, correct, judged } = self.assess(item, &sample.text)?;
+        (sample.answer, sample.correct, sample.judged) = (answer, correct, judged);
+        Ok(())
+    }
+
+    /// The verdict where nobody answered: wrong, where the task has a grader.
+    fn no_answer(&self, item: &Item) -> Option<bool> {
+        (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
     }
 }
 
 /// What the samples come to by the task's method.
-fn settle(task: &Task, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
+fn settle(grading: &Grading<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
-    match task.method {
+    match grading.task.method {
         Method::SelfConsistency { .. } => {
-            let no_answer = assess::grade(task, item, "").correct.map(|_| false);
-            vote(samples, n, no_answer)
+            Outcome { cancelled_tokens: before.cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) }
         }
-        Method::BestOfN { by, .. } => {
-            choose_best(Outcome { samples, cancelled: before.cancelled, ..Outcome::default() }, by)
-        }
-        Method::Sample { .. } => Outcome { samples, cancelled: before.cancelled, ..Outcome::default() },
+        Method::BestOfN { by, .. } => choose_best(
+            Outcome {
+                samples,
+                cancelled: before.cancelled,
+                cancelled_tokens: before.cancelled_tokens,
+                ..Outcome::default()
+            },
+            by,
+        ),
+        Method::Sample { .. } => Outcome {
+            samples,
+            cancelled: before.cancelled,
+            cancelled_tokens: before.cancelled_tokens,
+            ..Outcome::default()
+        },
         _ => match samples.iter().find(|sample| Some(sample.index) == before.chosen) {
             Some(chosen) => {
                 let (prediction, correct) = (chosen.answer.clone(), chosen.correct);
