@@ -1,10 +1,14 @@
 //! What the user typed: the command line as clap parses it. Holds no logic but the choice of a default; `main` hands each
 //! command to the floor that does it.
 
+mod judge;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+
+pub use judge::JudgeArgs;
 
 use crate::backend::{DeviceChoice, Dtype};
 use crate::batch::BatchOptions;
@@ -48,6 +52,8 @@ pub enum Command {
     Batch(BatchArgs),
     /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
     Tree(TreeArgs),
+    /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k
+    Judge(JudgeArgs),
     /// Write a commented task file and example items to start from
     New(NewArgs),
 }
@@ -77,6 +83,10 @@ pub struct RunArgs {
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
+    /// that fits. Samples on disk are not drawn again, failed items are tried again
+    #[arg(long)]
+    pub resume: bool,
     /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
     #[arg(long)]
     pub trees: bool,
@@ -373,6 +383,7 @@ impl RunArgs {
             set: args.set,
             plan: args.plan,
             out: args.out,
+            resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
             device,

@@ -8,6 +8,7 @@
 //! ```text
 //! 9  main, cli                          what the user typed
 //! 8  run, report, journal, batch, view  a task or requests from file to results; what searches did
+//! 8  scoring                            samples made elsewhere, judged
 //! 8  bench, check                       measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
@@ -70,6 +71,7 @@ pub mod out;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod scoring;
 pub mod search;
 pub mod task;
 pub mod tokenizer;

@@ -9,7 +9,7 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{batch, bench, check, judge, out, run, task, view};
+use offshoot::{batch, bench, check, judge, out, run, scoring, task, view};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
@@ -52,6 +52,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         },
         Some(Command::Batch(args)) => return batch::main(&args.on(cli.device), interrupt_flag()?.as_ref()),
         Some(Command::Tree(args)) => view::show(&args.into())?,
+        Some(Command::Judge(args)) => {
+            let isolation = args.isolation();
+            match args.score_options() {
+                Some(options) => scoring::score(&options, interrupt_flag()?.as_ref())?,
+                None => scoring::doctor(isolation)?,
+            }
+        }
         Some(Command::New(args)) => {
             for path in task::scaffold::write(std::path::Path::new("."), &args.name)? {
                 out::line(format_args!("wrote {}", path.display()))?;

@@ -50,6 +50,10 @@ pub struct Summary {
     pub items: usize,
     pub items_asked: usize,
     pub samples: usize,
+    /// Samples on disk of items that are not finished; no other number counts them.
+    pub unfinished_samples: usize,
+    /// Items that could not be searched, of those asked for.
+    pub failed: usize,
     /// Samples stopped before they finished.
     pub cancelled: usize,
     /// Samples in which no answer was found.
@@ -75,6 +79,16 @@ impl Summary {
         self.engine.tokens_sampled as f64 / self.seconds.max(1e-9)
     }
 
+    /// Why there are fewer items than were asked for.
+    fn missing(&self) -> String {
+        let stopped = self.items + self.failed < self.items_asked;
+        let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
+        let early = stopped.then(|| "stopped early".to_string());
+        let on_disk = (self.unfinished_samples > 0)
+            .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
+        [early, failed, on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
     /// Share of the prompt tokens that sharing saved (BatchLLM's saving ratio).
     pub fn prompt_saving(&self) -> f64 {
         let logical = self.engine.prompt_tokens_logical;
@@ -90,7 +104,7 @@ impl Display for Summary {
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         page.line("device", format!("{}{not_cuda}", self.device))?;
         let cut = match self.items < self.items_asked {
-            true => format!(" of {} (stopped early; samples of the others are on disk only)", self.items_asked),
+            true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
             false => String::new(),
         };
         let cancelled = match self.cancelled {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
-use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
 use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
 use offshoot::task::{BestBy, Decided};
 use offshoot::tree::{SamplingTree, State};
@@ -40,6 +40,7 @@ fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool
         params: &params,
         stop: &stop,
         assessor: Assessor::new(&assess),
+        earlier: Vec::new(),
         record: &mut record,
         interrupted: &interrupted,
     };
@@ -210,7 +211,7 @@ fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
 /// The same job with other parameters.
 fn asking<'a>(job: &'a mut Job<'_>, params: &'a SamplingParams) -> Job<'a> {
     let Job { stop, interrupted, .. } = *job;
-    Job { params, stop, assessor: Assessor::new(&assess), record: &mut *job.record, interrupted }
+    Job { params, stop, assessor: Assessor::new(&assess), earlier: Vec::new(), record: &mut *job.record, interrupted }
 }
 
 #[test]
@@ -233,8 +234,14 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
         let root = tree.root();
         let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
         let interrupted = &*interrupted;
-        let mut job =
-            Job { params: &params, stop: &stop, assessor: Assessor::new(&assess), record: &mut record, interrupted };
+        let mut job = Job {
+            params: &params,
+            stop: &stop,
+            assessor: Assessor::new(&assess),
+            earlier: Vec::new(),
+            record: &mut record,
+            interrupted,
+        };
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
     std::thread::sleep(Duration::from_millis(20));
@@ -253,9 +260,60 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
         params: &params,
         stop: &stop,
         assessor: Assessor::new(&assess),
+        earlier: Vec::new(),
         record: &mut record,
         interrupted: &interrupted,
     };
     let outcome = sample(&mut tree, root, 2, &mut job);
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
+}
+
+/// A tree whose samples depend on their coins alone, as the engine's do, and so not on which others are drawn beside them.
+fn drawing() -> SamplingTree {
+    let engine = EngineHandle::scripted(|call| match call.continuation {
+        Continuation::Sampled { coins, .. } => {
+            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(coins.coin(0) * 5.0) as usize])
+        }
+        Continuation::Given { .. } => ScriptedReply::text(""),
+    });
+    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+}
+
+#[test]
+fn a_search_taken_up_ends_as_one_that_was_never_interrupted() {
+    const N: usize = 7;
+    let search = |which: usize, earlier: &[Sample]| {
+        let mut tree = drawing();
+        let root = tree.root();
+        let (outcome, recorded) = drive(
+            |job| {
+                job.earlier = earlier.to_vec();
+                match which {
+                    0 => sample(&mut tree, root, N, job),
+                    1 => best_of_n(&mut tree, root, N, BestBy::Logprob, false, job),
+                    2 => self_consistency(&mut tree, root, N, Decided::Never, job),
+                    _ => self_consistency(&mut tree, root, N, Decided::Certain, job),
+                }
+            },
+            false,
+        );
+        (outcome.expect("nothing fails"), recorded, tree)
+    };
+    for which in 0..4 {
+        let (whole, all, _) = search(which, &[]);
+        for subset in 0..1u32 << all.len() {
+            // In an order of their own: samples come to the disk as they finish.
+            let earlier: Vec<Sample> = all.iter().rev().filter(|s| subset >> s.index & 1 == 1).cloned().collect();
+            let (outcome, recorded, tree) = search(which, &earlier);
+            assert_eq!(outcome.samples, whole.samples, "driver {which}, had {subset:b}");
+            assert_eq!(outcome.votes, whole.votes);
+            assert_eq!((&outcome.prediction, outcome.correct), (&whole.prediction, whole.correct));
+            assert_eq!((outcome.chosen, outcome.cancelled), (whole.chosen, whole.cancelled));
+            assert_eq!(earlier.len() + recorded.len(), whole.samples.len(), "nothing is recorded twice");
+            let of = |index: u64| tree.nodes().find(|&at| at != tree.root() && tree.node(at).ordinal == index);
+            for sample in &outcome.samples {
+                assert_eq!(tree.node(of(sample.index).expect("in the tree")).text, sample.text);
+            }
+        }
+    }
 }

@@ -55,7 +55,7 @@ fn drive(
     search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
-    search(&mut Job { params: &params, stop: &stop, assessor, record: &mut record, interrupted })
+    search(&mut Job { params: &params, stop: &stop, assessor, earlier: Vec::new(), record: &mut record, interrupted })
 }
 
 fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> Outcome {
@@ -152,7 +152,14 @@ fn a_stopped_sibling_gives_its_pages_back() {
     let stop = Stop { ignore_eos: true, strings: vec!["1".to_string(), "a".to_string()], ..Stop::max_tokens(3000) };
     let passes = |_: &str| Assessment { correct: Some(true), ..Assessment::default() };
     let assessor = Assessor::new(&passes);
-    let mut job = Job { params: &params, stop: &stop, assessor, record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor,
+        earlier: Vec::new(),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = best_of_n(&mut tree, root, 8, BestBy::Grade, true, &mut job).expect("it samples");
     let metrics = engine.metrics().expect("the engine lives");
     let own = outcome.samples.iter().map(|sample| (sample.tokens + 1).div_ceil(page) + 1).sum::<usize>();

@@ -5,6 +5,7 @@
 mod compare;
 mod message;
 mod program;
+pub mod python;
 pub mod sandbox;
 mod streams;
 mod toolchain;
@@ -12,6 +13,7 @@ mod verdict;
 
 use std::sync::OnceLock;
 
+use python::{Extent, Python};
 use sandbox::Sandbox;
 
 use crate::error::{Error, Result};
@@ -28,6 +30,7 @@ pub struct Judge {
     /// Looked for when first needed.
     interpreter: OnceLock<Interpreter>,
     compiler: OnceLock<Compiler>,
+    python: OnceLock<Python>,
     all_tests: bool,
 }
 
@@ -39,7 +42,13 @@ impl Judge {
 
     /// Judges in a sandbox that is set up already.
     pub fn over(sandbox: Sandbox) -> Judge {
-        Judge { sandbox, interpreter: OnceLock::new(), compiler: OnceLock::new(), all_tests: false }
+        Judge {
+            sandbox,
+            interpreter: OnceLock::new(),
+            compiler: OnceLock::new(),
+            python: OnceLock::new(),
+            all_tests: false,
+        }
     }
 
     pub fn sandbox(&self) -> &Sandbox {
@@ -64,7 +73,16 @@ impl Judge {
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
         match (&problem.suite, language) {
             (Suite::Streams(streams), _) => streams::judge(self, streams, problem.limits, language, program),
-            (_, Language::Python) => Err(Error::Internal("a suite of calls is not run yet".to_string())),
+            (Suite::Script(script), Language::Python) => {
+                self.python()?.script(&self.sandbox, program, script, problem.limits)
+            }
+            (Suite::Calls(calls), Language::Python) => {
+                self.python()?.calls(&self.sandbox, program, calls, problem.limits, self.extent())
+            }
+            (Suite::Reference(reference), Language::Python) => {
+                let python = self.python()?;
+                Ok(python.reference(&self.sandbox, program, reference, problem.limits, self.extent())?.joined())
+            }
             (_, Language::Cpp | Language::Command(_)) => {
                 let expected = "python, which its tests are written in or call";
                 Err(Error::value(format!("language of {}", problem.id), expected, "another"))
@@ -75,6 +93,15 @@ impl Judge {
     /// The Python interpreter, looked for when first needed.
     fn interpreter(&self) -> Result<&Interpreter> {
         found(&self.interpreter, Interpreter::find)
+    }
+
+    /// What judges Python functions, set up when first needed.
+    fn python(&self) -> Result<&Python> {
+        found(&self.python, || Python::set_up(self.interpreter()?.clone(), &self.sandbox))
+    }
+
+    fn extent(&self) -> Extent {
+        if self.all_tests { Extent::All } else { Extent::FirstFailure }
     }
 
     fn compiler(&self) -> Result<&Compiler> {

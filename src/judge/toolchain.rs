@@ -15,6 +15,8 @@ pub struct Interpreter {
     pub version: String,
     /// Its library and installed packages.
     pub readable: Vec<PathBuf>,
+    /// The folders of installed packages among them, for a start that does not look for these itself.
+    pub packages: Vec<String>,
 }
 
 /// A C++ compiler.
@@ -30,23 +32,33 @@ struct Said {
     executable: PathBuf,
     version: String,
     folders: Vec<PathBuf>,
+    packages: Vec<String>,
 }
 
 const ASK: &str = "import json, sys\n\
     print(json.dumps({'executable': sys.executable, 'version': sys.version.split()[0],\n\
-    'folders': [sys.prefix, sys.base_prefix, *sys.path]}))";
+    'folders': [sys.prefix, sys.base_prefix, *sys.path],\n\
+    'packages': [path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))]}))";
 
 impl Interpreter {
-    /// `python3` of the search path, or `python` where that is a Python 3.
+    /// What `OFFSHOOT_PYTHON` names; else `python3` of the search path, or `python` where that is a Python 3.
     pub fn find() -> Result<Interpreter> {
-        let said = ["python3", "python"].into_iter().filter_map(on_search_path).find_map(|path| ask(&path));
-        let said = said.ok_or_else(|| Error::value("Python", "a `python3` on the search path", "none"))?;
+        let said = match std::env::var_os("OFFSHOOT_PYTHON") {
+            Some(named) => ask(Path::new(&named)).ok_or_else(|| {
+                Error::value("OFFSHOOT_PYTHON", "a working Python 3", Path::new(&named).display().to_string())
+            })?,
+            None => ["python3", "python"]
+                .into_iter()
+                .filter_map(on_search_path)
+                .find_map(|path| ask(&path))
+                .ok_or_else(|| Error::value("Python", "a `python3` on the search path", "none"))?,
+        };
         let mut readable: Vec<PathBuf> =
             said.folders.into_iter().filter(|folder| folder.is_absolute() && folder.exists()).collect();
         readable.sort();
         readable.dedup_by(|inner, outer| inner.starts_with(outer.as_path()));
         let path = std::fs::canonicalize(&said.executable).map_err(Error::io(&said.executable, "find"))?;
-        Ok(Interpreter { path, version: said.version, readable })
+        Ok(Interpreter { path, version: said.version, readable, packages: said.packages })
     }
 }
 

@@ -13,6 +13,7 @@ use crate::plan::Planner;
 use crate::task::{Decided, Method};
 
 use super::progress::Progress;
+use super::resume::Earlier;
 use super::worker::{Finished, Run, search_all, sum_up, work};
 use super::{ItemPrompt, Prepared, RunOptions, dry_run, load};
 
@@ -46,7 +47,12 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
 
 /// Options that the demo would have to ignore.
 fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
-    let given = [("--out", options.out.is_some()), ("--trees", options.trees), ("--plan", options.plan.is_some())];
+    let given = [
+        ("--out", options.out.is_some()),
+        ("--resume", options.resume),
+        ("--trees", options.trees),
+        ("--plan", options.plan.is_some()),
+    ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::value(
             *option,
@@ -62,18 +68,19 @@ fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool)
     let loaded = load(prepared, options)?;
     let started = Instant::now();
     let progress = Progress::new(prepared.prompts.len());
-    let search = |prompts| search_all(prompts, prepared, &loaded, options, None, &progress, interrupted);
+    let search =
+        |prompts| search_all(prompts, prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
     let (first, others) = prepared.prompts.split_at(1);
-    let (mut finished, mut ended) = search(first);
-    let shown = progress.aside(|| finished.first().map_or(Ok(()), |item| show(&first[0], item)));
-    if ended.is_none() && shown.is_ok() {
-        let (rest, end) = search(others);
-        finished.extend(rest);
-        ended = end;
+    let mut searched = search(first);
+    let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
+    if searched.ended.is_none() && shown.is_ok() {
+        let rest = search(others);
+        searched.finished.extend(rest.finished);
+        searched.ended = rest.ended;
     }
     progress.finish();
     shown?;
-    sum_up(prepared, &loaded, options, finished, ended, started.elapsed().as_secs_f64())
+    sum_up(prepared, &loaded, options, searched, started.elapsed().as_secs_f64())
 }
 
 /// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so that a
@@ -121,7 +128,7 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<(Run, bool)> {
     let loaded = load(prepared, options)?;
     let progress = Progress::new(prepared.prompts.len());
-    let run = work(prepared, &loaded, options, None, &progress, interrupted);
+    let run = work(prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
     progress.finish();
     Ok((run?, loaded.exact))
 }

@@ -4,8 +4,10 @@
 mod budget;
 pub mod demo;
 mod dry_run;
+mod manifest;
 mod prepare;
 mod progress;
+mod resume;
 mod summary;
 mod worker;
 
@@ -18,7 +20,6 @@ use std::time::Instant;
 use crate::backend::{Backend, DeviceChoice, Dtype, Opened, WhyNotCuda};
 use crate::engine::{Engine, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
-use crate::journal::{Journal, fresh_folder};
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelFolder};
 use crate::out;
@@ -28,8 +29,10 @@ use crate::tokenizer::Tokenizer;
 
 pub use budget::Budget;
 pub use demo::bundled;
+use manifest::Process;
 pub use prepare::{ItemPrompt, Prepared};
 pub use progress::Progress;
+use resume::Place;
 
 /// What a run is asked to do.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ pub struct RunOptions {
     /// `None`: the default planner.
     pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
+    /// Go on with a run that an earlier process began.
+    pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
     pub dry_run: bool,
@@ -71,21 +76,29 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let folder = options.out.clone().unwrap_or_else(|| fresh_folder(&PathBuf::from("runs").join(&prepared.task.name)));
-    Journal::check_free(&folder)?;
+    let mut place = Place::find(&prepared, options)?;
     let loaded = load(&prepared, options)?;
-    let journal = Journal::create(&folder)?;
-    journal.file("task.json", &format!("{:#}\n", prepared.task.source))?;
+    let process = Process::on(&loaded);
+    place.manifest.warn_of_devices(&process);
+    place.manifest.processes.push(process);
+    let (journal, earlier) = place.open(&prepared)?;
     let progress = Progress::new(prepared.prompts.len());
-    let run = worker::work(&prepared, &loaded, options, Some(&journal), &progress, interrupted);
+    let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
     let run = run?;
     // Whatever cannot be written: first the page, then every file, then the error that came first.
-    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", folder.display()));
+    let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.folder.display()));
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
+    if let Some(process) = place.manifest.processes.last_mut() {
+        process.end();
+    }
+    let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(sorted).and(printed)?;
-    Ok(ExitCode::SUCCESS)
+    run.ended.map_or(Ok(()), Err).and(summed).and(noted).and(sorted).and(printed)?;
+    match run.failed.first() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
+    }
 }
 
 /// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of one's own.

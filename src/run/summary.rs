@@ -36,6 +36,8 @@ pub fn summarise(
         items: finished.len(),
         items_asked: prepared.prompts.len(),
         samples: all().count(),
+        unfinished_samples: 0,
+        failed: 0,
         cancelled,
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),

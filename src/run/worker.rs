@@ -1,6 +1,8 @@
 //! Items in flight: threads that each take the next item, drive its search and write its results. The engine merges what all
 //! of them grow into one batch, so threads here only wait.
 
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -11,13 +13,14 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::journal::Journal;
+use crate::out;
 use crate::report::Summary;
 use crate::search::scorer::Question;
 use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::Texts;
+use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{
-    Assessment, Assessor, Job, Outcome, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
-    tree_of_thought,
+    Assessment, Assessor, Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency,
+    step_beam, tree_of_thought,
 };
 use crate::task::steps::Steps;
 use crate::task::{Method, Prompt, Scoring, Task};
@@ -25,6 +28,7 @@ use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
 use super::progress::Progress;
+use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, Loaded, Prepared, RunOptions};
 
@@ -42,6 +46,8 @@ pub struct Run {
     pub summary: Summary,
     /// Items by index.
     pub finished: Vec<Finished>,
+    /// Items by index.
+    pub failed: Vec<Failed>,
     /// The interrupt or error that ended the run early.
     pub ended: Option<Error>,
 }
@@ -52,18 +58,45 @@ pub struct Finished {
     pub outcome: Outcome,
 }
 
+/// An item whose search could not go on, though the others can.
+pub struct Failed {
+    pub index: usize,
+    pub id: String,
+    pub error: Error,
+}
+
+impl Failed {
+    /// The error of a run in which so many items failed, this one first.
+    pub fn in_run(&self, failed: usize, items: usize, folder: &Path) -> Error {
+        let what =
+            format!("{failed} of {items} items failed, first `{}`: {} (--resume tries again)", self.id, self.error);
+        Error::format(folder.join("items.jsonl"), what)
+    }
+}
+
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
     journal: Option<&Journal>,
+    earlier: Earlier,
     progress: &Progress,
     interrupted: &AtomicBool,
 ) -> Result<Run> {
     let started = Instant::now();
-    let (finished, ended) = search_all(&prepared.prompts, prepared, loaded, options, journal, progress, interrupted);
-    sum_up(prepared, loaded, options, finished, ended, started.elapsed().as_secs_f64())
+    let searched = search_all(&prepared.prompts, prepared, loaded, options, journal, earlier, progress, interrupted);
+    sum_up(prepared, loaded, options, searched, started.elapsed().as_secs_f64())
+}
+
+/// What a search of several items came to.
+pub struct Searched {
+    pub finished: Vec<Finished>,
+    pub failed: Vec<Failed>,
+    /// The interrupt or error that ended it early.
+    pub ended: Option<Error>,
+    /// Samples on disk of items that are not finished.
+    pub unfinished_samples: usize,
 }
 
 /// The numbers of what has finished. What ended the run early matters more than what summing up meets.
@@ -71,27 +104,36 @@ pub fn sum_up(
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
-    mut finished: Vec<Finished>,
-    ended: Option<Error>,
+    searched: Searched,
     seconds: f64,
 ) -> Result<Run> {
+    let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
     finished.sort_by_key(|item| item.index);
+    failed.sort_by_key(|item| item.index);
     match summarise(prepared, loaded, options, &finished, seconds) {
-        Ok(summary) => Ok(Run { summary, finished, ended }),
+        Ok(summary) => {
+            let summary = Summary { failed: failed.len(), unfinished_samples, ..summary };
+            Ok(Run { summary, finished, failed, ended })
+        }
         Err(error) => Err(ended.unwrap_or(error)),
     }
 }
 
-/// Searches `prompts`, several at once; what has finished, and the interrupt or error that ended it early.
+/// Searches those of `prompts` that `earlier` has not finished, several at once.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the run that the demo puts together otherwise")]
 pub fn search_all(
     prompts: &[ItemPrompt],
     prepared: &Prepared,
     loaded: &Loaded,
     options: &RunOptions,
     journal: Option<&Journal>,
+    earlier: Earlier,
     progress: &Progress,
     interrupted: &AtomicBool,
-) -> (Vec<Finished>, Option<Error>) {
+) -> Searched {
+    let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
+    done.iter().for_each(|_| progress.item_done());
+    let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
     let shared = Shared {
         prompts,
         prepared,
@@ -101,7 +143,11 @@ pub fn search_all(
         interrupted,
         next: AtomicUsize::new(0),
         ended: Mutex::new(None),
-        finished: Mutex::new(Vec::new()),
+        finished: Mutex::new(earlier.finished),
+        failed: Mutex::new(Vec::new()),
+        unfinished_samples: AtomicUsize::new(unfinished_samples),
+        done,
+        earlier: Mutex::new(earlier.samples),
         journal,
     };
     let threads = in_flight(prepared, loaded.branches).min(prompts.len());
@@ -126,8 +172,12 @@ pub fn search_all(
     if interrupted.load(Ordering::Relaxed) {
         shared.end(Error::Interrupted);
     }
-    let finished = shared.finished.into_inner().expect("pushing does not panic");
-    (finished, shared.ended.into_inner().expect("storing does not panic"))
+    Searched {
+        finished: shared.finished.into_inner().expect("pushing does not panic"),
+        failed: shared.failed.into_inner().expect("pushing does not panic"),
+        ended: shared.ended.into_inner().expect("storing does not panic"),
+        unfinished_samples: shared.unfinished_samples.into_inner(),
+    }
 }
 
 /// Runs `work`; a panic in it is an error like others (what it said is on standard error).
@@ -151,6 +201,13 @@ struct Shared<'a> {
     /// The first error; once it is set nobody takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
+    failed: Mutex<Vec<Failed>>,
+    /// Samples on disk of items that are not finished.
+    unfinished_samples: AtomicUsize,
+    /// Items that are finished already.
+    done: HashSet<usize>,
+    /// Samples that others have already.
+    earlier: Mutex<HashMap<usize, Vec<Sample>>>,
     journal: Option<&'a Journal>,
 }
 
@@ -159,13 +216,38 @@ impl Shared<'_> {
         while let Some(prompt) = self.next_item() {
             match guarded(|| self.search(prompt)) {
                 Ok(finished) => {
-                    log::info!("item `{}`: {} samples", prompt.item.id, finished.outcome.samples.len());
+                    let samples = finished.outcome.samples.len();
+                    log::info!("item `{}`: {samples} samples", prompt.item.id);
+                    self.unfinished_samples.fetch_sub(samples, Ordering::Relaxed);
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
-                Err(error) => self.end(self.loaded.in_bytes(error)),
+                Err(error) => match self.loaded.in_bytes(error) {
+                    error if self.ends_the_run(&error) => self.end(error),
+                    error => self.fail(prompt, error),
+                },
             }
         }
+    }
+
+    /// Whether no other item could fare better: the engine is gone, the user has had enough, results cannot be written.
+    fn ends_the_run(&self, error: &Error) -> bool {
+        match error {
+            Error::Interrupted | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::DeviceMemory { .. } => true,
+            Error::Io { path, .. } => self.journal.is_none_or(|journal| path.starts_with(journal.folder())),
+            _ => self.journal.is_none(),
+        }
+    }
+
+    fn fail(&self, prompt: &ItemPrompt, error: Error) {
+        let (index, id) = (prompt.item.index, prompt.item.id.clone());
+        self.progress.aside(|| out::aside(format_args!("item `{id}` failed: {error}")));
+        let line = json!({ "id": id, "index": index, "error": error.to_string() });
+        match self.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
+            Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),
+            Err(unwritten) => self.end(unwritten),
+        }
+        self.progress.item_done();
     }
 
     /// The first error stays.
@@ -178,16 +260,22 @@ impl Shared<'_> {
         if ended || self.interrupted.load(Ordering::Relaxed) {
             return None;
         }
-        self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))
+        loop {
+            let prompt = self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+            if !self.done.contains(&prompt.item.index) {
+                return Some(prompt);
+            }
+        }
     }
 
     /// One problem: its tree, its driver, its results.
     fn search(&self, prompt: &ItemPrompt) -> Result<Finished> {
         let task = &self.prepared.task;
-        let mut record = |sample: &crate::search::Sample| {
+        let mut record = |sample: &Sample| {
             if let Some(journal) = self.journal {
                 journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
             }
+            self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
@@ -196,7 +284,7 @@ impl Shared<'_> {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: Assessor::new(&grade),
-            earlier: Vec::new(),
+            earlier: self.earlier.lock().expect("taking does not panic").remove(&prompt.item.index).unwrap_or_default(),
             record: &mut record,
             interrupted: self.interrupted,
         };
@@ -210,10 +298,11 @@ impl Shared<'_> {
         )?;
         let outcome = self.drive(prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
-            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
+            // The item's line last: what it says is done is not done again.
             if self.trees {
                 write_tree(journal, &tree, prompt.item.index)?;
             }
+            journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
         Ok(Finished { index: prompt.item.index, outcome })
     }
@@ -226,7 +315,9 @@ impl Shared<'_> {
             Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
             Method::Sample { .. } => sample(tree, root, samples, job),
             Method::TreeOfThought(how) => {
-                let ask = |prompt: &Prompt| Ok((prompt.text(tokenizer)?, prompt.encode(tokenizer)?.tokens));
+                let ask = |prompt: &Prompt| {
+                    Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                };
                 let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
                 tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
             }
@@ -306,6 +397,7 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "samples": outcome.samples.len(),
         "samples_correct": outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(),
         "cancelled": outcome.cancelled,
+        "cancelled_tokens": outcome.cancelled_tokens,
         "prompt_tokens": prompt.tokens().len(),
         "sampled_tokens": outcome.samples.iter().map(|sample| sample.tokens).sum::<usize>(),
         "search_tokens": outcome.search_tokens,

@@ -86,7 +86,8 @@ pub struct TokenLogprob {
 }
 
 /// What a driver found out about one problem.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Outcome {
     /// Finished samples by index.
     #[serde(skip)]

@@ -182,7 +182,7 @@ impl<'a> Section<'a> {
 }
 
 /// A text file without its byte order mark and with `\n` at the ends of lines, whatever editor wrote it.
-pub(super) fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let text = String::from_utf8(bytes)
         .map_err(|e| Error::format(path, format!("not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
@@ -243,7 +243,7 @@ fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, Strin
 }
 
 /// A JSON value as an error message shows it.
-pub(super) fn describe(value: &Value) -> String {
+pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_string(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),

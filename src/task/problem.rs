@@ -108,6 +108,8 @@ pub struct Reference {
     pub plus: Vec<Value>,
     /// Absolute tolerance of floating-point results; 0: by EvalPlus's own rule.
     pub atol: f64,
+    /// The number of the task where it is one of MBPP's: EvalPlus has rules of its own for some of them.
+    pub mbpp: Option<u32>,
 }
 
 /// A program that reads standard input and writes standard output.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     JsonLines,
     JsonList,
     Csv,
@@ -35,7 +35,7 @@ impl Format {
 
 /// Where a record stands in its file; counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Line(usize),
     Entry(usize),
 }
@@ -49,10 +49,10 @@ impl fmt::Display for Place {
     }
 }
 
-pub(super) type Record = (Place, Map<String, Value>);
+pub(crate) type Record = (Place, Map<String, Value>);
 
 /// The records of `path` in the file's order. `columns` names those of a CSV file without a header.
-pub(super) fn records(
+pub(crate) fn records(
     path: &Path,
     format: Format,
     columns: Option<&[String]>,
@@ -65,7 +65,7 @@ pub(super) fn records(
     })
 }
 
-fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     let file = File::open(path).map_err(Error::io(path, "open"))?;
     let zipped = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
     Ok(if zipped { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(BufReader::new(file)) })
@@ -127,7 +127,7 @@ fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
 }
 
 /// Records out of a list of JSON values.
-pub(super) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<Record>> {
+pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<Record>> {
     let object = |(ix, value)| match value {
         Value::Object(map) => Ok((Place::Entry(ix + 1), map)),
         _ => Err(Error::format(path, format!("{}: not a JSON object", Place::Entry(ix + 1)))),

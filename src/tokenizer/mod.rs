@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
+pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
 pub use choices::ChoiceTokens;
 use pieces::Pieces;

@@ -5,14 +5,16 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
-use nix::unistd::{chdir, execve, setsid};
+use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
-use super::wire::{Ends, Order};
+use super::cage::{self, Cage};
+use super::identity::Identity;
+use super::wire::{self, Ends, Order};
+use super::{calls, files, processes};
 
 /// What could not be done on the way to the program.
 #[derive(Debug)]
@@ -25,14 +27,40 @@ pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(
     move |why| Stopped { doing: what.into(), why: why.into() }
 }
 
-/// Confines this process and executes the program; returns only what stopped it.
-pub(super) fn become_program(order: &Order, ends: Ends, say: &mut OwnedFd) -> Result<Infallible, Stopped> {
+/// Confines this process and executes the program; returns only what stopped it. `say` carries the listener for hostile calls.
+pub(super) fn become_program(order: &Order, cage: &Cage, ends: Ends, say: &mut OwnedFd) -> Result<Infallible, Stopped> {
     setsid().map_err(doing("start a session"))?;
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
     chdir(&order.folder).map_err(doing("enter its folder"))?;
-    limit(order)?;
     usual_signals().map_err(doing("reset signals"))?;
     place(ends, say).map_err(doing("place file descriptors"))?;
+    cage.identity.enter_namespace()?;
+    limit(order, cage.identity)?;
+    prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
+    if cage.landlock.is_some() {
+        files::confine(order).map_err(io::Error::other).map_err(doing("confine its files"))?;
+    }
+    cage.identity.take(order, cage.landlock.is_some(), cage.namespaced)?;
+    // After the change of user, which forgets it.
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
+    let scoped = cage.namespaced || cage.landlock.is_some_and(|version| version >= cage::SCOPES);
+    if let Some(filters) = &cage.filters {
+        if !scoped && cage.identity == Identity::Caller {
+            calls::signal_only_itself().map_err(doing("confine its signals"))?;
+        }
+        if let Some(listener) = filters.confine().map_err(doing("confine its system calls"))? {
+            wire::send_fds(say, &[listener.as_raw_fd()]).map_err(doing("hand over the listener"))?;
+        }
+    }
+    if let Some(trial) = &order.trial {
+        let done = serde_json::to_vec(&trial.done()).map_err(io::Error::other);
+        done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("tell of the trial"))?;
+        // SAFETY: ends the process at once, its output written.
+        unsafe { libc::_exit(0) }
+    }
+    execute(order)
+}
+
+fn execute(order: &Order) -> Result<Infallible, Stopped> {
     let program = c_string(order.program.as_os_str().as_bytes())?;
     let mut arguments = vec![program.clone()];
     for argument in &order.arguments {
@@ -64,14 +92,20 @@ fn environment(order: &Order) -> Result<Vec<CString>, Stopped> {
     all.map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect()
 }
 
-fn limit(order: &Order) -> Result<(), Stopped> {
+fn limit(order: &Order, identity: Identity) -> Result<(), Stopped> {
     const NO_FILE: u64 = 256;
     const STACK: u64 = 256 << 20;
     let seconds = order.cpu.as_secs() + 2;
+    // Counted over all that a user runs.
+    let others = match identity {
+        Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
+        Identity::Numbers(_) | Identity::Namespace => 0,
+    };
     let bounds = [
         (Resource::RLIMIT_DATA, order.memory_bytes.saturating_add(256 << 20)),
         (Resource::RLIMIT_AS, order.memory_bytes.saturating_add(16 << 30)),
         (Resource::RLIMIT_CPU, seconds),
+        (Resource::RLIMIT_NPROC, u64::from(order.processes + others)),
         (Resource::RLIMIT_NOFILE, NO_FILE),
         (Resource::RLIMIT_FSIZE, order.output_bytes),
         (Resource::RLIMIT_STACK, STACK),
@@ -127,9 +161,4 @@ fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
         let copy = nix::errno::Errno::result(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10))?;
         Ok(OwnedFd::from_raw_fd(copy))
     }
-}
-
-/// Whether the program is there to be executed: a better word than the kernel's.
-pub(super) fn missing(program: &Path) -> bool {
-    !program.is_file()
 }

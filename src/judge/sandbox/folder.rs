@@ -109,7 +109,7 @@ mod tests {
             fs::write(deep.with_extension("file"), "x").unwrap();
         }
         std::os::unix::fs::symlink("/", top.join("root")).unwrap();
-        fs::set_permissions(top.join("0.moved"), Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("0.moved"), Permissions::from_mode(0o0)).unwrap();
         drop(own);
         assert!(!top.exists());
         assert!(Path::new("/usr").exists());

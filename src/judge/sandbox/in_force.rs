@@ -27,3 +27,36 @@ impl fmt::Display for InForce {
         Ok(())
     }
 }
+
+#[cfg(target_os = "linux")]
+impl InForce {
+    /// `tried`: what the trial could do and should not have.
+    pub(super) fn new(found: &super::cage::Found, tried: &[super::trial::Deed]) -> InForce {
+        use super::cage::SCOPES;
+        use super::trial::Deed;
+        let landlock = match found.landlock {
+            Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
+            Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
+            Some(version) => Ok(format!("version {version}: files")),
+            None => Err("the kernel has it not, or it is switched off (lsm=landlock)".into()),
+        };
+        let words = |deeds: &[Deed]| deeds.iter().map(|deed| deed.words()).collect::<Vec<_>>().join(", ");
+        let tried = match tried {
+            [] => Ok(format!("refused to a process of ours: {}", words(&Deed::ALL))),
+            open => Err(format!("not refused to a process of ours: {}", words(open))),
+        };
+        let memory = "all processes of a candidate together, looked at every 5 ms; RLIMIT_DATA behind it";
+        let layer = |name, state| Layer { name, state };
+        InForce {
+            layers: vec![
+                layer("namespaces", found.namespaces.clone()),
+                layer("landlock", landlock),
+                layer("seccomp", found.seccomp.clone()),
+                layer("identity", found.identity.clone()),
+                layer("processes", Ok(found.processes.clone())),
+                layer("memory", Ok(memory.into())),
+                layer("trial", tried),
+            ],
+        }
+    }
+}

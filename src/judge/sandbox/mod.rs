@@ -20,15 +20,29 @@ mod in_force;
 pub use in_force::{InForce, Layer};
 
 #[cfg(target_os = "linux")]
+mod base;
+#[cfg(target_os = "linux")]
+mod cage;
+#[cfg(target_os = "linux")]
+mod calls;
+#[cfg(target_os = "linux")]
 mod candidate;
+#[cfg(target_os = "linux")]
+mod files;
 #[cfg(target_os = "linux")]
 mod folder;
 #[cfg(target_os = "linux")]
+mod identity;
+#[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod root;
 #[cfg(target_os = "linux")]
 mod running;
 #[cfg(target_os = "linux")]
 mod supervisor;
+#[cfg(target_os = "linux")]
+mod trial;
 #[cfg(target_os = "linux")]
 mod warden;
 #[cfg(target_os = "linux")]
@@ -80,7 +94,8 @@ pub struct Confined {
     pub environment: Vec<(String, String)>,
     /// Files and folders that can be read beyond the system's programs and libraries, absolute.
     pub readable: Vec<PathBuf>,
-    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path.
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. Where candidates are the caller's own user
+    /// they cannot change modes, so what a compiler makes there may have to be made executable by the caller.
     pub folder: PathBuf,
     pub limits: Limits,
     pub stdin: Input,

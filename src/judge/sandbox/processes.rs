@@ -1,8 +1,9 @@
 //! All processes of one candidate, seen from its supervisor: what they hold and have used, and their end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -13,7 +14,6 @@ use nix::unistd::{Pid, SysconfVar, sysconf};
 /// How the processes under a supervisor are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    #[expect(dead_code, reason = "namespaces are not set up yet")]
     /// All that `/proc` shows, but the supervisor: it is the first process of their own pid namespace.
     Namespace,
     /// The supervisor's descendants; orphans become its children.
@@ -26,6 +26,7 @@ pub(super) struct Used {
     pub resident_bytes: u64,
     /// With that of children that they have waited for.
     pub cpu: Duration,
+    pub threads: u32,
     pub processes: u32,
 }
 
@@ -34,7 +35,7 @@ struct Stat {
     parent: i32,
     ticks: u64,
     pages: u64,
-    zombie: bool,
+    threads: u32,
 }
 
 impl Seen {
@@ -45,7 +46,8 @@ impl Seen {
         for (_, stat) in self.living() {
             used.resident_bytes += stat.pages * page;
             used.cpu += tick * u32::try_from(stat.ticks).unwrap_or(u32::MAX);
-            used.processes += u32::from(!stat.zombie);
+            used.threads += stat.threads;
+            used.processes += 1;
         }
         used
     }
@@ -53,6 +55,21 @@ impl Seen {
     /// What they hold, pages that several share divided among them; slow.
     pub fn proportional_bytes(self) -> u64 {
         self.living().iter().map(|(pid, stat)| proportional_bytes(*pid).unwrap_or(stat.pages * 4096)).sum()
+    }
+
+    /// What is held in files that have no name any more but are still open.
+    pub fn unlinked_bytes(self) -> u64 {
+        let mut known = HashSet::new();
+        let mut bytes = 0;
+        for (pid, _) in self.living() {
+            for open in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+                let Ok(facts) = fs::metadata(open.path()) else { continue };
+                if facts.is_file() && facts.nlink() == 0 && known.insert((facts.dev(), facts.ino())) {
+                    bytes += facts.blocks() * 512;
+                }
+            }
+        }
+        bytes
     }
 
     fn living(self) -> Vec<(i32, Stat)> {
@@ -64,7 +81,7 @@ impl Seen {
 
     /// Kills them all and reaps them; returns when none is left.
     pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
-        loop {
+        while reap(&mut reaped) == Left::Some {
             match self {
                 Seen::Namespace => {
                     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
@@ -77,9 +94,6 @@ impl Seen {
                         }
                     }
                 }
-            }
-            if reap(&mut reaped) == Left::None {
-                return;
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -103,6 +117,12 @@ pub(super) fn reap(mut reaped: impl FnMut(WaitStatus)) -> Left {
             Err(_) => return Left::None,
         }
     }
+}
+
+/// How many threads a user runs, whoever started them: what RLIMIT_NPROC counts.
+pub(super) fn threads_of(user: u32) -> u32 {
+    let of_user = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == user);
+    numbers_in("/proc").filter(of_user).filter_map(with_stat).map(|(_, stat)| stat.threads).sum()
 }
 
 fn descendants() -> Vec<(i32, Stat)> {
@@ -141,7 +161,7 @@ fn with_stat(pid: i32) -> Option<(i32, Stat)> {
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
     let ticks = [11, 12, 13, 14].into_iter().filter_map(number).sum();
-    Some((pid, Stat { parent: fields.get(1)?.parse().ok()?, ticks, pages: number(21)?, zombie: fields[0] == "Z" }))
+    Some((pid, Stat { parent: fields.get(1)?.parse().ok()?, ticks, pages: number(21)?, threads: number(17)? as u32 }))
 }
 
 fn proportional_bytes(pid: i32) -> Option<u64> {

@@ -3,27 +3,37 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, Pid, fork, setsid};
 
+use super::cage::Cage;
 use super::candidate::{self, Stopped, doing};
 use super::processes::{self, Seen, Used};
 use super::wire::{self, Ends, Order, Report};
-use super::{How, Limit};
+use super::{How, Limit, calls, root};
 
 /// Between two looks at the processes.
-const LOOK: Duration = Duration::from_millis(5);
+const LOOK_MS: u8 = 5;
+/// Every so many looks the files are looked at, too.
+const LOOKS_AT_FILES: u32 = 8;
+/// Files and folders of more than that many, or deeper than that, count as too much whatever they hold.
+const MOST_FILES: usize = 4096;
+const DEEPEST: usize = 64;
 
 /// One candidate from its order to its report; ends this process.
-pub(super) fn supervise(ends: Ends) -> ! {
-    let code = match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends)) {
+pub(super) fn supervise(ends: Ends, cage: &Cage) -> ! {
+    let code = match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends, cage)) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -32,29 +42,41 @@ pub(super) fn supervise(ends: Ends) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn serve(mut control: UnixStream, ends: Ends) -> io::Result<()> {
+fn serve(mut control: UnixStream, ends: Ends, cage: &Cage) -> io::Result<()> {
     let order: Order = wire::hear(&mut control)?;
-    let report = match run(&order, &control, ends) {
+    let report = match run(&order, &control, ends, cage) {
         Ok(report) => report,
         Err(Stopped { doing, why }) => Report::NotStarted { doing, why: why.to_string() },
     };
     wire::say(&mut control, &report)
 }
 
-fn run(order: &Order, control: &UnixStream, ends: Ends) -> Result<Report, Stopped> {
-    if candidate::missing(&order.program) {
+fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<Report, Stopped> {
+    if order.trial.is_none() && !order.program.is_file() {
         return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
     }
+    umask(Mode::from_bits_truncate(0o022));
     // SAFETY: the default action runs no code of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map_err(doing("wait for children"))?;
-    prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
-    prctl::set_dumpable(false).map_err(doing("close the supervisor"))?;
+    cage.identity.own(&order.folder).map_err(doing("give it its folder"))?;
+    cage.identity.own_pipes(&[&ends.stdin, &ends.stdout, &ends.stderr]).map_err(doing("give it its pipes"))?;
+    let seen = match cage.namespaced {
+        true => {
+            root::enter(order)?;
+            Seen::Namespace
+        }
+        false => {
+            setsid().map_err(doing("start a session"))?;
+            prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
+            Seen::Descendants
+        }
+    };
     let (mut word, theirs) = UnixStream::pair().map_err(doing("make a socket"))?;
     // SAFETY: this process has one thread, so the child may do whatever the parent may.
     let main = match unsafe { fork() }.map_err(doing("fork"))? {
         ForkResult::Child => {
             let mut say = OwnedFd::from(theirs);
-            let Err(Stopped { doing, why }) = candidate::become_program(order, ends, &mut say);
+            let Err(Stopped { doing, why }) = candidate::become_program(order, cage, ends, &mut say);
             let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(127) }
@@ -62,13 +84,29 @@ fn run(order: &Order, control: &UnixStream, ends: Ends) -> Result<Report, Stoppe
         ForkResult::Parent { child } => child,
     };
     drop((theirs, ends));
-    let mut text = String::new();
-    word.read_to_string(&mut text).map_err(doing("hear from the candidate"))?;
-    if let Some((doing, why)) = text.split_once('\n') {
-        Seen::Descendants.end(|_| ());
-        return Ok(Report::NotStarted { doing: doing.into(), why: why.into() });
+    prctl::set_dumpable(false).map_err(doing("close the supervisor"))?;
+    let (listener, stopped) = started(&mut word).map_err(doing("hear from the candidate"))?;
+    if let Some(stopped) = stopped {
+        seen.end(|_| ());
+        return Err(stopped);
     }
-    watch(order, control, main, Seen::Descendants)
+    watch(order, control, main, seen, listener)
+}
+
+/// Waits until the program is executed, or what stopped it is said. The first byte may bring the listener for hostile calls.
+fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<Stopped>)> {
+    let mut text = String::new();
+    let listener = match wire::receive_fds(word)? {
+        None => return Ok((None, None)),
+        Some((first, fds)) => {
+            if fds.is_empty() {
+                text.push(char::from(first));
+            }
+            fds.into_iter().next()
+        }
+    };
+    word.read_to_string(&mut text)?;
+    Ok((listener, text.split_once('\n').map(|(what, why)| doing(what)(io::Error::other(why)))))
 }
 
 /// What a candidate has come to so far.
@@ -87,54 +125,77 @@ impl Watch<'_> {
         }
     }
 
-    /// The limit that the living processes, those that have ended and the clock have passed.
-    fn passed(&mut self, seen: Seen) -> Option<Limit> {
-        let Used { resident_bytes, cpu, processes } = seen.used();
+    /// The limit that the living processes, those that have ended, their files or the clock have passed.
+    fn passed(&mut self, seen: Seen, files: bool) -> Option<How> {
+        let order = self.order;
+        let Used { resident_bytes, cpu, threads, processes } = seen.used();
         let mut held = resident_bytes;
-        if held > self.order.memory_bytes && processes > 1 {
+        if held > order.memory_bytes && processes > 1 {
             held = seen.proportional_bytes();
         }
         self.peak_bytes = self.peak_bytes.max(held);
-        if self.peak_bytes > self.order.memory_bytes {
-            return Some(Limit::Memory);
+        if self.peak_bytes > order.memory_bytes {
+            return Some(How::Limit(Limit::Memory));
         }
-        if cpu + ended_children().0 > self.order.cpu
-            || self.started.elapsed() > 2 * self.order.cpu + Duration::from_secs(1)
-        {
-            return Some(Limit::Time);
+        if cpu + ended_children().0 > order.cpu || self.started.elapsed() > 2 * order.cpu + Duration::from_secs(1) {
+            return Some(How::Limit(Limit::Time));
+        }
+        // Where a user's processes cannot be counted apart from others, forking goes on until here.
+        if threads > 2 * order.processes + 64 {
+            return Some(How::Sandbox("fork".into()));
+        }
+        if files && written(&order.folder) + seen.unlinked_bytes() > order.output_bytes {
+            return Some(How::Limit(Limit::Output));
         }
         None
     }
 }
 
-fn watch(order: &Order, control: &UnixStream, main: Pid, seen: Seen) -> Result<Report, Stopped> {
+fn watch(
+    order: &Order,
+    control: &UnixStream,
+    main: Pid,
+    seen: Seen,
+    listener: Option<OwnedFd>,
+) -> Result<Report, Stopped> {
     // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
     let pidfd = unsafe {
-        let fd = nix::errno::Errno::result(libc::syscall(libc::SYS_pidfd_open, main.as_raw(), 0))
-            .map_err(doing("watch it"))?;
+        let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, main.as_raw(), 0)).map_err(doing("watch it"))?;
         OwnedFd::from_raw_fd(fd as i32)
     };
     let mut watch = Watch { order, main, started: Instant::now(), status: None, peak_bytes: 0 };
+    let mut looks = 0u32;
     let ended_by_us = loop {
-        let mut waited =
-            [PollFd::new(control.as_fd(), PollFlags::POLLIN), PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut waited, PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
-        if waited[0].any().unwrap_or(true) {
+        let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
+        let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut waited, LOOK_MS);
+        let has = |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
+        if has(0) {
             break Some(How::Killed);
+        }
+        if let Some(listener) = &listener
+            && waited[2].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+        {
+            break Some(How::Sandbox(calls::told(listener)));
         }
         processes::reap(|status| watch.reaped(status));
         if watch.status.is_some() {
             break None;
         }
-        if let Some(limit) = watch.passed(seen) {
-            break Some(How::Limit(limit));
+        looks += 1;
+        if let Some(how) = watch.passed(seen, looks.is_multiple_of(LOOKS_AT_FILES)) {
+            break Some(how);
         }
     };
     let wall = watch.started.elapsed();
     seen.end(|status| watch.reaped(status));
     let (cpu, largest) = ended_children();
     let peak_bytes = watch.peak_bytes.max(largest);
-    let how = ended_by_us.unwrap_or_else(|| judge(order, watch.status, cpu, peak_bytes));
+    let how = match ended_by_us {
+        Some(how) => how,
+        None if written(&order.folder) > order.output_bytes => How::Limit(Limit::Output),
+        None => judge(order, watch.status, cpu, peak_bytes),
+    };
     Ok(Report::Ended { how, wall, cpu, peak_bytes })
 }
 
@@ -148,6 +209,7 @@ fn judge(order: &Order, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u
         _ if peak_bytes > near => How::Limit(Limit::Memory),
         Some(WaitStatus::Exited(_, code)) => How::Exit(code),
         Some(WaitStatus::Signaled(_, Signal::SIGXFSZ, _)) => How::Limit(Limit::Output),
+        Some(WaitStatus::Signaled(_, Signal::SIGSYS, _)) => How::Sandbox("a system call that no program needs".into()),
         Some(WaitStatus::Signaled(_, signal, _)) => How::Signal(signal as i32),
         _ => How::Signal(Signal::SIGKILL as i32),
     }
@@ -158,4 +220,24 @@ fn ended_children() -> (Duration, u64) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return (Duration::ZERO, 0) };
     let time = |value: nix::sys::time::TimeVal| Duration::new(value.tv_sec() as u64, value.tv_usec() as u32 * 1000);
     (time(usage.user_time()) + time(usage.system_time()), (usage.max_rss() as u64) << 10)
+}
+
+/// Bytes on disk under a working folder; links are not followed.
+fn written(folder: &Path) -> u64 {
+    let (mut bytes, mut files) = (0, 0);
+    let mut folders = vec![(folder.to_path_buf(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(facts) = entry.metadata() else { continue };
+            bytes += facts.blocks() * 512;
+            files += 1;
+            if files > MOST_FILES || depth > DEEPEST {
+                return u64::MAX / 2;
+            }
+            if facts.is_dir() {
+                folders.push((entry.path(), depth + 1));
+            }
+        }
+    }
+    bytes
 }

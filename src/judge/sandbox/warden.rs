@@ -6,17 +6,23 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
+use super::cage::{Cage, Found};
 use super::running::Running;
+use super::trial::{Deed, Trial};
 use super::wire::{self, Ends, Order};
 use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, supervisor};
 use crate::error::{Error, Result};
+use crate::task::problem::Limits;
 
 /// The name under which the helper is run: no program is called that way by its path.
 const HELPER: &str = "offshoot [sandbox helper]";
@@ -51,31 +57,49 @@ pub fn enter_if_helper() {
     std::process::exit(code);
 }
 
-/// What the caller tells the warden first.
+/// What the caller tells the warden first; it answers with what it has [`Found`].
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     namespaces: bool,
 }
 
-/// What the warden answers.
-#[derive(Serialize, Deserialize)]
-struct Found {}
-
 fn serve(mut caller: UnixStream) -> io::Result<()> {
-    let _wanted: Wanted = wire::hear(&mut caller)?;
+    let wanted: Wanted = wire::hear(&mut caller)?;
     // In a session of its own: what a terminal sends to its programs is the caller's to handle.
-    let _ = nix::unistd::setsid();
+    let _ = setsid();
     // SAFETY: ignoring a signal runs no code of ours; children are reaped by the kernel.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
-    wire::say(&mut caller, &Found {})?;
+    let (mut cage, found) = Cage::new(wanted.namespaces);
+    wire::say(&mut caller, &found)?;
+    let first = cage.identity;
+    let mut number = 0u32;
     while let Some(ends) = Ends::receive(&caller)? {
-        // SAFETY: this process has one thread, so the child may do whatever the parent may.
-        if let nix::unistd::ForkResult::Child = unsafe { nix::unistd::fork() }? {
-            drop(caller);
-            supervisor::supervise(ends);
+        cage.identity = first.of(number);
+        number = number.wrapping_add(1);
+        match fork_into(cage.namespaced) {
+            Ok(Forked::Child) => {
+                drop(caller);
+                supervisor::supervise(ends, &cage);
+            }
+            Ok(Forked::Parent) => {}
+            // The caller sees its control stream close.
+            Err(error) => eprintln!("offshoot: no supervisor can be started: {error}"),
         }
     }
     Ok(())
+}
+
+enum Forked {
+    Parent,
+    Child,
+}
+
+/// Forks; with namespaces, into a pid and a mount namespace of the child's own.
+fn fork_into(namespaces: bool) -> io::Result<Forked> {
+    let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS } else { 0 };
+    // SAFETY: as fork(2), and this process has one thread, so the child may do whatever the parent may.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
+    Ok(if Errno::result(child)? == 0 { Forked::Child } else { Forked::Parent })
 }
 
 /// A place where programs run confined; see the module.
@@ -102,8 +126,36 @@ impl Sandbox {
             Some(path) => path.clone(),
             None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
         };
-        let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(&helper, "make a socket for"))?;
-        let warden = Command::new(&helper)
+        let (mut sandbox, found) = Sandbox::start_warden(&helper, setup.namespaces)?;
+        let tried = match sandbox.try_out() {
+            // Namespaces may be allowed and yet not be enough for a root and a /proc of its own.
+            Err(error) if found.namespaces.is_ok() => {
+                let (again, mut found) = Sandbox::start_warden(&helper, false)?;
+                sandbox = again;
+                found.namespaces = Err(format!("they do not suffice ({error})"));
+                let tried = sandbox.try_out()?;
+                sandbox.in_force = InForce::new(&found, &tried);
+                tried
+            }
+            tried => {
+                let tried = tried?;
+                sandbox.in_force = InForce::new(&found, &tried);
+                tried
+            }
+        };
+        match tried.iter().find(|deed| setup.isolation == Isolation::Required && **deed != Deed::Signal) {
+            Some(deed) => Err(Error::value(
+                "judging programs",
+                "isolation of files and network",
+                format!("that {} is not refused on this machine", deed.words()),
+            )),
+            None => Ok(sandbox),
+        }
+    }
+
+    fn start_warden(helper: &Path, namespaces: bool) -> Result<(Sandbox, Found)> {
+        let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
+        let warden = Command::new(helper)
             .arg0(HELPER)
             .env_clear()
             .env(MARK, "1")
@@ -111,22 +163,42 @@ impl Sandbox {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .spawn()
-            .map_err(Error::io(&helper, "run"))?;
-        let mut sandbox = Sandbox {
-            caller: caller.try_clone().map_err(Error::io(&helper, "talk to"))?,
+            .map_err(Error::io(helper, "run"))?;
+        let sandbox = Sandbox {
+            caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
             warden: Mutex::new(warden),
             in_force: InForce { layers: Vec::new() },
         };
-        let first_words = |caller: &mut UnixStream| -> io::Result<Found> {
+        let mut first_words = || -> io::Result<Found> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            wire::say(caller, &Wanted { namespaces: setup.namespaces })?;
-            let found = wire::hear(caller)?;
+            wire::say(&mut caller, &Wanted { namespaces })?;
+            let found = wire::hear(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)
         };
-        let Found {} = first_words(&mut caller).map_err(Error::io(&helper, "use as the sandbox's helper"))?;
-        sandbox.in_force = InForce { layers: Vec::new() };
-        Ok(sandbox)
+        let found = first_words().map_err(Error::io(helper, "use as the sandbox's helper"))?;
+        Ok((sandbox, found))
+    }
+
+    /// What a confined process could do and should not have.
+    fn try_out(&self) -> Result<Vec<Deed>> {
+        let (folder, outside) = (self.folder()?, self.folder()?);
+        let trial = Trial::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
+        let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };
+        let nothing = Confined {
+            program: PathBuf::from("/bin/sh"),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            readable: Vec::new(),
+            folder: folder.path().to_path_buf(),
+            limits,
+            stdin: Input::Null,
+            stdout: Output::Capture,
+            channel: false,
+        };
+        let ended = self.send(nothing, Some(trial))?.wait()?;
+        serde_json::from_slice(&ended.stdout)
+            .map_err(|_| Error::Internal(format!("the sandbox's trial ended by {:?} without a word", ended.how)))
     }
 
     pub fn in_force(&self) -> &InForce {
@@ -139,6 +211,10 @@ impl Sandbox {
 
     /// Starts a program; may be called from several threads at once.
     pub fn start(&self, what: Confined) -> Result<Running> {
+        self.send(what, None)
+    }
+
+    fn send(&self, what: Confined, trial: Option<Trial>) -> Result<Running> {
         let failed = || Error::io(&what.program, "start");
         let (mut control, their_control) = UnixStream::pair().map_err(failed())?;
         let null = || File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
@@ -183,6 +259,7 @@ impl Sandbox {
             output_bytes: limits.output_bytes,
             processes: limits.processes,
             program: program.clone(),
+            trial,
         };
         wire::say(&mut control, &order).map_err(Error::io(&program, "start"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::How;
+use super::trial::Trial;
 
 /// One candidate, as its supervisor must know it.
 #[derive(Debug, Serialize, serde::Deserialize)]
@@ -25,6 +26,8 @@ pub(super) struct Order {
     pub memory_bytes: u64,
     pub output_bytes: u64,
     pub processes: u32,
+    /// Instead of the program.
+    pub trial: Option<Trial>,
 }
 
 /// How it went.
@@ -61,7 +64,7 @@ impl Ends {
 
     /// None where the caller has gone.
     pub fn receive(caller: &impl AsRawFd) -> io::Result<Option<Ends>> {
-        let Some(fds) = receive_fds(caller)? else { return Ok(None) };
+        let Some((_, fds)) = receive_fds(caller)? else { return Ok(None) };
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or_else(|| io::Error::other("a request without its file descriptors"));
         let (control, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
@@ -80,8 +83,8 @@ pub(super) fn send_fds(to: &impl AsRawFd, fds: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// None at the end of the stream.
-pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<Vec<OwnedFd>>> {
+/// One byte and the descriptors that come with it; None at the end of the stream.
+pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<(u8, Vec<OwnedFd>)>> {
     let mut space = nix::cmsg_space!([RawFd; 8]);
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
@@ -96,7 +99,7 @@ pub(super) fn receive_fds(from: &impl AsRawFd) -> io::Result<Option<Vec<OwnedFd>
             received.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
-    Ok(Some(received))
+    Ok(Some((byte[0], received)))
 }
 
 pub(super) fn say(stream: &mut impl Write, what: &impl Serialize) -> io::Result<()> {

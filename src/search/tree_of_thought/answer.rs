@@ -36,7 +36,10 @@ impl Thinker<'_, '_> {
     fn ends(&mut self, paths: &mut Vec<Path>) -> Result<Vec<NodeIndex>> {
         let how = self.how;
         let Some(answering) = &how.answer else {
-            paths.retain(|path| !path.thoughts.is_empty());
+            // The bare prompt is no answer.
+            let (whole, bare) = std::mem::take(paths).into_iter().partition(|path| !path.thoughts.is_empty());
+            *paths = whole;
+            self.close(&bare);
             return Ok(paths.iter().map(|path| path.node).collect());
         };
         let most = answering.best.map_or(paths.len(), |most| most as usize).min(paths.len());

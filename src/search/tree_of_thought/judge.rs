@@ -1,14 +1,15 @@
 //! The model's judgements of paths: a value for each, or votes among all of a step.
 
 use petgraph::graph::NodeIndex;
+use regex::Regex;
 
-use super::{Path, Thinker};
+use super::{Path, Rendered, Thinker};
 use crate::engine::ForkKind;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::search::evaluate::{expected_value, value_in, vote_in};
 use crate::task::Prompt;
-use crate::task::tree_of_thought::{Evaluate, Question, ValueBy};
+use crate::task::tree_of_thought::{Drawing, Evaluate, ValueBy};
 
 impl Thinker<'_, '_> {
     /// Gives each path its value, and its node that score.
@@ -21,7 +22,12 @@ impl Thinker<'_, '_> {
                 let prompts = paths.iter().map(|path| Ok((path.node, ask(path)?))).collect::<Result<_>>()?;
                 self.values(prompts, words, by)?
             }
-            Evaluate::Vote { question, samples, .. } => self.votes(paths, question, *samples as usize)?,
+            Evaluate::Vote { question, samples, choice, drawing } => {
+                let thoughts = paths.iter().map(|path| path.thoughts.as_slice());
+                let prompt = how.ask_for_choice(question, self.item, thoughts)?;
+                let ballots = self.ballots(&prompt, *samples as usize, drawing)?;
+                shares(&ballots, choice, paths.len())
+            }
         };
         for (path, value) in paths.iter_mut().zip(values) {
             path.value = value;
@@ -40,7 +46,7 @@ impl Thinker<'_, '_> {
         let mut texts = Vec::with_capacity(questions.len());
         let mut asked: Vec<(String, NodeIndex)> = Vec::new();
         for (about, prompt) in questions {
-            let (text, tokens) = (self.texts.prompt)(&prompt)?;
+            let Rendered { text, tokens } = (self.texts.prompt)(&prompt)?;
             if !self.values.contains_key(&text) && !asked.iter().any(|(known, _)| *known == text) {
                 asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, tokens, text.clone())?));
             }
@@ -79,26 +85,17 @@ impl Thinker<'_, '_> {
         questions.iter().map(|&question| self.tree.fork_as(ForkKind::Value, question, n)).collect()
     }
 
-    /// The share of `samples` votes that each path gets.
-    fn votes(&mut self, paths: &[Path], question: &Question, samples: usize) -> Result<Vec<f64>> {
-        let Evaluate::Vote { choice, drawing, .. } = &self.how.evaluate else { return Ok(Vec::new()) };
-        let thoughts = paths.iter().map(|path| path.thoughts.as_slice());
-        let prompt = self.how.ask_for_choice(question, self.item, thoughts)?;
-        let question = self.ask(ForkKind::Vote, self.tree.root(), &prompt)?;
-        let ballots = self.tree.fork_as(ForkKind::Vote, question, samples)?;
+    /// What `n` answers to a question about all paths say.
+    fn ballots(&mut self, prompt: &Prompt, n: usize, drawing: &Drawing) -> Result<Vec<String>> {
+        let question = self.ask(ForkKind::Vote, self.tree.root(), prompt)?;
+        let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
-        let mut votes = vec![0.0; paths.len()];
-        for &ballot in &ballots {
-            if let Some(path) = vote_in(&self.tree.node(ballot).text, choice, paths.len()) {
-                votes[path] += 1.0 / samples as f64;
-            }
-        }
         self.close_question(question);
-        Ok(votes)
+        Ok(ballots.iter().map(|&ballot| self.tree.node(ballot).text.clone()).collect())
     }
 
     pub(super) fn ask(&mut self, kind: ForkKind, about: NodeIndex, prompt: &Prompt) -> Result<NodeIndex> {
-        let (text, tokens) = (self.texts.prompt)(prompt)?;
+        let Rendered { text, tokens } = (self.texts.prompt)(prompt)?;
         self.tree.ask(kind, about, tokens, text)
     }
 
@@ -107,4 +104,13 @@ impl Thinker<'_, '_> {
         self.tree.children(question).into_iter().for_each(|answer| self.tree.close(answer));
         self.tree.close(question);
     }
+}
+
+/// The share of the ballots that votes for each candidate.
+fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
+    let mut votes = vec![0; candidates];
+    for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {
+        votes[candidate] += 1;
+    }
+    votes.into_iter().map(|count| f64::from(count) / ballots.len() as f64).collect()
 }

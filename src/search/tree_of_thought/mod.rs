@@ -21,10 +21,15 @@ use crate::tree::SamplingTree;
 /// How the search's own texts become tokens.
 #[derive(Clone, Copy)]
 pub struct Texts<'a> {
-    /// A prompt as text, and its tokens with whatever the model wants around them.
-    pub prompt: &'a dyn Fn(&Prompt) -> Result<(String, Vec<TokenId>)>,
+    pub prompt: &'a dyn Fn(&Prompt) -> Result<Rendered>,
     /// A text that goes on from another.
     pub more: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
+}
+
+/// A prompt as text, and its tokens with whatever the model wants around them.
+pub struct Rendered {
+    pub text: String,
+    pub tokens: Vec<TokenId>,
 }
 
 /// The best answer that the paths from the root come to, by the model's own judgement.
@@ -142,9 +147,10 @@ impl Thinker<'_, '_> {
                 select::in_proportion(&weights, most, || self.coin())
             }
         };
-        let lost = (0..good.len()).filter(|at| !chosen.contains(at));
-        self.prune(&lost.map(|at| good[at].clone()).collect::<Vec<_>>());
-        Ok(chosen.into_iter().map(|at| good[at].clone()).collect())
+        let mut good: Vec<Option<Path>> = good.into_iter().map(Some).collect();
+        let kept = chosen.into_iter().filter_map(|at| good[at].take()).collect();
+        self.prune(&good.into_iter().flatten().collect::<Vec<_>>());
+        Ok(kept)
     }
 
     fn coin(&mut self) -> f64 {

@@ -105,7 +105,7 @@ pub struct Drawing {
 
 /// What the model is asked about paths.
 #[derive(Debug)]
-pub struct Question(PromptTemplate);
+pub struct Question(Box<PromptTemplate>);
 
 /// The same settings mean the same search.
 impl PartialEq for TreeOfThought {

@@ -182,7 +182,8 @@ impl Drawing {
 
 fn question(section: &Section, key: &str) -> Result<Question> {
     section.need(key, "a prompt")?;
-    PromptTemplate::read(section.source, &section.field(key), section.get(key)).map(Question)
+    PromptTemplate::read(section.source, &section.field(key), section.get(key))
+        .map(|template| Question(Box::new(template)))
 }
 
 fn regex(section: &Section, key: &str) -> Result<Option<Regex>> {

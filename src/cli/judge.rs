@@ -1,0 +1,106 @@
+//! The options of `offshoot judge`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::seconds;
+use crate::judge::{Isolation, Language};
+use crate::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
+use crate::task::benchmark::BenchmarkFormat;
+
+#[derive(Debug, Args)]
+pub struct JudgeArgs {
+    /// Problems as their benchmark ships them: HumanEval, EvalPlus, MBPP, APPS or LiveCodeBench (JSON lines, JSON, .gz; for
+    /// APPS also its folder)
+    #[arg(long, value_name = "FILE", required_unless_present = "doctor")]
+    pub problems: Option<PathBuf>,
+    /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes, LiveCodeBench's
+    /// outputs, or a run's samples.jsonl (.gz too)
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["doctor", "references"])]
+    pub samples: Option<PathBuf>,
+    /// Judge the problem file's own solutions instead of samples
+    #[arg(long, conflicts_with = "samples")]
+    pub references: bool,
+    /// Where results go (default: beside the samples, named as the samples' own harness names them)
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Format of the problems (default: by their fields)
+    #[arg(long, value_name = "NAME", value_parser = benchmark_format)]
+    pub format: Option<BenchmarkFormat>,
+    /// What the samples are written in: python, cpp, or commands as JSON: {"file": "main.rs", "compile": ["rustc", "main.rs"],
+    /// "run": ["./main"]}
+    #[arg(long, value_name = "LANGUAGE", default_value = "python", value_parser = language)]
+    pub language: Language,
+    /// Processor seconds a test may take (default: the benchmark's)
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// MiB of memory a candidate may take (default: the benchmark's, or 2048)
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u32>,
+    /// Candidates judged at once (default: one a core)
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// Go on after a candidate's first failed test
+    #[arg(long)]
+    pub all_tests: bool,
+    /// The ks of pass@k (default: 1, 10 and 100, as far as there are samples)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: Option<Vec<u32>>,
+    /// Where a sample's program stands in its text
+    #[arg(long, value_enum, default_value = "auto")]
+    pub extract: Extract,
+    /// Give no numbers unless every problem has a sample, as human-eval does
+    #[arg(long)]
+    pub all_attempted: bool,
+    /// Go on with the results of a scoring that was stopped
+    #[arg(long)]
+    pub resume: bool,
+    /// Judge also where candidates' files and network cannot be isolated: they can then do whatever you can
+    #[arg(long)]
+    pub unsafe_no_sandbox: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Say which layers of the sandbox are in force and which interpreter and compiler are found; judge nothing
+    #[arg(long, conflicts_with_all = ["problems", "samples", "references"])]
+    pub doctor: bool,
+}
+
+impl JudgeArgs {
+    pub fn isolation(&self) -> Isolation {
+        if self.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required }
+    }
+
+    /// What to score; `None`: nothing, the doctor is asked.
+    pub fn score_options(self) -> Option<ScoreOptions> {
+        let isolation = self.isolation();
+        Some(ScoreOptions {
+            problems: self.problems?,
+            candidates: self.samples.map_or(Candidates::References, Candidates::Samples),
+            out: self.out,
+            format: self.format,
+            language: self.language,
+            limits: LimitChanges { cpu: self.timeout, memory_bytes: self.memory.map(|mib| u64::from(mib) << 20) },
+            workers: self.workers,
+            all_tests: self.all_tests,
+            ks: self.k,
+            extract: self.extract,
+            all_attempted: self.all_attempted,
+            resume: self.resume,
+            isolation,
+            json: self.json,
+        })
+    }
+}
+
+fn benchmark_format(name: &str) -> Result<BenchmarkFormat, String> {
+    let known = BenchmarkFormat::ALL.map(BenchmarkFormat::name).join(", ");
+    BenchmarkFormat::named(name).ok_or_else(|| format!("expected one of {known}, found {name}"))
+}
+
+fn language(text: &str) -> Result<Language, String> {
+    Language::parse("--language", text).map_err(|error| error.to_string())
+}

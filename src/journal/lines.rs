@@ -1,0 +1,258 @@
+//! A file of JSON lines that only grows. A line is in the hands of the operating system, whole, when `append` returns; a line that
+//! could not be written whole is taken back, and one that a killed process left half is cut off when the file is opened again.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+
+/// How much work a power cut may cost: lines are forced to the disk when the last time is so long ago.
+const SYNC_EVERY: Duration = Duration::from_secs(2);
+
+/// Item and sample, by which lines are put in order.
+pub(super) type Place = (usize, u64);
+
+pub(super) struct Lines {
+    path: PathBuf,
+    file: File,
+    /// The whole lines written so far.
+    lines: Vec<Line>,
+    synced: Instant,
+}
+
+/// Where a line belongs among the others, and where it stands.
+#[derive(Clone, Copy)]
+struct Line {
+    place: Place,
+    start: u64,
+    bytes: usize,
+}
+
+impl Lines {
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        Self::of(path, file.map_err(Error::io(path, "create"))?)
+    }
+
+    /// Opens what an earlier process left. `read` is given each whole line and says where it belongs, or what is wrong with it.
+    pub fn reopen(path: &Path, mut read: impl FnMut(&[u8]) -> Result<Place, String>) -> Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut opened = Self::of(path, file.map_err(Error::io(path, "open"))?)?;
+        let mut reader = BufReader::new(&opened.file);
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            let bytes = reader.read_until(b'\n', &mut text).map_err(Error::io(path, "read"))?;
+            if text.pop() != Some(b'\n') {
+                break;
+            }
+            let number = opened.lines.len() + 1;
+            let place = read(&text).map_err(|what| Error::format(path, format!("line {number}: {what}")))?;
+            let start = opened.lines.last().map_or(0, |line: &Line| line.start + line.bytes as u64);
+            opened.lines.push(Line { place, start, bytes });
+        }
+        if !text.is_empty() {
+            log::info!("{}: a line that was cut short goes", path.display());
+        }
+        opened.cut_to(opened.whole()).map_err(Error::io(path, "cut off the last line"))?;
+        Ok(opened)
+    }
+
+    fn of(path: &Path, file: File) -> Result<Self> {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),
+            // Not every file system can lock; then nobody is kept out.
+            Ok(()) | Err(TryLockError::Error(_)) => {
+                Ok(Self { path: path.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() })
+            }
+        }
+    }
+
+    /// Bytes of the whole lines.
+    fn whole(&self) -> u64 {
+        self.lines.last().map_or(0, |line| line.start + line.bytes as u64)
+    }
+
+    fn cut_to(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)?;
+        self.file.seek(SeekFrom::Start(bytes)).map(drop)
+    }
+
+    pub fn append(&mut self, place: Place, value: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(value)
+            .map_err(|error| Error::Internal(format!("{}: a result is not JSON: {error}", self.path.display())))?;
+        line.push(b'\n');
+        let start = self.whole();
+        if let Err(error) = self.file.write_all(&line) {
+            // The disk is full, say: what was finished before stays, the half line goes.
+            if let Err(again) = self.cut_to(start) {
+                log::warn!("{}: the last line may be cut: {again}", self.path.display());
+            }
+            return Err(Error::io(&self.path, "write a line")(error));
+        }
+        self.lines.push(Line { place, start, bytes: line.len() });
+        if self.synced.elapsed() >= SYNC_EVERY {
+            self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"))?;
+            self.synced = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Keeps the lines whose places `keep` accepts. The file is replaced whole or stays as it is.
+    pub fn retain(mut self, keep: impl Fn(Place) -> bool) -> Result<Self> {
+        let before = self.lines.len();
+        self.lines.retain(|line| keep(line.place));
+        if self.lines.len() == before {
+            return Ok(self);
+        }
+        self.rewrite()?;
+        let places: Vec<Place> = self.lines.iter().map(|line| line.place).collect();
+        let path = self.path.clone();
+        drop(self);
+        let mut places = places.into_iter();
+        Self::reopen(&path, |_| places.next().ok_or_else(|| "nobody wrote it".to_string()))
+    }
+
+    /// Puts the lines in order. The file is replaced whole or stays as it is.
+    pub fn sort(mut self) -> Result<()> {
+        if self.lines.is_sorted_by_key(|line| line.place) {
+            return self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"));
+        }
+        self.lines.sort_by_key(|line| line.place);
+        self.rewrite()
+    }
+
+    fn rewrite(&mut self) -> Result<()> {
+        write_whole(&self.path, |file| {
+            for line in &self.lines {
+                let mut text = vec![0; line.bytes];
+                self.file.seek(SeekFrom::Start(line.start))?;
+                self.file.read_exact(&mut text)?;
+                file.write_all(&text)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Writes a file beside `path` and puts it in its place when it is whole and on the disk; nothing is left of one that fails.
+pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let written = File::create(&partial).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
+        fs::rename(&partial, path)
+    });
+    written.map_err(|error| {
+        if partial.exists()
+            && let Err(again) = fs::remove_file(&partial)
+        {
+            log::warn!("{}: cannot be removed: {again}", partial.display());
+        }
+        Error::io(path, "write")(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_file_that_fails_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("summary.json");
+        let full = |_: &mut BufWriter<File>| Err(io::Error::from(io::ErrorKind::StorageFull));
+        let error = write_whole(&path, full).expect_err("the disk is full");
+        assert!(error.to_string().starts_with(&format!("{}: cannot write: ", path.display())), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+    }
+
+    #[test]
+    fn a_line_that_does_not_fit_leaves_no_half_line() {
+        let full = Path::new("/dev/full");
+        if !full.exists() {
+            println!("skipped: no /dev/full here");
+            return;
+        }
+        let file = OpenOptions::new().write(true).open(full).expect("/dev/full opens");
+        let mut lines = Lines { path: full.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() };
+        let error = lines.append((0, 0), &json!({"id": "a"})).expect_err("the disk is full");
+        assert!(error.to_string().starts_with("/dev/full: cannot write a line: "), "{error}");
+        assert_eq!(error.exit_code(), 2);
+        assert_eq!(lines.whole(), 0);
+    }
+
+    /// By the line's own number.
+    fn place(line: &[u8]) -> Result<Place, String> {
+        let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        value["n"].as_u64().map(|n| (0, n)).ok_or_else(|| "no number".to_string())
+    }
+
+    fn write(path: &Path, texts: &[String], from: usize, lines: &mut Lines) {
+        for (n, text) in texts.iter().enumerate().skip(from) {
+            lines.append((0, n as u64), &json!({"n": n, "text": text})).expect("it can be written");
+        }
+        assert!(path.exists());
+    }
+
+    proptest! {
+        /// Whatever was left of a file, it can be gone on with, and what was cut is all that is lost.
+        #[test]
+        fn any_prefix_of_a_file_is_continued(texts in prop::collection::vec(".{0,12}", 1..8), cut in 0.0f64..=1.0) {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join("lines.jsonl");
+            write(&path, &texts, 0, &mut Lines::create(&path).expect("it is new"));
+            let whole = fs::read(&path).expect("readable");
+            let left = &whole[..(whole.len() as f64 * cut) as usize];
+            fs::write(&path, left).expect("writable");
+            let mut lines = Lines::reopen(&path, place).expect("a prefix is no fault");
+            let kept = left.iter().filter(|&&byte| byte == b'\n').count();
+            prop_assert_eq!(lines.lines.len(), kept);
+            write(&path, &texts, kept, &mut lines);
+            prop_assert_eq!(fs::read(&path).expect("readable"), whole);
+        }
+    }
+
+    #[test]
+    fn a_broken_line_in_the_middle_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lines.jsonl");
+        fs::write(&path, "{\"n\": 0}\n{\"n\": \n{\"n\": 2}\n").expect("writable");
+        let Err(error) = Lines::reopen(&path, place) else { panic!("the second line is no JSON") };
+        assert!(error.to_string().contains("lines.jsonl: line 2: "), "{error}");
+    }
+
+    #[test]
+    fn two_processes_do_not_write_to_one_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lines.jsonl");
+        let first = Lines::create(&path).expect("it is new");
+        assert!(Lines::reopen(&path, place).is_err_and(|error| error.to_string().contains("another process")));
+        drop(first);
+        assert!(Lines::reopen(&path, place).is_ok());
+    }
+
+    #[test]
+    fn dropped_lines_leave_the_others_in_place() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lines.jsonl");
+        let texts: Vec<String> = (0..5).map(|n| n.to_string()).collect();
+        let mut lines = Lines::create(&path).expect("it is new");
+        write(&path, &texts, 0, &mut lines);
+        let mut lines = lines.retain(|(_, n)| n % 2 == 0).expect("writable");
+        lines.append((0, 1), &json!({"n": 1})).expect("writable");
+        lines.sort().expect("writable");
+        let text = fs::read_to_string(&path).expect("readable");
+        let numbers: Vec<u64> = text.lines().map(|line| place(line.as_bytes()).expect("whole").1).collect();
+        assert_eq!(numbers, [0, 1, 2, 4]);
+    }
+}

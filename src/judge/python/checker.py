@@ -1,0 +1,342 @@
+"""Runs the tests of candidates, one child of this process for each candidate. The candidate's functions are stand-ins that ask
+its process and get data back, so that comparing and judging are done by code that no candidate has touched.
+"""
+
+import ast
+import cmath
+import collections.abc
+import copy
+import datetime
+import decimal
+import fractions
+import itertools
+import json
+import math
+import random
+import re
+import string
+import symtable
+import traceback
+import types
+
+
+class Gone(BaseException):
+    """The candidate's answer is none."""
+
+
+class Remote:
+    """An object of the candidate's. It equals itself alone: its own == would be the candidate's word. For the same reason it is
+    searched by going through it, and has no order and no arithmetic."""
+
+    __slots__ = ("number", "kind")
+
+    def __init__(self, number, kind):
+        self.number, self.kind = number, kind
+
+    def __call__(self, *args, **keywords):
+        return call(self, args, keywords)
+
+    def __getattr__(self, name):
+        return ask("attribute", self, name)
+
+    def __setattr__(self, name, value):
+        if name in Remote.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            ask("set", self, name, value)
+
+    def __len__(self):
+        return ask("length", self)
+
+    def __getitem__(self, key):
+        return ask("item", self, key)
+
+    def __setitem__(self, key, value):
+        ask("assign", self, key, value)
+
+    def __iter__(self):
+        return ask("iterate", self)
+
+    def __next__(self):
+        return ask("next", self)
+
+    def __contains__(self, value):
+        return any(value is part or value == part for part in self)
+
+    def __bool__(self):
+        return ask("truth", self)
+
+    def __str__(self):
+        return ask("text", self)
+
+    def __repr__(self):
+        return ask("picture", self)
+
+    def __float__(self):
+        return ask("float", self)
+
+    def __int__(self):
+        return ask("int", self)
+
+    def __instancecheck__(self, value):
+        return ask("instance", self, value)
+
+    def __reduce_ex__(self, _):
+        raise TypeError(f"a candidate's {self.kind} cannot be copied")
+
+
+remotes = {}
+functions = []
+
+
+def resolve(word, rest):
+    if word == "object":
+        number, kind = rest
+        if type(number) is not int or type(kind) is not str:
+            raise ValueError("no object")
+        return remotes.setdefault(number, Remote(number, kind))
+    if word == "module":
+        __import__(rest[0])
+        return sys.modules[rest[0]]
+    raise ValueError(word)
+
+
+def opaque(value):
+    if type(value) is Remote:
+        return (TAG, "object", value.number)
+    if type(value) is types.FunctionType:
+        functions.append(value)
+        return (TAG, "function", len(functions) - 1)
+    if isinstance(value, types.BuiltinFunctionType) and builtins.__dict__.get(value.__name__) is value:
+        return (TAG, "builtin", value.__name__)
+    if isinstance(value, collections.abc.Iterator):
+        return (TAG, "iterator", [pack(part, opaque) for part in value])
+    raise TypeError(f"the tests give a candidate a {type(value).__name__}, which is no data")
+
+
+def hear(payload):
+    try:
+        return read(payload, resolve)
+    except Exception as error:
+        raise Gone(f"its answer makes no sense ({brief(error)})")
+
+
+def ask(what, *rest):
+    return answer(write((what, *rest), opaque))[0]
+
+
+def call(function, args, keywords={}, cpu=0, mutable=True):
+    value, changes = answer(write(("call", function, list(args), keywords, cpu, mutable), opaque))
+    for ix, new in changes:
+        old = args[ix]
+        if type(new) is not type(old):
+            raise Gone("its answer changes the type of an argument")
+        if isinstance(old, (list, bytearray)):
+            old[:] = new
+        else:
+            old.clear()
+            old.update(new)
+    return value
+
+
+def answer(question):
+    """The candidate's value and the arguments that it changed; what it raised is raised here, if it is a known exception."""
+    send(b"C", question)
+    while True:
+        kind, payload = receive()
+        if kind == b"R":
+            break
+        if kind != b"Q":
+            posix._exit(0)
+        send(b"C", write(("answer", *called_back(hear(payload))), opaque))
+    reply = hear(payload)
+    try:
+        if reply[0] == "value":
+            _, value, changes = reply
+            return value, changes
+        _, name, args, words, _ = reply
+        error = known_exception(name, args)
+        error.candidate = words
+    except Exception:
+        raise Gone("its answer has a wrong form")
+    raise error
+
+
+def known_exception(name, args):
+    kind = getattr(builtins, name)
+    if not issubclass(kind, Exception):
+        raise ValueError("no such exception travels")
+    for base in kind.__mro__:
+        try:
+            return base(*args)
+        except TypeError:
+            continue
+
+
+def called_back(asked):
+    number, args = asked
+    try:
+        return ("value", functions[number](*args))
+    except Exception as error:
+        known = next(base for base in type(error).__mro__ if builtins.__dict__.get(base.__name__) is base)
+        return ("raise", known.__name__, str(error))
+
+
+class Job:
+    """One candidate's tests."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def say(self, verdict, message=None):
+        words = {"nonce": self.order["nonce"], "verdict": verdict, "message": message}
+        send(b"V", json.dumps(words).encode())
+        return verdict == "AC"
+
+    def judge(self, test):
+        """Runs one test, which says by False that the answer is wrong or by an exception why."""
+        try:
+            wrong = test()
+        except BaseException as error:
+            return self.say(*verdict_of(error))
+        return self.say("WA", wrong) if wrong else self.say("AC")
+
+    def judge_all(self, tests):
+        """Each test with the time that it may take; to the first that fails, or all."""
+        first = self.order["first"]
+        for ix, (seconds, test) in enumerate(tests):
+            if ix < first:
+                continue
+            send(b"T", json.dumps({"seconds": seconds}).encode())
+            if not self.judge(test) and not self.order["all"]:
+                break
+
+    def done(self):
+        send(b"D", json.dumps({"nonce": self.order["nonce"]}).encode())
+
+
+def verdict_of(error):
+    words = getattr(error, "candidate", None)
+    if words is not None:
+        return "RE", f"{words}{at_test(error)}"
+    if isinstance(error, AssertionError):
+        return "WA", f"{brief(error)}{at_test(error)}"
+    if isinstance(error, Gone):
+        return "RE", str(error)
+    return "RE", f"{brief(error)}{at_test(error)}"
+
+
+def at_test(error):
+    """The line of the test code in which it happened."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<tests>"]
+    return f" (test line {lines[-1]})" if lines else ""
+
+
+def names_wanted(code):
+    """The names that test code reads and does not itself define."""
+    wanted, defined = set(), set()
+    tables = [symtable.symtable(code, "<tests>", "exec")]
+    top = tables[0]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if table is top and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()):
+                defined.add(symbol.get_name())
+            elif symbol.is_referenced() and (table is top or symbol.is_global()):
+                wanted.add(symbol.get_name())
+    return wanted - defined
+
+
+def tested_builtin(code):
+    """Tests that name nothing of the candidate's are about a function that is called as one of Python's: it is the one function
+    that they call and the candidate defines. Where tests name others too, Python's stay Python's."""
+    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    called = [function.id for function in calls if isinstance(function, ast.Name)]
+    found = ask("names", called)
+    return {name: found[name] for name in called if name in found} if len(found) == 1 else {}
+
+
+def run_script(job):
+    order = job.order
+    entry = order["entry"]
+
+    def test():
+        scope = {}
+        exec(compile(order["helpers"], "<helpers>", "exec"), scope)
+        if entry is not None:
+            scope.pop(entry, None)
+        wanted = names_wanted(order["code"]) - set(scope) - set(builtins.__dict__)
+        wanted |= {entry} - {None}
+        scope.update(ask("names", sorted(wanted)) if wanted else tested_builtin(order["code"]))
+        exec(compile(order["code"], "<tests>", "exec"), scope)
+
+    job.judge(test)
+
+
+def function_named(name):
+    """The candidate's function, or the method of its class `Solution`."""
+    found = ask("names", [name, "Solution"])
+    if "Solution" in found:
+        return getattr(found["Solution"](), name)
+    if name not in found:
+        raise NameError(f"name '{name}' is not defined")
+    return found[name]
+
+
+def run_calls(job):
+    order = job.order
+    function = []
+
+    def tests():
+        for given in order["tests"]:
+            arguments = [whole_keys(argument) for argument in given["arguments"]]
+            expected = [whole_keys(value) for value in given["expected"]]
+
+            def test():
+                if not function:
+                    function.append(function_named(order["function"]))
+                found = call(function[0], arguments, cpu=order["cpu"], mutable=False)
+                if not any(same_data(found, value) for value in expected):
+                    return f"expected {picture(expected[0]) if expected else 'nothing'}, found {picture(found)}"
+
+            yield order["cpu"], test
+
+    job.judge_all(tests())
+
+
+def whole_keys(value):
+    """JSON has text alone for keys; APPS means whole numbers where all of them can be."""
+    if isinstance(value, dict):
+        try:
+            return {int(key): part for key, part in value.items()}
+        except ValueError:
+            pass
+    return value
+
+
+def picture(value):
+    try:
+        words = repr(value)
+    except Exception as error:
+        words = f"({brief(error)})"
+    return words if len(words) <= 120 else words[:100] + "..."
+
+
+def same_data(found, expected):
+    """Equal, tuples being lists, and numbers within 1e-6 where a floating-point number is expected."""
+    if isinstance(expected, list):
+        return (
+            isinstance(found, (list, tuple))
+            and len(found) == len(expected)
+            and all(map(same_data, found, expected))
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(found, dict)
+            and found.keys() == expected.keys()
+            and all(same_data(found[key], part) for key, part in expected.items())
+        )
+    if isinstance(expected, float) and isinstance(found, (int, float)):
+        return found == expected or math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-6)
+    return found == expected

@@ -1,0 +1,116 @@
+//! Checkers: long-lived processes that fork a child for each candidate, in which the tests run. A checker works for one candidate
+//! at a time; it is confined like candidates, since tests come from files too.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::programs::{Program, Programs};
+use super::stream::{self, Heard};
+use crate::error::{Error, Result};
+use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
+use crate::task::problem::Limits;
+
+/// Tests whose own work takes longer between two of their words are held to hang.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_WORD: u64 = 1 << 31;
+/// A reference program may take its time.
+const ANSWERS_PATIENCE: Duration = Duration::from_secs(600);
+
+/// It serves thousands of candidates: only memory is limited in earnest.
+const LIMITS: Limits =
+    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 2 << 30, output_bytes: 1 << 40, processes: 16 };
+
+/// The checkers that wait for work.
+#[derive(Debug, Default)]
+pub(super) struct Checkers {
+    idle: Mutex<Vec<Checker>>,
+}
+
+impl Checkers {
+    /// A checker that has begun to do what `order` says.
+    pub fn begin(&self, sandbox: &Sandbox, programs: &Programs, order: &Value) -> Result<Checker> {
+        while let Some(idle) = self.pop() {
+            // One that has died while it waited is dropped.
+            if idle.begin(order).is_ok() {
+                return Ok(idle);
+            }
+        }
+        let fresh = Checker::start(sandbox, programs)?;
+        fresh.begin(order).map_err(|error| Error::Internal(format!("a checker died at its start: {error}")))?;
+        Ok(fresh)
+    }
+
+    fn pop(&self) -> Option<Checker> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Only a checker whose last job has ended ([`Checker::rest`]) may come back; any other is dropped, and so ended.
+    pub fn give_back(&self, checker: Checker) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(checker);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Checker {
+    running: Running,
+    _folder: WorkFolder,
+}
+
+impl Checker {
+    fn start(sandbox: &Sandbox, programs: &Programs) -> Result<Checker> {
+        let folder = sandbox.folder()?;
+        let running = sandbox.start(programs.confined(Program::Checker, folder.path(), LIMITS))?;
+        Ok(Checker { running, _folder: folder })
+    }
+
+    fn stream(&self) -> &UnixStream {
+        self.running.channel().expect("a checker is started with a channel")
+    }
+
+    /// Forks a child that does what `order` says.
+    fn begin(&self, order: &Value) -> io::Result<()> {
+        self.say(b'J', order.to_string().as_bytes())
+    }
+
+    pub fn say(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
+        stream::say(self.stream(), kind, payload)
+    }
+
+    pub fn hear(&self) -> Heard {
+        stream::hear(self.stream(), LONGEST_WORD, Some(Instant::now() + PATIENCE))
+    }
+
+    /// Ends the child if it still runs. False: this checker is of no more use.
+    pub fn rest(&self) -> bool {
+        if self.say(b'A', b"").is_err() {
+            return false;
+        }
+        loop {
+            match self.hear() {
+                Heard::Frame { kind: b'Z', .. } => return true,
+                Heard::Frame { .. } => {}
+                _ => return false,
+            }
+        }
+    }
+
+    /// What a reference program answers, or why it does not; for an order that asks for this.
+    pub fn answers(&self) -> Result<Vec<u8>, String> {
+        let deadline = Instant::now() + ANSWERS_PATIENCE;
+        let mut written = Err("no answers".to_string());
+        loop {
+            match stream::hear(self.stream(), LONGEST_WORD, Some(deadline)) {
+                Heard::Frame { kind: b'E', payload } => written = Ok(payload),
+                Heard::Frame { kind: b'F', payload } => written = Err(String::from_utf8_lossy(&payload).into_owned()),
+                Heard::Frame { kind: b'Z', .. } => return written,
+                Heard::Frame { .. } => {}
+                Heard::Late => return Err(format!("none after {} s", ANSWERS_PATIENCE.as_secs())),
+                Heard::End | Heard::TooLong => return Err("a process that died".to_string()),
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Python candidates: their functions are called with data, and what they return is compared as data, by test code that runs in
+//! another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the tests
+//! (`checker.py`), with stand-ins for the candidate's names; between them this module relays every message and lets nothing but
+//! plain data pass from the candidate. So all that a candidate can do in its own process is to return wrong values or to end.
+//! How processes are confined is the sandbox's; where problems come from is `task`'s.
+
+mod checker;
+mod judging;
+mod marshal;
+mod programs;
+mod stream;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+
+use self::checker::Checkers;
+use self::judging::{Judging, Tests};
+use self::programs::Programs;
+use super::Judgement;
+use super::sandbox::Sandbox;
+use super::toolchain::Interpreter;
+use crate::error::{Error, Result};
+use crate::task::problem::{Calls, Limits, Reference, Script};
+
+/// How many problems' reference answers are kept.
+const KEPT_ANSWERS: usize = 16;
+
+/// How far the tests of a candidate are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    FirstFailure,
+    All,
+}
+
+/// EvalPlus's two verdicts on a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// On the inputs of the original benchmark.
+    pub base: Judgement,
+    /// On those that EvalPlus adds.
+    pub plus: Judgement,
+}
+
+impl Compared {
+    /// Accepted where both are; the tests of both, in order.
+    pub fn joined(self) -> Judgement {
+        let Compared { mut base, plus } = self;
+        if base.accepted() {
+            base.verdict = plus.verdict;
+            base.message = plus.message;
+        }
+        base.tests.extend(plus.tests);
+        base.wall += plus.wall;
+        base.cpu += plus.cpu;
+        base.peak_bytes = base.peak_bytes.max(plus.peak_bytes);
+        base
+    }
+}
+
+/// Judges Python candidates; shared by the threads that do.
+#[derive(Debug)]
+pub struct Python {
+    programs: Programs,
+    checkers: Checkers,
+    answers: Mutex<VecDeque<Arc<Answers>>>,
+}
+
+/// What a reference program answers to a list of inputs.
+#[derive(Debug)]
+struct Answers {
+    key: blake3::Hash,
+    /// As the checker wrote them; read by checkers alone.
+    written: Vec<u8>,
+}
+
+impl Python {
+    /// Fails in one sentence where the interpreter cannot run our programs.
+    pub fn set_up(interpreter: Interpreter, sandbox: &Sandbox) -> Result<Python> {
+        let programs = Programs::compile(interpreter, sandbox)?;
+        Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default() })
+    }
+
+    /// One test: the whole script.
+    pub fn script(&self, sandbox: &Sandbox, program: &str, script: &Script, limits: Limits) -> Result<Judgement> {
+        let Script { helpers, code, entry } = script;
+        let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
+        let tests = Tests { order, answers: None, count: 1, extent: Extent::FirstFailure, each: limits };
+        self.judging(sandbox, program, tests).run()
+    }
+
+    /// `limits` are each test's; loading the program counts as one.
+    pub fn calls(
+        &self,
+        sandbox: &Sandbox,
+        program: &str,
+        calls: &Calls,
+        limits: Limits,
+        extent: Extent,
+    ) -> Result<Judgement> {
+        let tests: Vec<_> =
+            calls.tests.iter().map(|test| json!({ "arguments": test.arguments, "expected": test.expected })).collect();
+        let count = tests.len();
+        let order = json!({
+            "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
+            "all": extent == Extent::All,
+        });
+        self.judging(sandbox, program, Tests { order, answers: None, count, extent, each: limits }).run()
+    }
+
+    /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts as one.
+    /// Fails where the reference program does.
+    pub fn reference(
+        &self,
+        sandbox: &Sandbox,
+        program: &str,
+        reference: &Reference,
+        limits: Limits,
+        extent: Extent,
+    ) -> Result<Compared> {
+        let on = |inputs: &[serde_json::Value]| {
+            let answers = self.answers(sandbox, reference, inputs)?;
+            let order = json!({
+                "suite": "reference", "entry": reference.entry, "inputs": inputs, "mbpp": reference.mbpp,
+                "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
+            });
+            let count = inputs.len();
+            self.judging(
+                sandbox,
+                program,
+                Tests { order, answers: Some(&answers.written), count, extent, each: limits },
+            )
+            .run()
+        };
+        Ok(Compared { base: on(&reference.base)?, plus: on(&reference.plus)? })
+    }
+
+    fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: Tests<'a>) -> Judging<'a> {
+        Judging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
+    }
+
+    /// The reference's answers, made once for all candidates of a problem.
+    fn answers(&self, sandbox: &Sandbox, reference: &Reference, inputs: &[serde_json::Value]) -> Result<Arc<Answers>> {
+        let order = json!({
+            "suite": "expect", "program": reference.program, "entry": reference.entry, "inputs": inputs, "mbpp": reference.mbpp,
+        });
+        let key = blake3::hash(order.to_string().as_bytes());
+        let kept = || self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answers) = kept().iter().find(|answers| answers.key == key) {
+            return Ok(answers.clone());
+        }
+        let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
+        let written = checker.answers().map_err(|why| {
+            Error::value(format!("the reference program of `{}`", reference.entry), "an answer to every input", why)
+        })?;
+        self.checkers.give_back(checker);
+        let answers = Arc::new(Answers { key, written });
+        let mut kept = kept();
+        kept.truncate(KEPT_ANSWERS - 1);
+        kept.push_front(answers.clone());
+        Ok(answers)
+    }
+}

@@ -1,0 +1,77 @@
+//! Our two programs, compiled for the interpreter that runs them.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::error::{Error, Result};
+use crate::judge::message::last_line;
+use crate::judge::sandbox::{Confined, Input, Output, Sandbox, WorkFolder};
+use crate::judge::toolchain::Interpreter;
+use crate::task::problem::Limits;
+
+const COMPILE: &str = "import py_compile, sys; py_compile.compile(sys.argv[1], cfile=sys.argv[2], doraise=True)";
+
+const WIRE: &str = include_str!("wire.py");
+const RUNNER: &[&str] = &[WIRE, include_str!("runner.py")];
+const CHECKER: &[&str] = &[WIRE, include_str!("checker.py"), include_str!("eval_plus.py"), include_str!("serve.py")];
+
+#[derive(Debug)]
+pub(super) struct Programs {
+    python: Interpreter,
+    /// Holds `runner.pyc` and `checker.pyc`: compiled once, they start some milliseconds sooner.
+    folder: WorkFolder,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Program {
+    Runner,
+    Checker,
+}
+
+impl Programs {
+    pub fn compile(python: Interpreter, sandbox: &Sandbox) -> Result<Programs> {
+        let folder = sandbox.folder()?;
+        for (name, parts) in [("runner", RUNNER), ("checker", CHECKER)] {
+            let source = folder.path().join(name).with_extension("py");
+            std::fs::write(&source, parts.concat()).map_err(Error::io(&source, "write"))?;
+            let compiled = Command::new(&python.path)
+                .args(["-I", "-S", "-c", COMPILE])
+                .args([&source, &source.with_extension("pyc")])
+                .stdin(Stdio::null())
+                .output()
+                .map_err(Error::io(&python.path, "run"))?;
+            if !compiled.status.success() {
+                let why = last_line(&compiled.stderr).unwrap_or_else(|| compiled.status.to_string());
+                return Err(Error::value(python.path.display().to_string(), "a working Python 3.8 or later", why));
+            }
+        }
+        Ok(Programs { python, folder })
+    }
+
+    /// One of them in `folder`, with a channel.
+    pub fn confined(&self, program: Program, folder: &Path, limits: Limits) -> Confined {
+        let file = match program {
+            Program::Runner => "runner.pyc",
+            Program::Checker => "checker.pyc",
+        };
+        let compiled = self.folder.path().join(file);
+        let mut arguments = vec!["-I".into(), "-S".into(), "-B".into(), compiled.display().to_string()];
+        if matches!(program, Program::Runner) {
+            arguments.push(limits.output_bytes.to_string());
+        }
+        arguments.extend(self.python.packages.iter().cloned());
+        let mut readable = self.python.readable.clone();
+        readable.push(compiled);
+        Confined {
+            program: self.python.path.clone(),
+            arguments,
+            environment: Vec::new(),
+            readable,
+            folder: folder.to_path_buf(),
+            limits,
+            stdin: Input::Null,
+            stdout: Output::Null,
+            channel: true,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Frames to and from a Python process: a length (four bytes, little-endian), a letter for the kind, a payload.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// What a stream gave.
+pub(super) enum Heard {
+    Frame {
+        kind: u8,
+        payload: Vec<u8>,
+    },
+    /// The other side has gone.
+    End,
+    /// The deadline has passed.
+    Late,
+    /// The frame would be longer than allowed; it is not read.
+    TooLong,
+}
+
+pub(super) fn say(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(payload.len() + 1).map_err(|_| io::Error::other("a message of 4 GiB"))?;
+    let mut head = length.to_le_bytes().to_vec();
+    head.push(kind);
+    if payload.len() < 4096 {
+        head.extend_from_slice(payload);
+        return stream.write_all(&head);
+    }
+    stream.write_all(&head)?;
+    stream.write_all(payload)
+}
+
+/// The next frame, if it has at most `most` bytes and is here by `deadline`.
+pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> Heard {
+    let mut head = [0; 5];
+    if let Err(why) = fill(stream, &mut head, deadline) {
+        return why;
+    }
+    let [a, b, c, d, kind] = head;
+    let length = u32::from_le_bytes([a, b, c, d]);
+    let Some(length) = length.checked_sub(1) else { return Heard::End };
+    if u64::from(length) > most {
+        return Heard::TooLong;
+    }
+    // What is announced need never come: memory is taken as the bytes arrive.
+    let mut payload = Vec::new();
+    while payload.len() < length as usize {
+        let had = payload.len();
+        payload.resize((length as usize).min(had + (1 << 20)), 0);
+        if let Err(why) = fill(stream, &mut payload[had..], deadline) {
+            return why;
+        }
+    }
+    Heard::Frame { kind, payload }
+}
+
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>) -> Result<(), Heard> {
+    while !into.is_empty() {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(Heard::Late);
+        }
+        // A zero would be refused; None waits for ever.
+        if stream.set_read_timeout(left).is_err() {
+            return Err(Heard::End);
+        }
+        match stream.read(into) {
+            Ok(0) => return Err(Heard::End),
+            Ok(read) => into = &mut into[read..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(Heard::Late);
+            }
+            Err(_) => return Err(Heard::End),
+        }
+    }
+    Ok(())
+}

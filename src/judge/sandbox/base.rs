@@ -1,0 +1,60 @@
+//! What every program may read: the system's programs and libraries, and little of its settings. Sources under `/usr/src`, homes,
+//! accounts and other processes are not among it.
+
+use std::path::{Path, PathBuf};
+
+/// Files and folders; those that a machine lacks are passed over.
+pub(super) const READABLE: &[&str] = &[
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/libx32",
+    "/usr/include",
+    "/usr/share",
+    "/usr/local/bin",
+    "/usr/local/sbin",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/local/libexec",
+    "/usr/local/include",
+    "/usr/local/share",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/gnu/store",
+    "/nix/store",
+    "/sys/devices/system/cpu",
+];
+
+/// Devices without a state to spy on or to spoil.
+pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// Of `/proc`, whose other files tell of other processes.
+pub(super) const FACTS: &[&str] = &["/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm/overcommit_memory"];
+
+/// Whether a path lies under what every program may read.
+pub(super) fn covers(path: &Path) -> bool {
+    READABLE.iter().any(|base| path.starts_with(base))
+}
+
+/// A path as it was named and, where links stand in between, as it is.
+pub(super) fn names(path: &Path) -> Vec<PathBuf> {
+    let mut names = vec![path.to_path_buf()];
+    if let Ok(real) = path.canonicalize()
+        && real != path
+    {
+        names.push(real);
+    }
+    names
+}

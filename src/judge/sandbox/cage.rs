@@ -1,0 +1,106 @@
+//! What a warden has to confine its candidates with: made and found out once, used by every supervisor.
+
+use std::io;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde::{Deserialize, Serialize};
+
+use super::calls::{Filters, User};
+use super::files;
+use super::identity::{self, Identity};
+
+/// The layers at hand.
+#[derive(Debug)]
+pub(super) struct Cage {
+    pub namespaced: bool,
+    pub identity: Identity,
+    pub landlock: Option<u32>,
+    pub filters: Option<Filters>,
+}
+
+/// The same in words, for the caller.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Found {
+    pub namespaces: Result<String, String>,
+    pub landlock: Option<u32>,
+    pub seccomp: Result<String, String>,
+    pub identity: Result<String, String>,
+    pub processes: String,
+}
+
+/// From which version on Landlock keeps signals and abstract sockets inside.
+pub(super) const SCOPES: u32 = 6;
+
+impl Cage {
+    /// Enters the namespaces that all candidates share: none of them can do anything there.
+    pub fn new(want_namespaces: bool) -> (Cage, Found) {
+        let namespaces = match want_namespaces {
+            true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
+            false => Err("not wanted".into()),
+        };
+        let namespaced = namespaces.is_ok();
+        let identity = Identity::at_hand(namespaced);
+        let landlock = files::version();
+        let user = if identity == Identity::Caller { User::Shared } else { User::Own };
+        let (filters, seccomp) = match filters(user) {
+            Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
+            Err(why) => (None, Err(why)),
+        };
+        let cage = Cage { namespaced, identity, landlock, filters };
+        let found = Found { namespaces, landlock, seccomp, identity: cage.who(), processes: cage.reach() };
+        (cage, found)
+    }
+
+    fn who(&self) -> Result<String, String> {
+        match self.identity {
+            Identity::Numbers(_) => Ok("each candidate is a user of its own, without capabilities".into()),
+            Identity::Namespace => Ok("your user in a user namespace of its own, without capabilities".into()),
+            Identity::Caller => {
+                Err("candidates are your own user, without capabilities; they can see which files exist".into())
+            }
+        }
+    }
+
+    fn reach(&self) -> String {
+        let seen = if self.namespaced {
+            "a pid namespace ends with its first process"
+        } else {
+            "orphans are adopted by their supervisor, which ends them"
+        };
+        let signals = match self.identity {
+            Identity::Caller if self.landlock.unwrap_or(0) < SCOPES => {
+                "; a process can signal only itself and its group"
+            }
+            _ => "",
+        };
+        format!("{seen}{signals}")
+    }
+}
+
+fn enter_namespaces() -> io::Result<String> {
+    let common =
+        CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    let user = if identity::may_administer() {
+        unshare(common)?;
+        ""
+    } else if nix::unistd::geteuid().is_root() {
+        return Err(io::Error::other("to root without CAP_SYS_ADMIN"));
+    } else {
+        identity::map_own_user(common | CloneFlags::CLONE_NEWUSER)?;
+        "user, "
+    };
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    Ok(format!("{user}mount, pid, net, ipc, uts; a root of its own"))
+}
+
+fn filters(user: User) -> Result<Filters, String> {
+    let action = libc::SECCOMP_RET_KILL_PROCESS;
+    const GET_ACTION_AVAIL: libc::c_ulong = 2;
+    // SAFETY: the kernel reads one number through the pointer, which outlives the call.
+    let known = unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0, &raw const action) };
+    if known < 0 {
+        return Err(format!("the kernel has no seccomp filters ({})", io::Error::last_os_error()));
+    }
+    Filters::new(user).map_err(|why| format!("its filter does not compile: {why}"))
+}

@@ -1,0 +1,216 @@
+//! seccomp: the system calls that a candidate cannot make. What no honest program calls ends the candidate by name; what libraries
+//! try and can do without is refused with an error.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use seccompiler::SeccompCmpArgLen::Dword;
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
+
+/// System calls by name, as libc numbers them.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
+}
+
+type Calls = &'static [(&'static str, libc::c_long)];
+
+/// Tracing and other processes' memory, the kernel's keys, code and clocks, mounts, namespaces: calling one ends the candidate.
+const HOSTILE: Calls = calls![
+    SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module SYS_fanotify_init
+    SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module SYS_kexec_file_load SYS_kexec_load SYS_keyctl
+    SYS_mount SYS_mount_setattr SYS_move_mount SYS_name_to_handle_at SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open
+    SYS_pidfd_getfd SYS_pivot_root SYS_process_vm_readv SYS_process_vm_writev SYS_ptrace SYS_quotactl SYS_quotactl_fd SYS_reboot
+    SYS_request_key SYS_setdomainname SYS_sethostname SYS_setns SYS_settimeofday SYS_swapoff SYS_swapon SYS_umount2 SYS_unshare
+    SYS_userfaultfd SYS_vhangup
+];
+#[cfg(target_arch = "x86_64")]
+const HOSTILE_HERE: Calls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_modify_ldt SYS_uselib];
+#[cfg(not(target_arch = "x86_64"))]
+const HOSTILE_HERE: Calls = &[];
+
+/// The network, and what outlives a process or reaches others.
+const REFUSED: Calls = calls![
+    SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
+    SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgget SYS_process_madvise
+    SYS_process_mrelease SYS_semget SYS_shmget SYS_socket SYS_syslog
+];
+
+/// As on an older kernel, for which libraries have another way: `clone3` hides its flags from filters, a memory file its size
+/// from the supervisor, and io_uring makes system calls past any filter.
+const ABSENT: Calls =
+    calls![SYS_clone3 SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret];
+
+/// Needed only where the candidate is the caller's own user and sees the machine's files: Landlock does not guard what belongs to
+/// a file beside its content.
+const METADATA: Calls = calls![
+    SYS_fchmodat SYS_fchownat SYS_fremovexattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
+];
+#[cfg(target_arch = "x86_64")]
+const METADATA_HERE: Calls = calls![SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes SYS_futimesat];
+#[cfg(not(target_arch = "x86_64"))]
+const METADATA_HERE: Calls = &[];
+/// fchmodat2, newer than libc's list.
+const FCHMODAT2: libc::c_long = 452;
+
+/// All calls of the x32 personality of x86-64 have this bit; a filter by number would not know them.
+const X32_BIT: u32 = 0x4000_0000;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+
+/// Whether the candidate shares its user with the caller and other programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    Own,
+    Shared,
+}
+
+/// The filters, compiled.
+#[derive(Debug)]
+pub(super) struct Filters {
+    refusing: Vec<BpfProgram>,
+    hostile: BpfProgram,
+}
+
+impl Filters {
+    pub fn new(user: User) -> Result<Filters, BackendError> {
+        let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
+        let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
+        let argument = SeccompCondition::new;
+        // A pair of connected streams reaches nobody else; with a datagram socket any other could still be addressed.
+        const KIND: u64 = 0xf;
+        refused.insert(
+            libc::SYS_socketpair,
+            vec![
+                only(vec![argument(0, Dword, Ne, libc::AF_UNIX as u64)?])?,
+                only(vec![argument(1, Dword, MaskedEq(KIND), libc::SOCK_DGRAM as u64)?])?,
+                only(vec![argument(1, Dword, MaskedEq(KIND), libc::SOCK_RAW as u64)?])?,
+                only(vec![argument(1, Dword, MaskedEq(KIND), libc::SOCK_SEQPACKET as u64)?])?,
+            ],
+        );
+        let typed = |call: u64| only(vec![argument(1, Dword, Eq, call)?]);
+        const TIOCLINUX: u64 = 0x541c;
+        refused.insert(libc::SYS_ioctl, vec![typed(libc::TIOCSTI)?, typed(TIOCLINUX)?]);
+        let another = || only(vec![argument(0, Dword, Ne, 0)?]);
+        refused.insert(libc::SYS_prlimit64, vec![another()?]);
+        refused.insert(libc::SYS_setpriority, vec![another()?, only(vec![argument(1, Dword, Ne, 0)?])?]);
+        const ASK: u64 = 0xffff_ffff;
+        refused
+            .insert(libc::SYS_personality, vec![only(vec![argument(0, Dword, Ne, ASK)?, argument(0, Dword, Ne, 0)?])?]);
+        if user == User::Shared {
+            refused.extend(always(METADATA));
+            refused.extend(always(METADATA_HERE));
+            refused.insert(FCHMODAT2, Vec::new());
+            for call in [
+                libc::SYS_sched_setaffinity,
+                libc::SYS_sched_setattr,
+                libc::SYS_sched_setparam,
+                libc::SYS_sched_setscheduler,
+            ] {
+                refused.insert(call, vec![another()?]);
+            }
+        }
+        let mut hostile = always(HOSTILE);
+        hostile.extend(always(HOSTILE_HERE));
+        let namespaces = [
+            libc::CLONE_NEWNS,
+            libc::CLONE_NEWCGROUP,
+            libc::CLONE_NEWUTS,
+            libc::CLONE_NEWIPC,
+            libc::CLONE_NEWUSER,
+            libc::CLONE_NEWPID,
+            libc::CLONE_NEWNET,
+        ];
+        let with = |flag: i32| only(vec![argument(0, Dword, MaskedEq(flag as u64), flag as u64)?]);
+        hostile.insert(libc::SYS_clone, namespaces.into_iter().map(with).collect::<Result<_, _>>()?);
+        Ok(Filters {
+            refusing: vec![
+                compiled(refused, SeccompAction::Errno(libc::EPERM as u32))?,
+                compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?,
+            ],
+            hostile: compiled(hostile, SeccompAction::KillProcess)?,
+        })
+    }
+
+    /// Sets all filters on this process. The descriptor tells which hostile call was made; None where the machine allows no
+    /// listener: the kernel then kills the caller of a hostile call.
+    pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
+        for filter in &self.refusing {
+            set(filter, 0)?;
+        }
+        let telling: BpfProgram = self
+            .hostile
+            .iter()
+            .map(|step| match step {
+                sock_filter { k: KILL, .. } => sock_filter { k: libc::SECCOMP_RET_USER_NOTIF, ..step.clone() },
+                step => step.clone(),
+            })
+            .collect();
+        match set(&telling, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+            // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
+            Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
+            Err(_) => set(&self.hostile, 0).map(|_| None),
+        }
+    }
+}
+
+/// Lets this process send signals only to itself and its group, for kernels whose Landlock does not scope signals.
+pub(super) fn signal_only_itself() -> io::Result<()> {
+    let own = u64::from(std::process::id());
+    let group = u64::from((std::process::id() as i32).wrapping_neg() as u32);
+    let rules = || -> Result<BpfProgram, BackendError> {
+        let argument = |value: u64| SeccompCondition::new(0, Dword, Ne, value);
+        let mut refused = always(calls![SYS_pidfd_send_signal SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo]);
+        refused.insert(libc::SYS_kill, vec![SeccompRule::new(vec![argument(own)?, argument(0)?, argument(group)?])?]);
+        refused.insert(libc::SYS_tkill, vec![SeccompRule::new(vec![argument(own)?])?]);
+        refused.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![argument(own)?])?]);
+        let owner = |command: i32| SeccompRule::new(vec![SeccompCondition::new(1, Dword, Eq, command as u64)?]);
+        const F_SETOWN_EX: i32 = 15;
+        refused.insert(libc::SYS_fcntl, vec![owner(libc::F_SETOWN)?, owner(F_SETOWN_EX)?]);
+        compiled(refused, SeccompAction::Errno(libc::EPERM as u32))
+    };
+    set(&rules().map_err(io::Error::other)?, 0).map(drop)
+}
+
+/// The name of the hostile call that was made, once a listener can be read.
+pub(super) fn told(listener: &OwnedFd) -> String {
+    // SAFETY: all zeros is a value of this plain struct, and what the kernel wants to find there.
+    let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a struct of this type through the pointer, which outlives the call.
+    let read = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) };
+    let number = libc::c_long::from(call.data.nr);
+    let known = HOSTILE.iter().chain(HOSTILE_HERE).find(|(_, known)| *known == number).map(|(name, _)| *name);
+    match known {
+        _ if read < 0 => "a system call that no program needs".into(),
+        Some(name) => name.trim_start_matches("SYS_").into(),
+        None if number == libc::SYS_clone => "clone into new namespaces".into(),
+        None => "a system call of another architecture".into(),
+    }
+}
+
+fn always(calls: Calls) -> BTreeMap<i64, Vec<SeccompRule>> {
+    calls.iter().map(|(_, number)| (*number, Vec::new())).collect()
+}
+
+fn compiled(rules: BTreeMap<i64, Vec<SeccompRule>>, action: SeccompAction) -> Result<BpfProgram, BackendError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let filter: BpfProgram =
+        SeccompFilter::new(rules, SeccompAction::Allow, action, arch).and_then(BpfProgram::try_from)?;
+    let step = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
+    let mut whole = vec![
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 1, X32_BIT),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, KILL),
+    ];
+    whole.extend(filter);
+    Ok(whole)
+}
+
+fn set(filter: &BpfProgram, flags: libc::c_ulong) -> io::Result<i32> {
+    let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut().cast() };
+    // SAFETY: the kernel copies `len` instructions, which outlive the call; both crates mirror the kernel's struct of them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    Ok(Errno::result(done)? as i32)
+}

@@ -1,0 +1,47 @@
+//! Landlock: what of the file system the candidate can read and write; TCP, signals and abstract sockets where the kernel's
+//! Landlock knows them. It needs no privilege and holds for all processes that come after.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
+};
+
+use super::base;
+use super::wire::Order;
+
+/// The newest that is asked for; a kernel gives what it knows of it.
+const NEWEST: ABI = ABI::V7;
+
+/// The version of Landlock in this kernel; None where it is missing or switched off.
+pub(super) fn version() -> Option<u32> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag the call takes no ruleset and only answers a number.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0usize, CREATE_RULESET_VERSION)
+    };
+    u32::try_from(version).ok().filter(|&version| version > 0)
+}
+
+/// From here on this process can open what the order names and nothing else.
+pub(super) fn confine(order: &Order) -> Result<(), RulesetError> {
+    let read = AccessFs::from_read(NEWEST);
+    let device = AccessFs::ReadFile | AccessFs::WriteFile;
+    let extra: Vec<PathBuf> =
+        order.readable.iter().chain([&order.program]).flat_map(|path| base::names(path)).collect();
+    let readable = base::READABLE.iter().chain(base::FACTS).map(Path::new).chain(extra.iter().map(PathBuf::as_path));
+    Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?
+        .add_rules(path_beneath_rules(readable, read))?
+        .add_rules(path_beneath_rules(base::DEVICES, device))?
+        .add_rules(path_beneath_rules(
+            [&order.folder],
+            AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar),
+        ))?
+        .log_same_exec(false)?
+        .restrict_self()?;
+    Ok(())
+}

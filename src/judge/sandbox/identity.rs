@@ -1,0 +1,197 @@
+//! Who a candidate is: never root, nowhere with a capability of root's, and where possible a user of its own, so that neither files
+//! nor signals nor the count of processes are shared with anyone.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown, lchown};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl;
+use nix::unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid};
+
+use super::candidate::{Stopped, doing};
+use super::wire::Order;
+
+/// capabilities(7).
+const CAP_CHOWN: u32 = 0;
+const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_DAC_READ_SEARCH: u32 = 2;
+const CAP_FOWNER: u32 = 3;
+const CAP_KILL: u32 = 5;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_SYS_ADMIN: u32 = 21;
+const LAST_CAP: u32 = 40;
+
+/// What kind of user the candidates of a warden are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Each a user number of its own, from this one on: root can give them away.
+    Numbers(u32),
+    /// The caller's user in a user namespace of the candidate's own.
+    Namespace,
+    /// The caller's user.
+    Caller,
+}
+
+/// How many numbers a warden gives away before it begins again.
+const NUMBERS: u32 = 256;
+
+impl Identity {
+    /// The best that this process can give; a user namespace is at hand where `namespaced`.
+    pub fn at_hand(namespaced: bool) -> Identity {
+        let needed = [CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID, CAP_SETUID];
+        if geteuid().is_root() && needed.into_iter().all(has) {
+            // High numbers that no account has; those of two wardens differ as their process numbers do. Containers may have
+            // only low ones.
+            let process = std::process::id();
+            let wide = 0x4000_0000 + process % (1 << 22) * NUMBERS;
+            let narrow = 61_184 + process % 16 * NUMBERS;
+            let free = [wide, narrow].into_iter().find(|&first| mapped(first) && mapped(first + NUMBERS - 1));
+            if let Some(first) = free {
+                return Identity::Numbers(first);
+            }
+        }
+        if namespaced { Identity::Namespace } else { Identity::Caller }
+    }
+
+    /// That of the candidate of this number.
+    pub fn of(self, candidate: u32) -> Identity {
+        match self {
+            Identity::Numbers(first) => Identity::Numbers(first + candidate % NUMBERS),
+            other => other,
+        }
+    }
+
+    /// Makes the working folder the candidate's, as far as its files have no other name.
+    pub fn own(self, folder: &Path) -> io::Result<()> {
+        let Identity::Numbers(user) = self else { return Ok(()) };
+        let mut folders = vec![folder.to_path_buf()];
+        lchown(folder, Some(user), Some(user))?;
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder)? {
+                let entry = entry?;
+                let facts = entry.metadata()?;
+                if facts.is_dir() {
+                    folders.push(entry.path());
+                }
+                if facts.is_dir() || facts.nlink() == 1 {
+                    lchown(entry.path(), Some(user), Some(user))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pipes the candidate's, so that it can open them by their names under `/dev`.
+    pub fn own_pipes(self, ends: &[&OwnedFd]) -> io::Result<()> {
+        let Identity::Numbers(user) = self else { return Ok(()) };
+        for end in ends {
+            let file = File::from(end.try_clone()?);
+            if file.metadata()?.file_type().is_fifo() {
+                fchown(&file, Some(user), Some(user))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters the candidate's own user namespace; before files are confined, because the kernel's map is a file.
+    pub fn enter_namespace(self) -> Result<(), Stopped> {
+        if self != Identity::Namespace {
+            return Ok(());
+        }
+        prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
+        map_own_user(CloneFlags::CLONE_NEWUSER).map_err(doing("enter a user namespace"))
+    }
+
+    /// Becomes the candidate's user and gives up all capabilities. Of root's powers one is kept where the program or a folder of
+    /// its own lies in a place that is closed to others (a Python in root's home): to pass closed folders. What can be read is
+    /// then Landlock's to say, so that must be in force.
+    pub fn take(self, order: &Order, landlocked: bool, own_root: bool) -> Result<(), Stopped> {
+        let pass = landlocked && matches!(self, Identity::Numbers(_)) && !open_to_all(order, own_root);
+        for capability in (0..=LAST_CAP).filter(|&capability| !(pass && capability == CAP_DAC_READ_SEARCH)) {
+            // SAFETY: drops a capability; fails without harm where this process has not the power to.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+        if let Identity::Numbers(user) = self {
+            setgroups(&[]).map_err(doing("leave its groups"))?;
+            prctl::set_keepcaps(pass).map_err(doing("keep a capability"))?;
+            let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
+            setresgid(group, group, group).map_err(doing("take a group of its own"))?;
+            setresuid(user, user, user).map_err(doing("take a user of its own"))?;
+        }
+        keep(if pass { 1 << CAP_DAC_READ_SEARCH } else { 0 }).map_err(doing("give up capabilities"))?;
+        if pass {
+            let raise = libc::PR_CAP_AMBIENT_RAISE;
+            // SAFETY: keeps a capability that this process has over the next execve.
+            Errno::result(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, CAP_DAC_READ_SEARCH, 0, 0) })
+                .map_err(doing("keep a capability"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether this process may mount and make namespaces without a user namespace.
+pub(super) fn may_administer() -> bool {
+    geteuid().is_root() && has(CAP_SYS_ADMIN)
+}
+
+/// Unshares, a user namespace among them, in which this user is itself.
+pub(super) fn map_own_user(what: CloneFlags) -> io::Result<()> {
+    let (user, group) = (geteuid(), getegid());
+    unshare(what)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+fn has(capability: u32) -> bool {
+    let Ok(text) = fs::read_to_string("/proc/self/status") else { return false };
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> capability & 1 == 1)
+}
+
+/// Whether a user number exists in this user namespace.
+fn mapped(user: u32) -> bool {
+    let Ok(text) = fs::read_to_string("/proc/self/uid_map") else { return false };
+    text.lines().any(|line| {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        matches!(numbers[..], [first, _, count] if (first..first + count).contains(&u64::from(user)))
+    })
+}
+
+/// Whether others than the owner can read all that the order names, and get there; in a root of its own the way is open.
+fn open_to_all(order: &Order, own_root: bool) -> bool {
+    let bit = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & bit == bit);
+    let way = |path: &Path| own_root || path.ancestors().skip(1).all(|folder| bit(folder, 0o1));
+    let named = order.readable.iter().chain([&order.program]).filter(|path| path.exists());
+    let mut real = named.filter_map(|path| path.canonicalize().ok());
+    real.all(|path| bit(&path, 0o4) && way(&path)) && way(&order.folder)
+}
+
+/// Keeps these capabilities and no others.
+fn keep(set: u64) -> io::Result<()> {
+    /// `struct __user_cap_header_struct` of capset(2).
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        process: i32,
+    }
+    /// `struct __user_cap_data_struct`; the kernel takes two, low half first.
+    #[repr(C)]
+    struct Half {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, process: 0 };
+    let half = |bits: u64| Half { effective: bits as u32, permitted: bits as u32, inheritable: bits as u32 };
+    let halves = [half(set & 0xffff_ffff), half(set >> 32)];
+    // SAFETY: the kernel reads one header and, of version 3, two halves; both outlive the call.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) })?;
+    Ok(())
+}

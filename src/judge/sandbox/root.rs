@@ -1,0 +1,112 @@
+//! A file system of the candidate's own, for which a mount namespace is needed: a fresh root that holds what may be read, read-only,
+//! and the working folder; every path is the path outside.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::unistd::{chdir, pivot_root};
+
+use super::base;
+use super::candidate::{Stopped, doing};
+use super::wire::Order;
+
+/// The new root is put together over the old `/proc`, which is not needed meanwhile and is there on every machine.
+const SITE: &str = "/proc";
+
+/// Moves this process, the first of its pid namespace and alone in its mount namespace, to a new root.
+pub(super) fn enter(order: &Order) -> Result<(), Stopped> {
+    let none = None::<&str>;
+    mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
+        .map_err(doing("mount a root"))?;
+    for path in base::READABLE.iter().chain(base::DEVICES) {
+        show(Path::new(path)).map_err(doing(format!("show {path}")))?;
+    }
+    let devices = inside(Path::new("/dev"));
+    for (name, target) in [("stdin", "0"), ("stdout", "1"), ("stderr", "2")] {
+        symlink(format!("/proc/self/fd/{target}"), devices.join(name)).map_err(doing("make /dev"))?;
+    }
+    symlink("/proc/self/fd", devices.join("fd")).map_err(doing("make /dev"))?;
+    for path in order.readable.iter().chain([&order.program]) {
+        for name in base::names(path).into_iter().filter(|name| !base::covers(name)) {
+            show(&name).map_err(doing(format!("show {}", name.display())))?;
+        }
+    }
+    let folder = inside(&order.folder);
+    fs::create_dir_all(&folder).map_err(doing("make a place for its folder"))?;
+    let proc = inside(Path::new("/proc"));
+    fs::create_dir_all(&proc).map_err(doing("make a place for /proc"))?;
+    set(Path::new(SITE), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID).map_err(doing("close the root"))?;
+    mount(Some(&order.folder), &folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
+    set(&folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
+    let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &proc, Some("proc"), quiet, none).map_err(doing("mount /proc"))?;
+    chdir(SITE).map_err(doing("enter the root"))?;
+    pivot_root(".", ".").map_err(doing("change the root"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(doing("leave the old root"))?;
+    chdir("/").map_err(doing("enter the root"))
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_NOSUID: u64 = 2;
+const MOUNT_ATTR_NODEV: u64 = 4;
+
+/// Where a path will be in the new root.
+fn inside(path: &Path) -> PathBuf {
+    Path::new(SITE).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A link is made again; a file or folder is bound to its path; what is not there is passed over.
+fn show(path: &Path) -> io::Result<()> {
+    let Ok(facts) = fs::symlink_metadata(path) else { return Ok(()) };
+    let at = inside(path);
+    if at.symlink_metadata().is_ok_and(|there| !there.is_dir()) {
+        return Ok(());
+    }
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if facts.is_symlink() && base::READABLE.iter().any(|base| Path::new(base) == path) {
+        return symlink(fs::read_link(path)?, at);
+    }
+    match fs::metadata(path) {
+        Ok(facts) if facts.is_dir() => fs::create_dir_all(&at)?,
+        Ok(_) => drop(fs::File::create(&at)?),
+        Err(_) => return Ok(()),
+    }
+    mount(Some(path), &at, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    Ok(())
+}
+
+/// Adds attributes to a mount and all mounts under it.
+fn set(path: &Path, attributes: u64) -> io::Result<()> {
+    /// `struct mount_attr` of mount_setattr(2).
+    #[repr(C)]
+    struct Change {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        user_namespace: u64,
+    }
+    let change = Change { set: attributes, clear: 0, propagation: 0, user_namespace: 0 };
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a zero byte, `change` has the size that is passed; both outlive the call.
+    let done = unsafe {
+        let flags = libc::AT_RECURSIVE;
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            &raw const change,
+            size_of::<Change>(),
+        )
+    };
+    Errno::result(done)?;
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! `manifest.json`: what a run was made from, so that it can be told later, and so that `--resume` goes on with nothing else. What
+//! decides the samples is compared; what only decides how fast they come is recorded.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::out;
+
+use super::{Loaded, Prepared};
+
+pub const NAME: &str = "manifest.json";
+
+/// A run, from its first process to its last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of Offshoot that began it.
+    pub offshoot: String,
+    pub model: PathBuf,
+    /// See [`hash_of_folder`].
+    pub model_hash: String,
+    pub task_file: PathBuf,
+    /// The task file's JSON with the command line's changes.
+    pub task: Value,
+    /// BLAKE3 of the files that the task names, by the names that it gives them.
+    pub files: BTreeMap<String, String>,
+    pub seed: u64,
+    pub processes: Vec<Process>,
+}
+
+/// One process that worked on a run. Times are seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    pub started: u64,
+    /// `None`: it was killed.
+    pub ended: Option<u64>,
+    pub device: String,
+    /// Whether that device promises the same samples whatever else it computes.
+    pub exact: bool,
+}
+
+impl Process {
+    pub fn on(loaded: &Loaded) -> Self {
+        Self { started: now(), ended: None, device: loaded.engine.facts().device.clone(), exact: loaded.exact }
+    }
+
+    pub fn end(&mut self) {
+        self.ended = Some(now());
+    }
+}
+
+impl Manifest {
+    pub fn new(prepared: &Prepared) -> Result<Self> {
+        let task = &prepared.task;
+        let beside = task.path.parent().unwrap_or(Path::new(""));
+        let mut files = BTreeMap::new();
+        files_named(&task.source, beside, &mut files)?;
+        Ok(Self {
+            offshoot: env!("CARGO_PKG_VERSION").to_string(),
+            model: prepared.model.clone(),
+            model_hash: hash_of_folder(&prepared.model)?,
+            task_file: task.path.clone(),
+            task: task.source.clone(),
+            files,
+            seed: task.sampling.seed,
+            processes: Vec::new(),
+        })
+    }
+
+    /// `None`: no run was begun in `folder`.
+    pub fn read(folder: &Path) -> Result<Option<Self>> {
+        let path = folder.join(NAME);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
+        let manifest = serde_json::from_str(&text);
+        manifest.map(Some).map_err(|error| Error::format(&path, format!("not a run's manifest: {error}")))
+    }
+
+    pub fn text(&self) -> Result<String> {
+        let text = serde_json::to_string_pretty(self);
+        text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
+    }
+
+    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task and files, and no fewer samples
+    /// where their number may change (`samples_may_rise`). The error names what differs.
+    pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
+        let path = folder.join(NAME);
+        let differs = |field: &str, expected: String, found: String| {
+            let expected = format!("{expected}, which the run in this folder was made with");
+            Err(Error::field(&path, field, expected, found))
+        };
+        if self.model_hash != now.model_hash {
+            let model = |of: &Manifest| format!("{} ({})", of.model.display(), of.model_hash);
+            return differs("model", model(self), model(now));
+        }
+        if let Some((field, expected, found)) = difference("", Some(&self.task), Some(&now.task), samples_may_rise) {
+            return differs(&format!("task.{field}"), expected, found);
+        }
+        let mut names = self.files.keys().chain(now.files.keys());
+        if let Some(name) = names.find(|name| self.files.get(*name) != now.files.get(*name)) {
+            let hash = |of: &Manifest| of.files.get(name).map_or("no such file", String::as_str).to_string();
+            return differs(&format!("files.{name}"), hash(self), hash(now));
+        }
+        if self.offshoot != now.offshoot {
+            out::aside(format_args!(
+                "warning: the run in {} was begun by Offshoot {}, this is {}: samples may differ",
+                folder.display(),
+                self.offshoot,
+                now.offshoot
+            ));
+        }
+        Ok(())
+    }
+
+    /// Says where samples may differ from those that one process alone would draw.
+    pub fn warn_of_devices(&self, now: &Process) {
+        let others = || self.processes.iter().filter(|before| before.device != now.device);
+        if let Some(before) = others().find(|before| !(before.exact && now.exact)) {
+            let (before, now) = (&before.device, &now.device);
+            out::aside(format_args!("warning: the run was begun on {before} and goes on on {now}: samples may differ"));
+        }
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The first place where two task files differ in what decides samples or what is made of them: its dotted path and both values.
+fn difference(
+    at: &str,
+    before: Option<&Value>,
+    now: Option<&Value>,
+    samples_may_rise: bool,
+) -> Option<(String, String, String)> {
+    // Names and places decide nothing, the model is compared by its hash, and more items or samples leave the others as they are.
+    let is_free = matches!(at, "name" | "model" | "items.limit");
+    let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
+    let rises = || Some(now?.as_u64()? >= before?.as_u64()?);
+    if is_free || before == now || (is_count && samples_may_rise && rises() == Some(true)) {
+        return None;
+    }
+    if let (Some(Value::Object(before)), Some(Value::Object(now))) = (before, now) {
+        let inside = |key: &String| {
+            let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+            difference(&at, before.get(key), now.get(key), samples_may_rise)
+        };
+        return before.keys().chain(now.keys()).find_map(inside);
+    }
+    let show = |value: Option<&Value>| value.map_or("nothing".to_string(), Value::to_string);
+    let least = if is_count && samples_may_rise { "at least " } else { "" };
+    let hint =
+        if at.starts_with("grade") || at.starts_with("answer") { " (to grade anew: `offshoot rescore`)" } else { "" };
+    Some((at.to_string(), format!("{least}{}{hint}", show(before)), show(now)))
+}
+
+/// Hashes every file that a string of the task names; `model` is a folder and hashed by itself.
+fn files_named(value: &Value, beside: &Path, files: &mut BTreeMap<String, String>) -> Result<()> {
+    /// Longer texts are no names.
+    const LONGEST_NAME: usize = 1024;
+    match value {
+        Value::String(name) if !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(['\n', '\0']) => {
+            let path = beside.join(name);
+            if path.is_file() {
+                files.insert(name.clone(), hash_of_file(&path)?);
+            }
+        }
+        Value::Array(list) => list.iter().try_for_each(|value| files_named(value, beside, files))?,
+        Value::Object(map) => map.values().try_for_each(|value| files_named(value, beside, files))?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn hash_of_file(path: &Path) -> Result<String> {
+    let mut hash = blake3::Hasher::new();
+    let mut file = File::open(path).map_err(Error::io(path, "open"))?;
+    std::io::copy(&mut file, &mut hash).map_err(Error::io(path, "read"))?;
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+/// Of a large file: its beginning, which holds the header of a safetensors file, ...
+const WHOLE: u64 = 8 << 20;
+/// ... and samples of so many bytes, this far apart, the last of them at its end.
+const SAMPLE: u64 = 64 << 10;
+const APART: u64 = 16 << 20;
+
+/// BLAKE3 of a model folder: names, lengths and contents of its weights, configuration and tokenizer. Of files above 8 MiB only the
+/// first 8 MiB and 64 KiB every 16 MiB and at the end are read, so that a model of 16 GB takes a moment. So another model, another
+/// precision or another fine-tuning is told apart; a change of a few weights need not be.
+fn hash_of_folder(folder: &Path) -> Result<String> {
+    const KINDS: [&str; 5] = ["json", "safetensors", "txt", "jinja", "model"];
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
+        let path = entry.map_err(Error::io(folder, "read"))?.path();
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        if path.is_file() && kind.is_some_and(|kind| KINDS.contains(&kind)) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut hash = blake3::Hasher::new();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut file = File::open(&path).map_err(Error::io(&path, "open"))?;
+        let bytes = file.metadata().map_err(Error::io(&path, "read"))?.len();
+        hash.update(format!("{name}\0{bytes}\0").as_bytes());
+        for (start, length) in read_of(bytes) {
+            let read = file
+                .seek(SeekFrom::Start(start))
+                .and_then(|_| std::io::copy(&mut file.by_ref().take(length), &mut hash));
+            read.map_err(Error::io(&path, "read"))?;
+        }
+    }
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+/// The ranges of a file of so many bytes that are read: start and length.
+fn read_of(bytes: u64) -> Vec<(u64, u64)> {
+    let mut ranges = vec![(0, WHOLE)];
+    if bytes > WHOLE {
+        ranges.extend((APART..bytes).step_by(APART as usize).map(|start| (start, SAMPLE)));
+        ranges.push((bytes.saturating_sub(SAMPLE).max(WHOLE), SAMPLE));
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_decides_samples_is_told_from_what_does_not() {
+        let before = json!({"name": "a", "model": "m", "method": {"sample": {"samples": 4}}, "sampling": {"seed": 1, "top_p": 0.9}});
+        let with = |path: &str, value: Value| {
+            let mut task = before.clone();
+            *task.pointer_mut(path).expect("it is there") = value;
+            difference("", Some(&before), Some(&task), true).map(|(field, ..)| field)
+        };
+        assert_eq!(with("/name", json!("b")), None);
+        assert_eq!(with("/model", json!("elsewhere/m")), None);
+        assert_eq!(with("/method/sample/samples", json!(8)), None);
+        assert_eq!(with("/method/sample/samples", json!(3)).as_deref(), Some("method.sample.samples"));
+        assert_eq!(with("/sampling/seed", json!(2)).as_deref(), Some("sampling.seed"));
+        assert_eq!(with("/sampling", json!({"seed": 1})).as_deref(), Some("sampling.top_p"));
+        let fixed = difference("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})), false);
+        assert_eq!(fixed.map(|(field, ..)| field).as_deref(), Some("method.sample.samples"));
+    }
+
+    #[test]
+    fn large_files_are_read_in_part_and_small_ones_whole() {
+        assert_eq!(read_of(100), [(0, WHOLE)]);
+        let large = read_of(16 << 30);
+        let read: u64 = large.iter().map(|(_, length)| length).sum();
+        assert!(read < 128 << 20, "{read} bytes are read");
+        assert_eq!(large.last(), Some(&((16 << 30) - SAMPLE, SAMPLE)), "the end is read");
+    }
+}

@@ -1,0 +1,124 @@
+//! `--resume`: finds the run to go on with, and sorts what it left behind into items that are done, samples that need not be drawn
+//! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::journal::{Journal, Recorded, fresh_folder, run_folders};
+use crate::search::Sample;
+
+use super::manifest::{self, Manifest};
+use super::worker::Finished;
+use super::{Prepared, RunOptions};
+
+/// What earlier processes left of a run.
+#[derive(Default)]
+pub struct Earlier {
+    pub finished: Vec<Finished>,
+    /// Samples of items that are not finished, by item.
+    pub samples: HashMap<usize, Vec<Sample>>,
+}
+
+/// Where a run writes.
+pub struct Place {
+    pub folder: PathBuf,
+    pub manifest: Manifest,
+    /// Whether an earlier process began it.
+    resumed: bool,
+}
+
+impl Place {
+    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits.
+    pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {
+        let now = Manifest::new(prepared)?;
+        let base = PathBuf::from("runs").join(&prepared.task.name);
+        if !options.resume {
+            let folder = options.out.clone().unwrap_or_else(|| fresh_folder(&base));
+            Journal::check_free(&folder)?;
+            return Ok(Self { folder, manifest: now, resumed: false });
+        }
+        let folders = options.out.clone().map_or_else(|| run_folders(&base), |folder| vec![folder]);
+        let mut refused = None;
+        for folder in &folders {
+            match fitting(folder, &now, prepared) {
+                Ok(Some(manifest)) => return Ok(Self { folder: folder.clone(), manifest, resumed: true }),
+                Ok(None) => {}
+                Err(error) => drop(refused.get_or_insert(error)),
+            }
+        }
+        let looked_in = options.out.clone().unwrap_or(base);
+        Err(refused.unwrap_or_else(|| {
+            let expected = format!("a run to go on with in {}", looked_in.display());
+            Error::value("--resume", expected, format!("none (no {} there)", manifest::NAME))
+        }))
+    }
+
+    /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on with.
+    pub fn open(&self, prepared: &Prepared) -> Result<(Journal, Earlier)> {
+        let describe = || {
+            Journal::write(&self.folder, manifest::NAME, &self.manifest.text()?)?;
+            Journal::write(&self.folder, "task.json", &format!("{:#}\n", prepared.task.source))
+        };
+        if !self.resumed {
+            describe()?;
+            return Ok((Journal::create(&self.folder)?, Earlier::default()));
+        }
+        // All of the task's items: an earlier process may have been given more of them.
+        let items = prepared.task.items(None)?;
+        let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
+        let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
+        describe()?;
+        let sorted = Sorted::new(recorded, prepared);
+        Ok((journal.forget(&sorted.unfinished, &sorted.anew)?, sorted.earlier))
+    }
+}
+
+/// The manifest of the run in `folder`, if it can go on; `None` where there is none.
+fn fitting(folder: &std::path::Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
+    let Some(before) = Manifest::read(folder)? else { return Ok(None) };
+    before.check(folder, now, prepared.task.method.takes_up())?;
+    Ok(Some(Manifest { processes: before.processes, ..now.clone() }))
+}
+
+/// What becomes of each item that something is recorded of.
+struct Sorted {
+    earlier: Earlier,
+    /// Items whose line says that they ended, though now there is more to do.
+    unfinished: HashSet<usize>,
+    /// Items that are searched anew, from their first sample.
+    anew: HashSet<usize>,
+}
+
+impl Sorted {
+    fn new(mut recorded: Recorded, prepared: &Prepared) -> Self {
+        let method = &prepared.task.method;
+        let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
+        let asked: HashSet<usize> = prepared.prompts.iter().map(|prompt| prompt.item.index).collect();
+        for index in asked {
+            let mut samples = recorded.samples.remove(&index).unwrap_or_default();
+            samples.sort_by_key(|sample| sample.index);
+            let ended = recorded.finished.remove(&index);
+            // A power cut may keep the item's line and lose a sample's; and more samples may be asked for than there were.
+            let whole = ended.as_ref().is_some_and(|item| {
+                let all = item.samples + item.outcome.cancelled;
+                item.samples == samples.len() && (!method.takes_up() || all == method.samples() as usize)
+            });
+            match ended {
+                Some(item) if whole => {
+                    let mut outcome = item.outcome;
+                    outcome.samples = samples;
+                    sorted.earlier.finished.push(Finished { index, outcome });
+                    continue;
+                }
+                Some(_) => drop(sorted.unfinished.insert(index)),
+                None => {}
+            }
+            match method.takes_up() {
+                true => drop(sorted.earlier.samples.insert(index, samples)),
+                false => drop(sorted.anew.insert(index)),
+            }
+        }
+        sorted
+    }
+}

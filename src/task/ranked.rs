@@ -1,0 +1,103 @@
+//! What the scores of samples add up to: how right the best of k is, without bias, and the vote in which samples weigh as their
+//! scores say. Pure functions of scores and verdicts; where scores come from is left to the search.
+
+/// A sample as its scorer and its grader see it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    pub score: f64,
+    pub right: bool,
+}
+
+/// The probability that the best-scored of `k` samples is right, exactly: the mean over all subsets of size k of the samples drawn,
+/// which stand in the order of their numbers. Of equal scores the first is the best, and a score that is not a number is the
+/// least. `None` where k is 0 or more than were drawn.
+pub fn best_of_k(samples: &[Ranked], k: usize) -> Option<f64> {
+    let n = samples.len();
+    if k == 0 || k > n {
+        return None;
+    }
+    let mut ranked: Vec<&Ranked> = samples.iter().collect();
+    // A stable sort: of equals the first stays first.
+    ranked.sort_by(|a, b| key(b.score).total_cmp(&key(a.score)));
+    // The sample of rank r (from 0) is the best of C(n-1-r, k-1) of the C(n, k) subsets: those without the r before it.
+    let mut best = k as f64 / n as f64;
+    let mut right = 0.0;
+    for (rank, sample) in ranked.iter().take(n - k + 1).enumerate() {
+        if sample.right {
+            right += best;
+        }
+        best *= (n - rank).saturating_sub(k) as f64 / (n - 1 - rank).max(1) as f64;
+    }
+    Some(right.min(1.0))
+}
+
+fn key(score: f64) -> f64 {
+    if score.is_nan() { f64::NEG_INFINITY } else { score }
+}
+
+/// The answer with the largest sum of weights; of equals the one given first. `votes`: the samples' answers, where they have one,
+/// and weights, by number. Weights that are no positive number count nothing, so that an answer of such samples alone cannot win.
+pub fn weighted_leader<'a>(votes: impl IntoIterator<Item = (&'a str, f64)>) -> Option<&'a str> {
+    let mut sums: Vec<(&str, f64)> = Vec::new();
+    for (answer, weight) in votes {
+        let weight = if weight > 0.0 { weight } else { 0.0 };
+        match sums.iter_mut().find(|(known, _)| *known == answer) {
+            Some((_, sum)) => *sum += weight,
+            None => sums.push((answer, weight)),
+        }
+    }
+    let better = |best: (&'a str, f64), next: (&'a str, f64)| if next.1 > best.1 { next } else { best };
+    sums.into_iter().reduce(better).filter(|(_, sum)| *sum > 0.0).map(|(answer, _)| answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn samples() -> impl Strategy<Value = Vec<Ranked>> {
+        // Few values, so that there are ties.
+        let sample = (0u8..4, any::<bool>()).prop_map(|(score, right)| Ranked { score: f64::from(score), right });
+        prop::collection::vec(sample, 1..10)
+    }
+
+    proptest! {
+        /// Against the definition: every subset, its best by score and then by number.
+        #[test]
+        fn best_of_k_is_the_mean_over_subsets(samples in samples(), k in 1usize..10) {
+            let n = samples.len();
+            let (mut subsets, mut right) = (0u32, 0u32);
+            for set in (0..1u32 << n).filter(|set| set.count_ones() as usize == k) {
+                let chosen = (0..n).filter(|ix| set >> ix & 1 == 1).map(|ix| samples[ix]);
+                let best = chosen.reduce(|best, next| if next.score > best.score { next } else { best });
+                subsets += 1;
+                right += u32::from(best.is_some_and(|best| best.right));
+            }
+            match best_of_k(&samples, k) {
+                // Ten factors of relative error 2^-53 each, and ten sums.
+                Some(exact) => prop_assert!((exact - f64::from(right) / f64::from(subsets)).abs() < 1e-13),
+                None => prop_assert!(k > n),
+            }
+        }
+    }
+
+    #[test]
+    fn many_samples_stay_finite_and_scores_that_are_none_come_last() {
+        let sample = |n: u32| Ranked { score: f64::from(n), right: n.is_multiple_of(2) };
+        let many: Vec<Ranked> = (0..5000).map(sample).collect();
+        let exact = best_of_k(&many, 2500).expect("enough of them");
+        // The best of a random half is the j-th best with probability 2^-j, right at the odd ranks of these: 1/3, nearly.
+        assert!((exact - 1.0 / 3.0).abs() < 1e-3, "{exact}");
+        let odd = [Ranked { score: f64::NAN, right: true }, Ranked { score: -9.0, right: false }];
+        assert_eq!(best_of_k(&odd, 2), Some(0.0));
+        assert_eq!(best_of_k(&odd, 3), None);
+    }
+
+    #[test]
+    fn weights_decide_and_ties_go_to_the_first() {
+        assert_eq!(weighted_leader([("a", 0.2), ("b", 0.5), ("a", 0.2)]), Some("b"));
+        assert_eq!(weighted_leader([("a", 0.25), ("b", 0.5), ("a", 0.25)]), Some("a"));
+        assert_eq!(weighted_leader([("a", 0.0), ("b", f64::NAN)]), None);
+        assert_eq!(weighted_leader([]), None);
+    }
+}
