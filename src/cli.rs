@@ -17,6 +17,7 @@ use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
 use crate::check::{CheckOptions, DeviceCheck};
 use crate::plan::Planner;
+use crate::run::rescore::RescoreOptions;
 use crate::run::{Budget, RunOptions};
 use crate::view::ViewOptions;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
     Batch(BatchArgs),
+    /// Answer, vote and grade anew from the samples of a run, without a model
+    Rescore(RescoreArgs),
     /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
     Tree(TreeArgs),
     /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k
@@ -83,6 +86,9 @@ pub struct RunArgs {
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: Option<Vec<u32>>,
     /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
     /// that fits. Samples on disk are not drawn again, failed items are tried again
     #[arg(long)]
@@ -93,6 +99,12 @@ pub struct RunArgs {
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Candidate programs judged at once, where the task has a judge (default: one a core)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub judges: Option<u16>,
+    /// Judge candidates also where their files and network cannot be isolated: they can then do whatever you can
+    #[arg(long)]
+    pub unsafe_no_sandbox: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
 }
@@ -342,6 +354,30 @@ impl BatchArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct RescoreArgs {
+    /// Folder of a run's results; what was there is kept as *.before
+    pub run: PathBuf,
+    /// Task file to answer and grade by, instead of the run's own
+    #[arg(long, value_name = "FILE")]
+    pub task: Option<PathBuf>,
+    /// Change any value of the task: answer.regex='#### (.*)'
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: Option<Vec<u32>>,
+    /// Folder for results, instead of the run's
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+impl From<RescoreArgs> for RescoreOptions {
+    fn from(args: RescoreArgs) -> Self {
+        Self { run: args.run, task: args.task, set: args.set, k: args.k, out: args.out }
+    }
+}
+
+#[derive(Debug, Args)]
 pub struct TreeArgs {
     /// Folder of a run's results
     pub run: PathBuf,
@@ -383,9 +419,12 @@ impl RunArgs {
             set: args.set,
             plan: args.plan,
             out: args.out,
+            k: args.k,
             resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
+            judges: args.judges.map(usize::from),
+            unsafe_no_sandbox: args.unsafe_no_sandbox,
             device,
             budget: args.engine.into(),
         }

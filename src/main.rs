@@ -51,6 +51,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Batch(args)) => return batch::main(&args.on(cli.device), interrupt_flag()?.as_ref()),
+        Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();

@@ -1,12 +1,14 @@
 //! The numbers of a run, as data (`summary.json`) and as a page for people. Counts and rates come in; nothing is measured or
 //! sampled here.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
 use serde::Serialize;
 
 use crate::engine::Metrics;
 use crate::figures::{bytes, count};
+use crate::judge;
 use crate::plan::Planner;
 
 /// A share and its 95 % interval.
@@ -34,6 +36,54 @@ pub struct AtK {
     pub estimate: Estimate,
 }
 
+/// What one level of the trees takes: a level of the prompts, or the samples.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LevelUse {
+    pub level: String,
+    /// Tokens, each common beginning counted once.
+    pub tokens: u64,
+    /// Tokens, if every sample had them for itself.
+    pub tokens_unshared: u64,
+    /// Keys and values of these, all layers, all items at once.
+    pub kv_bytes: u64,
+    pub kv_bytes_unshared: u64,
+}
+
+/// What samples and their verdicts say: what a rescore makes anew.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scores {
+    /// Items finished.
+    pub items: usize,
+    pub samples: usize,
+    /// Tokens of these samples.
+    pub samples_tokens: usize,
+    /// Samples that the outcome does without: never begun, or stopped.
+    pub cancelled: usize,
+    /// Tokens that those had drawn, in vain.
+    pub cancelled_tokens: usize,
+    /// Tokens that they would have drawn beside, had each become as long as the mean of its item's samples: an estimate.
+    pub tokens_spared: usize,
+    /// Samples by the judge's verdict; empty without a judge.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub verdicts: BTreeMap<judge::Verdict, usize>,
+    /// Samples in which no answer was found.
+    pub without_answer: usize,
+    /// Share of items whose chosen answer is right; `None` without a grader or a choice.
+    pub accuracy: Option<Estimate>,
+    /// Whether the grader itself chose the answers, so that `accuracy` is an upper bound.
+    pub chosen_by_grader: bool,
+    /// Share of single samples that are right; `None` also where samples were cancelled, which makes it biased, and so it is
+    /// with those below.
+    pub single: Option<Estimate>,
+    /// Unbiased, over the items that have at least k samples.
+    pub pass_at: Vec<AtK>,
+    pub maj_at: Vec<AtK>,
+    /// Of k samples the likeliest: by log-probability a token, or by that of the whole where the method chooses so.
+    pub best_at: Vec<AtK>,
+    /// The vote of all samples, each with the weight of its probability a token.
+    pub weighted_vote: Option<Estimate>,
+}
+
 /// What a run found and what it cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -46,28 +96,15 @@ pub struct Summary {
     pub not_cuda: Option<String>,
     pub plan: Planner,
     pub seed: u64,
-    /// Items finished, of those asked for.
-    pub items: usize,
     pub items_asked: usize,
-    pub samples: usize,
     /// Samples on disk of items that are not finished; no other number counts them.
     pub unfinished_samples: usize,
     /// Items that could not be searched, of those asked for.
     pub failed: usize,
-    /// Samples stopped before they finished.
-    pub cancelled: usize,
-    /// Samples in which no answer was found.
-    pub without_answer: usize,
-    /// Share of items whose chosen answer is right; `None` without a grader or a choice.
-    pub accuracy: Option<Estimate>,
-    /// Whether the grader itself chose the answers, so that `accuracy` is an upper bound.
-    pub chosen_by_grader: bool,
-    /// Share of single samples that are right; `None` also where samples were cancelled, which makes it biased, and so it is
-    /// with the two below.
-    pub single: Option<Estimate>,
-    /// Unbiased, over the items that have at least k samples.
-    pub pass_at: Vec<AtK>,
-    pub maj_at: Vec<AtK>,
+    #[serde(flatten)]
+    pub scores: Scores,
+    /// Root first, the samples last.
+    pub levels: Vec<LevelUse>,
     /// Wall clock from the first prompt to the last sample; loading the model is not in it.
     pub seconds: f64,
     pub seconds_loading: f64,
@@ -81,7 +118,7 @@ impl Summary {
 
     /// Why there are fewer items than were asked for.
     fn missing(&self) -> String {
-        let stopped = self.items + self.failed < self.items_asked;
+        let stopped = self.scores.items + self.failed < self.items_asked;
         let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
         let early = stopped.then(|| "stopped early".to_string());
         let on_disk = (self.unfinished_samples > 0)
@@ -103,31 +140,11 @@ impl Display for Summary {
         page.line("model", &self.model)?;
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         page.line("device", format!("{}{not_cuda}", self.device))?;
-        let cut = match self.items < self.items_asked {
+        let cut = match self.scores.items < self.items_asked {
             true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
             false => String::new(),
         };
-        let cancelled = match self.cancelled {
-            0 => String::new(),
-            n => format!(", {n} more stopped once the vote was decided"),
-        };
-        page.line("items", format!("{}{cut}, {} samples{cancelled}", self.items, self.samples))?;
-        if let Some(accuracy) = self.accuracy {
-            let how = if self.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
-            page.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
-            if self.cancelled > 0 {
-                let why = "left out, as pass@k and maj@k: votes were stopped early, which makes them biased";
-                page.line("one sample", why)?;
-            }
-        }
-        if let Some(single) = self.single {
-            page.line("one sample", percent(single))?;
-        }
-        page.at_k("pass@k", &self.pass_at, self.items)?;
-        page.at_k("maj@k", &self.maj_at, self.items)?;
-        if self.without_answer > 0 {
-            page.line("no answer", format!("{} samples", self.without_answer))?;
-        }
+        page.scores(&self.scores, &cut)?;
         let engine = &self.engine;
         let rate = self.tokens_per_second();
         page.line(
@@ -146,6 +163,20 @@ impl Display for Summary {
                 100.0 * self.prompt_saving()
             ),
         )?;
+        for level in &self.levels {
+            page.line(
+                "",
+                format!(
+                    "{}: {} of {} tokens ({:.1} % saved), {} of {}",
+                    level.level,
+                    count(level.tokens),
+                    count(level.tokens_unshared),
+                    100.0 * (1.0 - level.tokens as f64 / level.tokens_unshared.max(1) as f64),
+                    bytes(level.kv_bytes),
+                    bytes(level.kv_bytes_unshared)
+                ),
+            )?;
+        }
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
         page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
         if engine.preemptions > 0 {
@@ -159,11 +190,57 @@ impl Display for Summary {
     }
 }
 
+impl Display for Scores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Page(f).scores(self, "")
+    }
+}
+
 struct Page<'a, 'f>(&'a mut fmt::Formatter<'f>);
 
 impl Page<'_, '_> {
     fn line(&mut self, name: &str, value: impl Display) -> fmt::Result {
         writeln!(self.0, "{name:<11} {value}")
+    }
+
+    /// `cut`: what is said of items that are missing.
+    fn scores(&mut self, scores: &Scores, cut: &str) -> fmt::Result {
+        let cancelled = match scores.cancelled {
+            0 => String::new(),
+            n => format!(", {n} more spared once the outcome was decided"),
+        };
+        self.line("items", format!("{}{cut}, {} samples{cancelled}", scores.items, scores.samples))?;
+        if scores.cancelled > 0 {
+            let (spared, drawn) = (scores.tokens_spared, scores.samples_tokens);
+            let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
+            let (spared, vain) = (count(spared as u64), count(scores.cancelled_tokens as u64));
+            self.line("spared", format!("about {spared} tokens, {share:.0} % of all; {vain} drawn in vain"))?;
+        }
+        if !scores.verdicts.is_empty() {
+            let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+            self.line("verdicts", verdicts.join(", "))?;
+        }
+        if let Some(accuracy) = scores.accuracy {
+            let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
+            self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
+            if scores.cancelled > 0 {
+                let why = "left out, as pass@k and maj@k: samples were spared, which makes them biased";
+                self.line("one sample", why)?;
+            }
+        }
+        if let Some(single) = scores.single {
+            self.line("one sample", percent(single))?;
+        }
+        self.at_k("pass@k", &scores.pass_at, scores.items)?;
+        self.at_k("maj@k", &scores.maj_at, scores.items)?;
+        self.at_k("best@k", &scores.best_at, scores.items)?;
+        if let Some(vote) = scores.weighted_vote {
+            self.line("weighted", format!("{} by a vote that weighs samples by their likelihood", percent(vote)))?;
+        }
+        if scores.without_answer > 0 {
+            self.line("no answer", format!("{} samples", scores.without_answer))?;
+        }
+        Ok(())
     }
 
     /// One row; a k that not all of `items` have samples for is said to cover fewer.

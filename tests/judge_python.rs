@@ -249,6 +249,18 @@ const ODD: &[(&str, &str, &str, Verdict)] = &[
         Verdict::Accepted,
     ),
     (
+        "a module of the candidate's own",
+        "class sys: getsizeof = lambda t: 1\ndef f(t): return 1",
+        "assert f((1, 2)) == sys.getsizeof((1, 2))",
+        Verdict::WrongAnswer,
+    ),
+    (
+        "an end of the tests' iteration",
+        "def f(x): raise StopIteration",
+        "assert all(map(lambda x: f(x) == x, [1, 2]))",
+        Verdict::RuntimeError,
+    ),
+    (
         "main guard",
         "def f(): return __name__\nif __name__ == '__main__': raise SystemExit(1)",
         "assert f() == 'builtins'",

@@ -208,7 +208,7 @@ fn another_model_task_or_file_is_refused_by_name() {
     };
     refuses(&again(&["--set", "sampling.temperature=0.5"]), &["manifest.json", "sampling.temperature", "1.2", "0.5"]);
     refuses(&again(&["--seed", "6"]), &["sampling.seed", "expected 5", "found 6"]);
-    refuses(&again(&["--set", "grade.exact.field=question"]), &["grade.exact.field", "rescore"]);
+    refuses(&again(&["--set", "grade.exact.normalise=text"]), &["grade.exact.normalise", "rescore"]);
 
     let other = folder.join("other-model");
     fs::create_dir(&other).expect("writable");
@@ -272,4 +272,36 @@ fn a_failed_item_is_recorded_and_tried_again() {
     run_into(folder, "out", &["--resume"]);
     run_into(folder, "whole", &[]);
     assert_equal_results(folder, "out", "whole");
+}
+
+#[test]
+fn a_rescore_says_the_same_where_nothing_changed_and_else_what_changed() {
+    let vote = |task: &mut Value| task["method"] = json!({"self_consistency": {"samples": 5}});
+    let folder = task_folder(vote);
+    let folder = folder.path();
+    run_into(folder, "out", &[]);
+    let summary = |out: &str| -> Value { serde_json::from_slice(&bytes(folder, out, "summary.json")).expect("JSON") };
+    let rescore = |more: &[&str]| {
+        let ran = run(folder, &[&["rescore", "out"], more].concat());
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).expect("text")
+    };
+    let before = summary("out");
+    rescore(&["--out", "same"]);
+    assert_equal_results(folder, "out", "same");
+    assert_eq!(summary("same"), before);
+
+    // The first number of the text instead of the one after the hashes.
+    let said = rescore(&["--set", "answer.regex=([0-9]+)", "--set", "answer.take=first", "--k", "1,3,5"]);
+    assert!(said.contains("maj@k") && said.contains("3: ") && said.contains("5: "), "{said}");
+    let after = summary("out");
+    assert_ne!(after["accuracy"], before["accuracy"]);
+    assert_eq!(after["engine"], before["engine"], "what it cost stays");
+    assert_eq!(after["samples"], before["samples"]);
+    let kept: Value = serde_json::from_slice(&bytes(folder, "out", "summary.json.before")).expect("JSON");
+    assert_eq!(kept, before);
+    // What graded last is what goes on.
+    let regraded = ["--set", "answer.regex=([0-9]+)", "--set", "answer.take=first"];
+    run_into(folder, "out", &[&["--samples", "7", "--resume"], &regraded[..]].concat());
+    refuses(&run(folder, &["rescore", "nowhere"]), &["nowhere", "manifest.json"]);
 }

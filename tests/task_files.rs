@@ -7,7 +7,9 @@ mod shared;
 use std::io::Write;
 use std::path::PathBuf;
 
-use offshoot::task::{Answer, BestBy, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally};
+use offshoot::task::{
+    Answer, BestBy, Decided, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally,
+};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;
@@ -105,7 +107,7 @@ fn the_example_of_the_design() {
         .unwrap();
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
-    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop_when_decided: true });
+    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain });
     let expected = Sampling {
         temperature: 0.7,
         top_p: 0.95,
@@ -235,7 +237,7 @@ fn overrides_from_the_command_line() {
     assert_eq!(task.sampling.stop, ["Question:"]);
     assert_eq!(task.source["sampling"]["temperature"], 0.25);
     let task = set(&[r#"method={"best_of_n": {"samples": 4, "by": "mean_logprob"}}"#]).unwrap();
-    assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob });
+    assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false });
     let task = set(&["items.0.q=changed"]).unwrap();
     assert_eq!(levels(&task, &task.items(None).unwrap()[0]), ["changed"]);
 

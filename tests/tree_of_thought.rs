@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
 use offshoot::search::tree_of_thought::{Rendered, Texts};
-use offshoot::search::{Assessment, Job, Outcome, Sample, tree_of_thought};
+use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, tree_of_thought};
 use offshoot::task::{Item, Method, Overrides, Prompt, Task};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
@@ -78,7 +78,7 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
     let assess = |text: &str| {
         let answer = task.answer(text);
         let correct = task.grade(item, text, answer.as_ref()).map(|verdict| verdict.correct);
-        Assessment { answer: answer.map(|answer| answer.value), correct }
+        Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
     };
     let mut recorded = Vec::new();
     let mut record = |sample: &Sample| {
@@ -86,7 +86,14 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
         Ok(())
     };
     let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(interrupted));
-    let mut job = Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+    let mut job = Job {
+        params: &params,
+        stop: &stop,
+        assessor: Assessor::new(&assess),
+        earlier: Vec::new(),
+        record: &mut record,
+        interrupted: &interrupted,
+    };
     let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job);
     if let Ok(outcome) = &outcome {
         assert_eq!(recorded, outcome.samples.iter().map(|sample| sample.index).collect::<Vec<_>>());
@@ -470,11 +477,21 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
         let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
         let Rendered { text, tokens } = prompt(&task.prompt(item)?)?;
         let mut tree = SamplingTree::new(engine.clone(), &item.id, 1, tokens, text)?;
-        let assess = |text: &str| Assessment { answer: task.answer(text).map(|answer| answer.value), correct: None };
+        let assess = |text: &str| Assessment {
+            answer: task.answer(text).map(|answer| answer.value),
+            correct: None,
+            judged: None,
+        };
         let (params, interrupted) = (SamplingParams { temperature: 0.8, ..Default::default() }, AtomicBool::new(false));
         let (stop, mut record) = (Stop::max_tokens(120), |_: &Sample| Ok(()));
-        let mut job =
-            Job { params: &params, stop: &stop, assess: &assess, record: &mut record, interrupted: &interrupted };
+        let mut job = Job {
+            params: &params,
+            stop: &stop,
+            assessor: Assessor::new(&assess),
+            earlier: Vec::new(),
+            record: &mut record,
+            interrupted: &interrupted,
+        };
         let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job)?;
         let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, State::Open(_))).count();
         assert_eq!(open, 0, "every branch is given back");

@@ -99,17 +99,26 @@ fn verdict(
         How::Exit(code) => {
             let said = last_line(&ended.stderr);
             match said {
+                Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
                 Some(line) if *language == Language::Python && is_syntax(&line) => {
                     failed(Verdict::CompileError, Some(line))
                 }
                 said => failed(Verdict::RuntimeError, Some(said.unwrap_or_else(|| format!("exit code {code}")))),
             }
         }
-        How::Signal(signal) => failed(Verdict::RuntimeError, Some(format!("ended by signal {signal}"))),
+        How::Signal(signal) => match last_line(&ended.stderr) {
+            Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
+            _ => failed(Verdict::RuntimeError, Some(format!("ended by signal {signal}"))),
+        },
         How::Limit(limit) => failed((*limit).into(), None),
         How::Sandbox(call) => failed(Verdict::Sandbox, Some(format!("called {call}"))),
         How::Killed => return Err(Error::Internal("a candidate that nobody killed was killed".to_string())),
     })
+}
+
+/// How a runtime says that it was refused memory, which only a limit does here. Who says so without need fails all the same.
+fn is_out_of_memory(line: &str) -> bool {
+    line.starts_with("MemoryError") || line.contains("std::bad_alloc")
 }
 
 /// Python compiles a program when it starts it.

@@ -63,9 +63,9 @@ impl Manifest {
         files_named(&task.source, beside, &mut files)?;
         Ok(Self {
             offshoot: env!("CARGO_PKG_VERSION").to_string(),
-            model: prepared.model.clone(),
+            model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,
-            task_file: task.path.clone(),
+            task_file: absolute(&task.path)?,
             task: task.source.clone(),
             files,
             seed: task.sampling.seed,
@@ -128,6 +128,10 @@ impl Manifest {
             out::aside(format_args!("warning: the run was begun on {before} and goes on on {now}: samples may differ"));
         }
     }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(Error::io(path, "find the current folder beside"))
 }
 
 fn now() -> u64 {

@@ -1,12 +1,15 @@
 //! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one driver
 //! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
 
+mod assess;
 mod budget;
 pub mod demo;
 mod dry_run;
+mod levels;
 mod manifest;
 mod prepare;
 mod progress;
+pub mod rescore;
 mod resume;
 mod summary;
 mod worker;
@@ -48,11 +51,17 @@ pub struct RunOptions {
     /// `None`: the default planner.
     pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
+    /// The k of pass@k and the like; `None`: powers of two.
+    pub k: Option<Vec<u32>>,
     /// Go on with a run that an earlier process began.
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
     pub dry_run: bool,
+    /// Candidates judged at once; `None`: one a core.
+    pub judges: Option<usize>,
+    /// Judge candidates also where they cannot be kept from files and network.
+    pub unsafe_no_sandbox: bool,
     pub device: DeviceChoice,
     pub budget: Budget,
 }
@@ -86,6 +95,11 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
     let run = run?;
+    let completions = match prepared.task.is_judged() {
+        true => assess::completions(&prepared.prompts, &run.finished)
+            .and_then(|lines| journal.file("completions.jsonl", &lines)),
+        false => Ok(()),
+    };
     // Whatever cannot be written: first the page, then every file, then the error that came first.
     let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.folder.display()));
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
@@ -94,7 +108,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     }
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(noted).and(sorted).and(printed)?;
+    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
     match run.failed.first() {
         None => Ok(ExitCode::SUCCESS),
         Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),

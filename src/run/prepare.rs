@@ -17,6 +17,7 @@ use crate::task::{Choose, Method, Prompt};
 use crate::task::{Item, Overrides, Sampling, Task};
 use crate::tokenizer::{AddSpecial, LevelTokens, Tokenizer};
 
+use super::assess::Judging;
 use super::{Budget, RunOptions, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
@@ -32,6 +33,8 @@ pub struct Prepared {
     /// The task's sampling section in the engine's terms.
     pub params: SamplingParams,
     pub stop: Stop,
+    /// `None`: nothing is judged, or nothing is run.
+    pub judging: Option<Judging>,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
 }
@@ -81,7 +84,8 @@ impl Prepared {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
         prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
-        let prepared = Self { task, model, folder, facts, tokenizer, params, stop, prompts };
+        let judging = if options.dry_run { None } else { Judging::open(&task, &prompts, options)? };
+        let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());
         Ok(prepared)

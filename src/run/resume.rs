@@ -77,7 +77,7 @@ impl Place {
 /// The manifest of the run in `folder`, if it can go on; `None` where there is none.
 fn fitting(folder: &std::path::Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
     let Some(before) = Manifest::read(folder)? else { return Ok(None) };
-    before.check(folder, now, prepared.task.method.takes_up())?;
+    before.check(folder, now, prepared.task.method.draws_alike())?;
     Ok(Some(Manifest { processes: before.processes, ..now.clone() }))
 }
 
@@ -91,6 +91,8 @@ struct Sorted {
 }
 
 impl Sorted {
+    /// Where samples are independent draws, an interrupted item goes on with those that it has. Any other search is done whole or
+    /// not at all.
     fn new(mut recorded: Recorded, prepared: &Prepared) -> Self {
         let method = &prepared.task.method;
         let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
@@ -102,7 +104,7 @@ impl Sorted {
             // A power cut may keep the item's line and lose a sample's; and more samples may be asked for than there were.
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
-                item.samples == samples.len() && (!method.takes_up() || all == method.samples() as usize)
+                item.samples == samples.len() && (!method.draws_alike() || all == method.samples() as usize)
             });
             match ended {
                 Some(item) if whole => {
@@ -114,7 +116,7 @@ impl Sorted {
                 Some(_) => drop(sorted.unfinished.insert(index)),
                 None => {}
             }
-            match method.takes_up() {
+            match method.draws_alike() {
                 true => drop(sorted.earlier.samples.insert(index, samples)),
                 false => drop(sorted.anew.insert(index)),
             }

@@ -1,15 +1,20 @@
 //! From finished items to the numbers people report: accuracy, pass@k and maj@k with intervals, beside the engine's counters.
 
-use crate::error::Result;
-use crate::report::{AtK, Estimate, Interval, Summary};
-use crate::search::{Sample, tally, verdict_on};
-use crate::task::{BestBy, Method, Scoring, stats};
+use std::collections::BTreeMap;
 
+use crate::error::Result;
+use crate::judge;
+use crate::report::{AtK, Estimate, Interval, Scores, Summary};
+use crate::search::{Outcome, Sample, tally, verdict_on};
+use crate::task::ranked::{Ranked, best_of_k, weighted_leader};
+use crate::task::{BestBy, Method, Scoring, Task, stats};
+
+use super::levels::levels;
 use super::worker::Finished;
 use super::{Loaded, Prepared, RunOptions};
 
 /// The k for which pass@k and maj@k are reported, as far as there are samples.
-const KS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+pub const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub fn summarise(
     prepared: &Prepared,
@@ -19,12 +24,6 @@ pub fn summarise(
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
-    let all = || samples.iter().flat_map(|samples| samples.iter());
-    let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
-    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
-    // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
-    let unbiased = if cancelled == 0 && task.method.draws_alike() { samples.as_slice() } else { &[] };
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
@@ -33,23 +32,63 @@ pub fn summarise(
         not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,
-        items: finished.len(),
         items_asked: prepared.prompts.len(),
-        samples: all().count(),
         unfinished_samples: 0,
         failed: 0,
+        scores: scores(task, finished, options.k.as_deref().unwrap_or(&KS)),
+        levels: levels(prepared, finished),
+        seconds,
+        seconds_loading: loaded.seconds_loading,
+        engine: loaded.engine.metrics()?,
+    })
+}
+
+/// What the samples of `finished` say, at each of `ks` as far as there are samples.
+pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
+    let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
+    let all = || samples.iter().flat_map(|samples| samples.iter());
+    let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
+    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
+    // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
+    let unbiased = if cancelled == 0 && task.method.draws_alike() { samples.as_slice() } else { &[] };
+    let voted = if task.has_answers() { unbiased } else { &[] };
+    let by_whole = matches!(task.method, Method::BestOfN { by: BestBy::Logprob, .. });
+    let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
+    Scores {
+        items: finished.len(),
+        samples: all().count(),
         cancelled,
+        samples_tokens: all().map(|sample| sample.tokens).sum(),
+        cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
+        tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
+        verdicts: verdicts(all()),
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
             || task.method.scoring() == Some(&Scoring::Grade),
         single: mean(unbiased, 1, single),
-        pass_at: at_k(unbiased, pass_at_k),
-        maj_at: if task.has_answers() { at_k(unbiased, maj_at_k) } else { Vec::new() },
-        seconds,
-        seconds_loading: loaded.seconds_loading,
-        engine: loaded.engine.metrics()?,
-    })
+        pass_at: at_k(unbiased, ks, pass_at_k),
+        maj_at: at_k(voted, ks, maj_at_k),
+        best_at: at_k(unbiased, ks, if by_whole { likeliest_of_k } else { likeliest_by_token_of_k }),
+        weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
+    }
+}
+
+/// Tokens that an item's cancelled samples would have drawn beside those they had, at the mean length of the others.
+fn spared(outcome: &Outcome) -> usize {
+    let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
+    let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
+    let all = (mean * outcome.cancelled as f64).round() as usize;
+    all.saturating_sub(outcome.cancelled_tokens)
+}
+
+/// Samples by verdict.
+fn verdicts<'a>(samples: impl Iterator<Item = &'a Sample>) -> BTreeMap<judge::Verdict, usize> {
+    let mut counts = BTreeMap::new();
+    for judged in samples.filter_map(|sample| sample.judged.as_ref()) {
+        *counts.entry(judged.verdict).or_default() += 1;
+    }
+    counts
 }
 
 /// A share of items with its Wilson interval.
@@ -83,14 +122,14 @@ fn single(samples: &[Sample]) -> Option<f64> {
 
 /// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is nothing
 /// to say that `single` does not.
-fn at_k(items: &[&[Sample]], value: fn(&[Sample], u32) -> Option<f64>) -> Vec<AtK> {
-    let estimate = |k: usize| {
-        let at = |samples: &[Sample]| value(samples, k as u32);
+fn at_k(items: &[&[Sample]], ks: &[u32], value: fn(&[Sample], u32) -> Option<f64>) -> Vec<AtK> {
+    let estimate = |&k: &u32| {
+        let at = |samples: &[Sample]| value(samples, k);
         let covered = items.iter().filter(|samples| at(samples).is_some()).count();
-        Some(AtK { k, items: covered, estimate: mean(items, k, at)? })
+        Some(AtK { k: k as usize, items: covered, estimate: mean(items, k as usize, at)? })
     };
-    let all: Vec<AtK> = KS.into_iter().filter_map(estimate).collect();
-    if all.len() > 1 { all } else { Vec::new() }
+    let all: Vec<AtK> = ks.iter().filter_map(estimate).collect();
+    if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
 }
 
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
@@ -102,6 +141,30 @@ fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
 fn maj_at_k(samples: &[Sample], k: u32) -> Option<f64> {
     samples.first()?.correct?;
     tally(samples).maj_at_k(|answer| verdict_on(answer, samples) == Some(true), k)
+}
+
+fn by_token(sample: &Sample) -> f64 {
+    sample.logprob / sample.tokens.max(1) as f64
+}
+
+fn likeliest_of_k(samples: &[Sample], k: u32) -> Option<f64> {
+    best_by(|sample| sample.logprob, samples, k)
+}
+
+fn likeliest_by_token_of_k(samples: &[Sample], k: u32) -> Option<f64> {
+    best_by(by_token, samples, k)
+}
+
+fn best_by(score: impl Fn(&Sample) -> f64, samples: &[Sample], k: u32) -> Option<f64> {
+    let ranked = |sample: &Sample| Some(Ranked { score: score(sample), right: sample.correct? });
+    best_of_k(&samples.iter().map(ranked).collect::<Option<Vec<Ranked>>>()?, k as usize)
+}
+
+/// Whether the vote weighted by likelihood is right; nobody answering is wrong. `None` without a grader.
+fn weighted_vote(samples: &[Sample]) -> Option<bool> {
+    samples.first()?.correct?;
+    let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));
+    Some(weighted_leader(votes).is_some_and(|answer| verdict_on(answer, samples) == Some(true)))
 }
 
 #[cfg(test)]
@@ -141,7 +204,7 @@ mod tests {
     #[test]
     fn at_k_counts_the_items_that_it_covers() {
         let (two, four) = (samples(&[true, false]), samples(&[true, true, false, false]));
-        let covered: Vec<_> = at_k(&[&two, &four], pass_at_k).iter().map(|at| (at.k, at.items)).collect();
+        let covered: Vec<_> = at_k(&[&two, &four], &KS, pass_at_k).iter().map(|at| (at.k, at.items)).collect();
         assert_eq!(covered, [(1, 2), (2, 2), (4, 1)]);
     }
 }

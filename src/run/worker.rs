@@ -19,14 +19,14 @@ use crate::search::scorer::Question;
 use crate::search::steps::Stepper;
 use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{
-    Assessment, Assessor, Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency,
-    step_beam, tree_of_thought,
+    Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
 };
 use crate::task::steps::Steps;
-use crate::task::{Method, Prompt, Scoring, Task};
+use crate::task::{Method, Prompt, Scoring};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
+use super::assess::{assessor, grade};
 use super::progress::Progress;
 use super::resume::Earlier;
 use super::summary::summarise;
@@ -279,11 +279,11 @@ impl Shared<'_> {
             self.progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| assess(task, prompt, text);
+        let grade = |text: &str| grade(task, &prompt.item, text);
         let mut job = Job {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
-            assessor: Assessor::new(&grade),
+            assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
             earlier: self.earlier.lock().expect("taking does not panic").remove(&prompt.item.index).unwrap_or_default(),
             record: &mut record,
             interrupted: self.interrupted,
@@ -370,19 +370,12 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()
     journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
 }
 
-fn assess(task: &Task, prompt: &ItemPrompt, text: &str) -> Assessment {
-    let answer = task.answer(text);
-    let verdict = task.grade(&prompt.item, text, answer.as_ref());
-    let correct = verdict.map(|verdict| verdict.correct);
-    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
-}
-
 /// A result with the id of its item before it.
 #[derive(Serialize)]
-struct Line<'a, T> {
-    id: &'a str,
+pub struct Line<'a, T> {
+    pub id: &'a str,
     #[serde(flatten)]
-    rest: &'a T,
+    pub rest: &'a T,
 }
 
 fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {

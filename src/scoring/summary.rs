@@ -98,6 +98,11 @@ pub fn base_passed(suite: &Suite, outcome: &Outcome) -> bool {
     }
 }
 
+/// `1 sample`, `1,234 samples`.
+fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// What a scoring says at its end.
 pub struct Summary<'a> {
     pub problems: &'a Problems,
@@ -116,21 +121,18 @@ impl Summary<'_> {
         let seconds = self.seconds.as_secs_f64();
         let mut say = |line: String| writeln!(text, "{line}").expect("a string takes any text");
         say(format!(
-            "{} samples of {} problems: {} programs judged in {seconds:.1} s, {:.1} samples/s",
-            count(tally.total()),
-            count(tally.attempted() as u64),
-            count(tally.judged),
+            "{} of {}: {} judged in {seconds:.1} s, {:.1} samples/s",
+            counted(tally.total(), "sample"),
+            counted(tally.attempted() as u64, "problem"),
+            counted(tally.judged, "program"),
             (tally.total() - tally.resumed) as f64 / seconds.max(1e-9),
         ));
         let same = tally.total() - tally.resumed - tally.judged;
         if same > 0 {
-            say(format!(
-                "{} samples are the same program as another of their problem: judged once, counted each",
-                count(same)
-            ));
+            say(format!("{} equal to another of its problem: judged once, counted each", counted(same, "sample")));
         }
         if tally.resumed > 0 {
-            say(format!("{} verdicts are those of an earlier scoring", count(tally.resumed)));
+            say(format!("{} taken over from an earlier scoring", counted(tally.resumed, "verdict")));
         }
         let counts = Verdict::ALL.iter().zip(tally.verdicts).filter(|(_, n)| *n > 0);
         say(counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect::<Vec<_>>().join("   "));
@@ -167,12 +169,10 @@ impl Summary<'_> {
         if tested < self.problems.list.len() {
             let samples = match tally.untested {
                 0 => String::new(),
-                n => format!(", nor are their {} samples", count(n)),
+                n => format!(" and {} of theirs", counted(n, "sample")),
             };
-            gaps.push(format!(
-                "{} problems have no tests and are not counted{samples}",
-                self.problems.list.len() - tested
-            ));
+            let untested = (self.problems.list.len() - tested) as u64;
+            gaps.push(format!("not counted, for want of tests: {}{samples}", counted(untested, "problem")));
         }
         let missing = self.without_samples();
         if !missing.is_empty() {

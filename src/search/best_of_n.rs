@@ -22,13 +22,17 @@ pub fn best_of_n(
     stop_when_passed: bool,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    let mut outcome = until(tree, at, n, job, |sample| stop_when_passed && right(sample))?;
+    Ok(choose_best(until(tree, at, n, job, |sample| stop_when_passed && right(sample))?, by))
+}
+
+/// Chooses among the samples of `outcome`.
+pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
         outcome.chosen = Some(best.index);
         outcome.prediction = best.answer.clone();
         outcome.correct = best.correct;
     }
-    Ok(outcome)
+    outcome
 }
 
 /// N candidates, none chosen.

@@ -2,7 +2,7 @@
 //! and all choices are scored in one batch; nothing is sampled.
 
 use petgraph::graph::NodeIndex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Assessment, Details, Job, Outcome, Sample};
 use crate::engine::FinishReason;
@@ -31,7 +31,7 @@ pub struct Neutral {
 }
 
 /// What was found out about a choice.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceScore {
     pub choice: String,
     /// Natural-log probability after the item's prompt.

@@ -110,12 +110,12 @@ pub struct Outcome {
     /// of it was shared.
     pub search_prompt_tokens: usize,
     /// What the method found beyond that.
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
     pub details: Option<Details>,
 }
 
 /// What is told of an item by its method alone.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Details {
     Choices {

@@ -41,18 +41,23 @@ pub fn self_consistency(
     for &spared in remaining {
         tree.prune(spared);
     }
+    Ok(vote(samples, n, job.no_answer()))
+}
+
+/// What `samples`, of `n` that were to be drawn at most, vote for; `no_answer` is the verdict where none of them answers.
+pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome {
     let tally = tally(&samples);
     let winner = tally.leader();
     let winner = winner.map(|votes| votes.value.as_str());
-    Ok(Outcome {
+    Outcome {
         prediction: winner.map(str::to_owned),
-        correct: winner.map_or_else(|| job.no_answer(), |winner| verdict_on(winner, &samples)),
+        correct: winner.map_or(no_answer, |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: most_first(&tally),
         cancelled: n - samples.len(),
         samples,
         ..Outcome::default()
-    })
+    }
 }
 
 fn most_first(tally: &Tally) -> Vec<(String, u32)> {

@@ -21,6 +21,11 @@ impl Source {
         let text = read_text(path)?;
         let value = serde_json::from_str(&strip_comments(&text))
             .map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        Source::of(path, value, set)
+    }
+
+    /// The same of a file that was read before, from `path`.
+    pub fn of(path: &Path, value: Value, set: &[String]) -> Result<Source> {
         let mut source = Source { path: path.to_path_buf(), value, overridden: Vec::new() };
         for assignment in set {
             source.set(assignment)?;

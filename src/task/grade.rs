@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{Extractor, Normalise, broken, compile};
+use super::candidate::JudgeGrade;
 use super::expression::Target;
 use super::file::{Section, Source, describe, listed};
 use super::items::names;
@@ -20,7 +21,7 @@ pub struct Verdict {
     pub reference: String,
 }
 
-/// The task file's key `grade`.
+/// How a text is compared with what its item says is right.
 #[derive(Debug)]
 pub(super) enum Grader {
     /// The canonical answer equals the field's.
@@ -66,11 +67,20 @@ pub(super) enum Reference {
     Expression(Target),
 }
 
-const KINDS: [&str; 5] = ["exact", "number", "regex", "contains", "expression"];
+const KINDS: [&str; 6] = ["exact", "number", "regex", "contains", "expression", "judge"];
+
+/// The task file's key `grade`.
+#[derive(Debug)]
+pub(super) enum Grading {
+    /// By what the text says.
+    Text(Grader),
+    /// By what it does as a program.
+    Judge(JudgeGrade),
+}
 
 impl Grader {
     /// `normalise` is the `answer` section's, which an `exact` grade follows unless it says otherwise.
-    pub fn read(source: &Source, value: Option<&Value>, normalise: Option<Normalise>) -> Result<Option<Grader>> {
+    pub fn read(source: &Source, value: Option<&Value>, normalise: Option<Normalise>) -> Result<Option<Grading>> {
         let Some(value) = value else { return Ok(None) };
         let section = Section::open(source, "grade".to_string(), value, &KINDS)?;
         let keys: Vec<&str> = section.keys().collect();
@@ -103,12 +113,16 @@ impl Grader {
                 let s = open(&["numbers", "value"])?;
                 Grader::Expression { numbers: named_field(&s, "numbers")?, value: wanted(&s)? }
             }
+            "judge" => {
+                let s = open(&["format", "extract", "language", "timeout", "memory_mb", "checker"])?;
+                return JudgeGrade::read(source, &s).map(|judge| Some(Grading::Judge(judge)));
+            }
             _ => {
                 let s = open(&["field", "ignore_case"])?;
                 Grader::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
             }
         };
-        Ok(Some(grader))
+        Ok(Some(Grading::Text(grader)))
     }
 
     /// What to compare this item's samples with. `path` and `id` are for the error when its field is missing or of no use.

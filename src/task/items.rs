@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::candidate::Tests;
 use super::file::{Section, Source, describe, listed};
 use super::grade::Reference;
 use super::matched;
@@ -20,15 +22,33 @@ pub struct Item {
     /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
     pub index: usize,
     pub fields: Map<String, Value>,
-    /// What the task's grader compares with.
-    pub(super) reference: Option<Reference>,
+    /// What is right, where the task says.
+    pub(super) standard: Option<Standard>,
 }
 
 impl Item {
     /// What would be right, for the reader of the results. `None`: the task does not say.
     pub fn reference(&self) -> Option<String> {
-        self.reference.as_ref().map(Reference::shown)
+        match &self.standard {
+            Some(Standard::Reference(reference)) => Some(reference.shown()),
+            Some(Standard::Tests(_)) | None => None,
+        }
     }
+
+    /// What a judge runs its samples against, where the task has one.
+    pub fn tests(&self) -> Option<&Arc<Tests>> {
+        match &self.standard {
+            Some(Standard::Tests(tests)) => Some(tests),
+            Some(Standard::Reference(_)) | None => None,
+        }
+    }
+}
+
+/// What an item's samples are held against.
+#[derive(Clone, Debug)]
+pub(super) enum Standard {
+    Reference(Reference),
+    Tests(Arc<Tests>),
 }
 
 /// The task file's key `items`.
@@ -128,7 +148,7 @@ impl ItemSource {
                     break 'file;
                 }
                 if index >= self.skip {
-                    items.push(Item { id, index, fields, reference: None });
+                    items.push(Item { id, index, fields, standard: None });
                 }
                 index += 1;
             }

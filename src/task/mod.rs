@@ -10,10 +10,10 @@
 //! | `model` | the model's folder |
 //! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
 //! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}`, `{best_of_n: {samples, by}}`, `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}` (`true`, or `{confidence: P}`: see [`Decided`]), `{best_of_n: {samples, by, stop_when_passed}}` (by `logprob`, `mean_logprob`, `grade` or `judge`), `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
 //! | `sampling` | see [`Sampling`] |
 //! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
-//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number |
+//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`]), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. `questions` names a field that lists a document's questions: each
@@ -22,6 +22,7 @@
 
 mod answer;
 pub mod benchmark;
+pub mod candidate;
 mod decided;
 mod expression;
 pub(crate) mod file;
@@ -41,6 +42,7 @@ pub mod stats;
 mod template;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -54,8 +56,8 @@ pub use prompt::Prompt;
 use crate::error::{Error, Result};
 use answer::Extractor;
 use file::Source;
-use grade::Grader;
-use items::ItemSource;
+use grade::{Grader, Grading};
+use items::{ItemSource, Standard};
 use prompt::PromptTemplate;
 
 /// What the command line says otherwise than the task file.
@@ -82,7 +84,7 @@ pub struct Task {
     items: ItemSource,
     prompt: PromptTemplate,
     answer: Option<Extractor>,
-    grade: Option<Grader>,
+    grade: Option<Grading>,
 }
 
 const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling", "answer", "grade"];
@@ -94,6 +96,15 @@ impl Task {
         if let Some(samples) = overrides.samples {
             source.set_samples(samples);
         }
+        Task::of(path, source, overrides)
+    }
+
+    /// The task whose file, at `path`, held `value` (its [`Task::source`]), changed by `overrides`.
+    pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
+        Task::of(path, Source::of(path, value, &overrides.assignments())?, overrides)
+    }
+
+    fn of(path: &Path, source: Source, overrides: &Overrides) -> Result<Task> {
         let root = source.root(&KEYS)?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let answer = answer::read(&source, root.get("answer"))?;
@@ -143,7 +154,11 @@ impl Task {
         let mut items = self.items.load(limit)?;
         if let Some(grader) = &self.grade {
             for item in &mut items {
-                item.reference = Some(grader.reference(&self.items.path, &item.id, &item.fields)?);
+                let (path, id, fields) = (&self.items.path, &item.id, &item.fields);
+                item.standard = Some(match grader {
+                    Grading::Text(grader) => Standard::Reference(grader.reference(path, id, fields)?),
+                    Grading::Judge(judge) => Standard::Tests(Arc::new(judge.tests(path, id, fields)?)),
+                });
             }
         }
         Ok(items)
@@ -165,13 +180,21 @@ impl Task {
     }
 
     /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to find
-    /// answers, its whole text is taken for one. `None`: the task does not say what is right.
+    /// answers, its whole text is taken for one. `None`: the task does not say what is right, or leaves it to the judge.
     pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<Verdict> {
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),
         };
-        item.reference.as_ref().map(|reference| reference.judge(text, given))
+        match &item.standard {
+            Some(Standard::Reference(reference)) => Some(reference.judge(text, given)),
+            Some(Standard::Tests(_)) | None => None,
+        }
+    }
+
+    /// Whether samples are programs for the judge.
+    pub fn is_judged(&self) -> bool {
+        matches!(self.grade, Some(Grading::Judge(_)))
     }
 }
 

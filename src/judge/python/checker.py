@@ -37,6 +37,9 @@ class Remote:
         return call(self, args, keywords)
 
     def __getattr__(self, name):
+        # Such names are protocols: NumPy, asked to read one of them, would follow pointers of the candidate's.
+        if name.startswith("__") and name not in PLAIN_DUNDERS:
+            raise AttributeError(f"a candidate's {self.kind} has no {name} here")
         return ask("attribute", self, name)
 
     def __setattr__(self, name, value):
@@ -85,6 +88,7 @@ class Remote:
         raise TypeError(f"a candidate's {self.kind} cannot be copied")
 
 
+PLAIN_DUNDERS = {"__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__members__"}
 remotes = {}
 functions = []
 
@@ -95,7 +99,7 @@ def resolve(word, rest):
         if type(number) is not int or type(kind) is not str:
             raise ValueError("no object")
         return remotes.setdefault(number, Remote(number, kind))
-    if word == "module":
+    if word == "module" and rest[0] != "__main__":
         __import__(rest[0])
         return sys.modules[rest[0]]
     raise ValueError(word)
@@ -122,11 +126,11 @@ def hear(payload):
 
 
 def ask(what, *rest):
-    return answer(write((what, *rest), opaque))[0]
+    return answer(what, write((what, *rest), opaque))[0]
 
 
 def call(function, args, keywords={}, cpu=0, mutable=True):
-    value, changes = answer(write(("call", function, list(args), keywords, cpu, mutable), opaque))
+    value, changes = answer("call", write(("call", function, list(args), keywords, cpu, mutable), opaque))
     for ix, new in changes:
         old = args[ix]
         if type(new) is not type(old):
@@ -139,7 +143,7 @@ def call(function, args, keywords={}, cpu=0, mutable=True):
     return value
 
 
-def answer(question):
+def answer(what, question):
     """The candidate's value and the arguments that it changed; what it raised is raised here, if it is a known exception."""
     send(b"C", question)
     while True:
@@ -155,6 +159,9 @@ def answer(question):
             _, value, changes = reply
             return value, changes
         _, name, args, words, _ = reply
+        # It would end an iteration of the tests' early and in silence, were it raised by anything but `next`.
+        if name == "StopIteration" and what != "next":
+            name = "RuntimeError"
         error = known_exception(name, args)
         error.candidate = words
     except Exception:
@@ -257,6 +264,19 @@ def tested_builtin(code):
     return {name: found[name] for name in called if name in found} if len(found) == 1 else {}
 
 
+def as_module(name, value, code):
+    """A module of Python's that the candidate has imported and the tests use is Python's own, whatever the candidate says."""
+    if name not in getattr(sys, "stdlib_module_names", ()):
+        return value
+    tree = ast.parse(code)
+    names = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+    attributes = sum(
+        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+        for node in ast.walk(tree)
+    )
+    return __import__(name) if names == attributes else value
+
+
 def run_script(job):
     order = job.order
     entry = order["entry"]
@@ -268,7 +288,8 @@ def run_script(job):
             scope.pop(entry, None)
         wanted = names_wanted(order["code"]) - set(scope) - set(builtins.__dict__)
         wanted |= {entry} - {None}
-        scope.update(ask("names", sorted(wanted)) if wanted else tested_builtin(order["code"]))
+        found = ask("names", sorted(wanted)) if wanted else tested_builtin(order["code"])
+        scope.update((name, as_module(name, value, order["code"])) for name, value in found.items())
         exec(compile(order["code"], "<tests>", "exec"), scope)
 
     job.judge(test)

@@ -174,13 +174,11 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     fn hold(&mut self, program: &str, tests: &Tests) -> Result<End> {
-        let died =
-            |error: std::io::Error| Error::Internal(format!("the process that runs the tests has died: {error}"));
-        self.checker.begin(&tests.order).map_err(died)?;
         if let Some(answers) = tests.answers {
-            self.checker.say(b'V', answers).map_err(died)?;
+            // A checker that has died is noticed when it is heard.
+            let _ = self.checker.say(b'V', answers);
         }
-        if let Some(end) = self.load(program) {
+        if let Some(end) = self.load(program, on_the_clock(tests.each.cpu)) {
             return Ok(end);
         }
         loop {

@@ -156,12 +156,6 @@ impl Method {
         }
     }
 
-    /// Whether an interrupted item goes on with the samples that it has, and more of them leave the first ones as they are: each
-    /// sample depends on its own coins alone. Of the other methods an item is searched whole or not at all.
-    pub fn takes_up(&self) -> bool {
-        matches!(self, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. })
-    }
-
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {
         match self {

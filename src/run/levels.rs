@@ -1,0 +1,47 @@
+//! Where the tokens of a job lie: for each level of the prompts, root first, and for the samples beneath them, what sharing nothing
+//! would compute and keep, and what sharing every common beginning leaves of that. Counted from the prompts and the samples
+//! that finished; what the engine did (prompts computed again after an eviction, say) is in its own counters.
+
+use crate::ids::TokenId;
+use crate::report::LevelUse;
+
+use super::worker::Finished;
+use super::{ItemPrompt, Prepared};
+
+/// Levels of the prompts of `finished`, and the samples last.
+pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
+    let kv_bytes = prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype) as u64;
+    let mut uses: Vec<(u64, u64)> = Vec::new();
+    let (mut sampled, mut previous): (u64, &[TokenId]) = (0, &[]);
+    // Prompts stand in the order of their tokens, so that what one shares with any before it, it shares with the last.
+    for prompt in &prepared.prompts {
+        let Ok(at) = finished.binary_search_by_key(&prompt.item.index, |item| item.index) else { continue };
+        let samples = &finished[at].outcome.samples;
+        // A choice among given answers draws nothing, and has its prompt computed all the same.
+        add(prompt, samples.len().max(1) as u64, previous, &mut uses);
+        sampled += samples.iter().map(|sample| sample.tokens as u64).sum::<u64>();
+        previous = prompt.tokens();
+    }
+    uses.push((sampled, sampled));
+    let last = uses.len();
+    let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
+        level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
+        tokens: shared,
+        tokens_unshared: unshared,
+        kv_bytes: shared * kv_bytes,
+        kv_bytes_unshared: unshared * kv_bytes,
+    };
+    uses.into_iter().enumerate().map(level).collect()
+}
+
+/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those that `previous` does not begin with.
+fn add(prompt: &ItemPrompt, samples: u64, previous: &[TokenId], uses: &mut Vec<(u64, u64)>) {
+    let shared = previous.iter().zip(prompt.tokens()).take_while(|(a, b)| a == b).count();
+    for (ix, level) in prompt.levels.levels().enumerate() {
+        if uses.len() == ix {
+            uses.push((0, 0));
+        }
+        uses[ix].0 += samples * level.len() as u64;
+        uses[ix].1 += level.end.saturating_sub(level.start.max(shared)) as u64;
+    }
+}
