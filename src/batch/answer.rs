@@ -26,7 +26,7 @@ pub struct Candidates {
 
 impl Answer {
     pub fn refused(line: &Line, refusal: &Refusal) -> Self {
-        let id = id_of("batch_req", &format!("{} {:?}", line.index, line.custom_id));
+        let id = id_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
         let error = json!({ "code": refusal.code, "message": refusal.message });
         let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
         Answer { line, refused: true }
@@ -46,8 +46,8 @@ impl Answer {
         let given = sum(&|(prompt, _)| prompt.tokens.len());
         let drawn = sum(&|(_, candidates)| candidates.drawn.iter().map(|node| node.tokens.len()).sum());
         let (prefix, object) = match request.endpoint {
-            Endpoint::Completions => ("cmpl", "text_completion"),
-            Endpoint::Chat => ("chatcmpl", "chat.completion"),
+            Endpoint::Completions => ("cmpl-", "text_completion"),
+            Endpoint::Chat => ("chatcmpl-", "chat.completion"),
         };
         let body = json!({
             "id": id_of(prefix, &request.custom_id),
@@ -63,9 +63,9 @@ impl Answer {
             },
         });
         let line = json!({
-            "id": id_of("batch_req", &request.custom_id),
+            "id": id_of("batch_req_", &request.custom_id),
             "custom_id": request.custom_id,
-            "response": { "status_code": 200, "request_id": id_of("req", &request.custom_id), "body": body },
+            "response": { "status_code": 200, "request_id": id_of("req_", &request.custom_id), "body": body },
             "error": null,
         });
         Answer { line, refused: false }
@@ -74,7 +74,7 @@ impl Answer {
 
 /// The same for the same request, so that equal jobs leave equal answers.
 fn id_of(prefix: &str, name: &str) -> String {
-    format!("{prefix}_{}", &blake3::hash(name.as_bytes()).to_hex()[..24])
+    format!("{prefix}{}", &blake3::hash(name.as_bytes()).to_hex()[..24])
 }
 
 /// All, where no more were drawn than are wanted; else the `n` of the largest log-probability a token, best first, of equals the
