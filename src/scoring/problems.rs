@@ -33,7 +33,8 @@ pub struct Problems {
     by_id: HashMap<String, usize>,
     /// By the number that an id ends in; `None` where several do.
     by_number: HashMap<String, Option<usize>>,
-    by_prompt: HashMap<String, usize>,
+    /// By the prompt and by its last function's head; `None` where several have it.
+    by_prompt: HashMap<String, Option<usize>>,
 }
 
 impl Problems {
@@ -57,7 +58,10 @@ impl Problems {
                 by_number.entry(number).and_modify(|place| *place = None).or_insert(Some(ix));
             }
             if let Some(Problem { assembly: Assembly::After(prompt), .. }) = &entry.problem {
-                by_prompt.entry(prompt.trim().to_string()).or_insert(ix);
+                for key in [Some(prompt.trim()), head(prompt)].into_iter().flatten() {
+                    let place = by_prompt.entry(key.to_string()).or_insert(Some(ix));
+                    *place = place.filter(|first| *first == ix);
+                }
             }
             list.push(listed(entry, format, changes, references)?);
         }
@@ -71,9 +75,11 @@ impl Problems {
         self.by_id.get(id).copied().or_else(|| *self.by_number.get(&number_of(id)?)?)
     }
 
-    /// By the prompt that its samples go on from, white space around it aside.
+    /// By the prompt that its samples go on from, white space around it aside; else by the head of the function that the prompt
+    /// ends in, since some files leave out a docstring's examples.
     pub fn with_prompt(&self, prompt: &str) -> Option<usize> {
-        self.by_prompt.get(prompt.trim()).copied()
+        let place = self.by_prompt.get(prompt.trim()).or_else(|| self.by_prompt.get(head(prompt)?));
+        place.copied().flatten()
     }
 }
 
@@ -91,6 +97,11 @@ fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, 
         fields.clear();
     }
     Ok(Listed { id, problem, about: fields, references })
+}
+
+/// The line that begins the last function of a prompt.
+fn head(prompt: &str) -> Option<&str> {
+    prompt.lines().map(str::trim_end).rfind(|line| line.starts_with("def "))
 }
 
 fn number_of(id: &str) -> Option<String> {

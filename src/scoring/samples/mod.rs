@@ -76,7 +76,8 @@ pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
     if head.trim_start().starts_with('[') {
         return lists::list(path, whole(path)?, problems);
     }
-    if lines::form(&head).is_none() && lists::is_object_of_codes(path, &head)? {
+    let blank = head.trim().is_empty();
+    if !blank && lines::form(&head).is_none() && lists::is_object_of_codes(path, &head)? {
         return lists::codes(path, whole(path)?, problems);
     }
     let records = records(path, Format::JsonLines, None)?;
