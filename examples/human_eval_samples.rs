@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             jobs.push((problem, index, sample, text(&told, "result")));
         }
     }
-    let judge = Judge::open(Isolation::Unsafe)?;
+    let judge = Judge::open(Isolation::Required)?;
     let next = AtomicUsize::new(0);
     let judged: Mutex<Vec<Judgement>> = Mutex::default();
     let start = Instant::now();

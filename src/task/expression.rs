@@ -193,10 +193,7 @@ mod tests {
         assert!(target("1 3 4 6").accepts("6 / (1 - 3 / 4)"));
         assert!(target("3 3 8 8").accepts("8 / (3 - 8 / 3)"));
         assert!(!target("1 1 24 5").accepts("24 + 5 / (1 - 1)"), "a division by 0 has no value");
-        assert!(
-            Target::new("0.5, 48", "24").expect("numbers").accepts("48 * .5 = 24") == false,
-            "`.5` is no number here"
-        );
+        assert!(!Target::new("0.5, 48", "24").expect("numbers").accepts("48 * .5 = 24"), "`.5` is no number here");
         assert!(Target::new("0.5, 48", "24").expect("numbers").accepts("48 * 0.50 = 24"));
         assert_eq!(Target::new("1 2 x", "24"), None);
         assert_eq!(Target::new(" ", "24"), None);
