@@ -290,7 +290,10 @@ fn a_wrong_task_file_is_one_sentence() {
         (|task| task["sampling"]["temprature"] = json!(1), &["task.json", "sampling.temprature", "temperature"]),
         (|task| drop(task.as_object_mut().expect("an object").remove("items")), &["task.json", "items", "missing"]),
         (|task| task["method"]["self_consistency"]["samples"] = json!(0), &["task.json", "samples", "0"]),
-        (|task| task["method"] = json!({"tree_of_thought": {}}), &["task.json", "tree_of_thought", "self_consistency"]),
+        (
+            |task| task["method"] = json!({"forest_of_thought": {}}),
+            &["task.json", "tree_of_thought", "self_consistency"],
+        ),
         (
             |task| task["prompt"]["item"] = json!("{{problem}}"),
             &["task.json", "prompt.item", "problem", "`a`", "question"],
@@ -449,7 +452,7 @@ fn what_a_summary_cannot_know_it_leaves_out() {
     };
     // Nearly every sample begins with the name in the question, so that little more than half of them decide a vote.
     let early = ran("early", json!({"self_consistency": {"samples": 40, "stop_when_decided": true}}));
-    assert!(early.contains("stopped once the vote was decided"), "{early}");
+    assert!(early.contains("spared once the outcome was decided"), "{early}");
     assert!(early.contains("biased") && !early.contains("\npass@k"), "{early}");
     let best = ran("best", json!({"best_of_n": {"samples": 2, "by": "grade"}}));
     assert!(best.contains("chosen by the grader: an upper bound"), "{best}");

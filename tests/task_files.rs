@@ -138,8 +138,8 @@ fn unknown_and_missing_keys_are_named() {
     refused(&with("prompt", json!({})), &["`prompt`", "`item`, `levels` or `chat`", "none of them"]);
     refused(&with("prompt", json!({"item": {"fil": "x"}})), &["`prompt.item.fil`", "`file`"]);
     refused(
-        &with("method", json!({"tree_of_thought": {}})),
-        &["`method.tree_of_thought`", "`self_consistency`", "`best_of_n`", "`sample`"],
+        &with("method", json!({"forest_of_thought": {}})),
+        &["`method.forest_of_thought`", "`self_consistency`", "`best_of_n`", "`sample`"],
     );
     refused(
         &with("method", json!({"sample": {"samples": 1}, "best_of_n": {}})),

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::journal::Journal;
-use crate::out;
 use crate::report::Summary;
 use crate::search::scorer::Question;
 use crate::search::steps::Stepper;
@@ -239,7 +238,7 @@ impl Shared<'_> {
 
     fn fail(&self, prompt: &ItemPrompt, error: Error) {
         let (index, id) = (prompt.item.index, prompt.item.id.clone());
-        self.progress.aside(|| out::aside(format_args!("item `{id}` failed: {error}")));
+        log::info!("item `{id}` failed: {error}");
         let line = json!({ "id": id, "index": index, "error": error.to_string() });
         match self.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
             Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),

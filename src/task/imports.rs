@@ -93,9 +93,9 @@ const WHOLE: [&str; 4] = ["datetime", "json", "os", "time"];
 /// Both benchmarks let programs call that deep.
 const PREAMBLE: &str = "import sys; sys.setrecursionlimit(50000)";
 
-/// A word, what stands before it if that is a dot, and what stands behind it if that is one.
+/// A word, and what stands behind it if that is a dot.
 static WORD: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(\.?)\b([A-Za-z_][A-Za-z0-9_]*)\b(\.?)").expect("a constant pattern"));
+    LazyLock::new(|| Regex::new(r"\b([A-Za-z_][A-Za-z0-9_]*)\b(\.?)").expect("a constant pattern"));
 
 /// The program with one line more: the imports of the names that it uses. The line stands first, below `from __future__` where
 /// the program has that.
@@ -109,11 +109,12 @@ pub(super) fn with_imports(program: &str) -> String {
 
 fn imports(program: &str) -> String {
     let (mut bare, mut whole) = (Vec::new(), Vec::new());
-    for word in WORD.captures_iter(program).filter(|word| word[1].is_empty()) {
-        let list = if &word[3] == "." { &mut whole } else { &mut bare };
-        let name = word.get(2).expect("the pattern has the group").as_str();
-        if !list.contains(&name) {
-            list.push(name);
+    for word in WORD.captures_iter(program) {
+        let name = word.get(1).expect("the pattern has the group");
+        let list = if word[2].is_empty() { &mut bare } else { &mut whole };
+        // What stands behind a dot is an attribute.
+        if !program[..name.start()].ends_with('.') && !list.contains(&name.as_str()) {
+            list.push(name.as_str());
         }
     }
     let mut line = PREAMBLE.to_string();
