@@ -33,8 +33,8 @@ pub struct Problems {
     by_id: HashMap<String, usize>,
     /// By the number that an id ends in; `None` where several do.
     by_number: HashMap<String, Option<usize>>,
-    /// By the prompt and by its last function's head; `None` where several have it.
-    by_prompt: HashMap<String, Option<usize>>,
+    /// Prompts, by the head of the function that they end in.
+    by_head: HashMap<String, Vec<(String, usize)>>,
 }
 
 impl Problems {
@@ -47,7 +47,8 @@ impl Problems {
     ) -> Result<Problems> {
         let mut entries = benchmark::read(path, format)?;
         let mut list: Vec<Listed> = Vec::new();
-        let (mut by_id, mut by_number, mut by_prompt) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (mut by_id, mut by_number) = (HashMap::new(), HashMap::new());
+        let mut by_head: HashMap<String, Vec<(String, usize)>> = HashMap::new();
         while let Some(entry) = entries.next().transpose()? {
             let format = entries.format();
             let ix = list.len();
@@ -58,16 +59,13 @@ impl Problems {
                 by_number.entry(number).and_modify(|place| *place = None).or_insert(Some(ix));
             }
             if let Some(Problem { assembly: Assembly::After(prompt), .. }) = &entry.problem {
-                for key in [Some(prompt.trim()), head(prompt)].into_iter().flatten() {
-                    let place = by_prompt.entry(key.to_string()).or_insert(Some(ix));
-                    *place = place.filter(|first| *first == ix);
-                }
+                by_head.entry(head(prompt).to_string()).or_default().push((prompt.trim().to_string(), ix));
             }
             list.push(listed(entry, format, changes, references)?);
         }
         let format = entries.format().filter(|_| !list.is_empty());
         let format = format.ok_or_else(|| Error::format(path, "no problems"))?;
-        Ok(Problems { format, list, by_id, by_number, by_prompt })
+        Ok(Problems { format, list, by_id, by_number, by_head })
     }
 
     /// By the id as it stands, else by the number that it ends in (`Mbpp/2`, `2` and, as a folder's name, `Mbpp_2`).
@@ -75,11 +73,18 @@ impl Problems {
         self.by_id.get(id).copied().or_else(|| *self.by_number.get(&number_of(id)?)?)
     }
 
-    /// By the prompt that its samples go on from, white space around it aside; else by the head of the function that the prompt
-    /// ends in, since some files leave out a docstring's examples.
+    /// By the prompt that its samples go on from, white space around it aside. Some files leave out a docstring's examples: so it is
+    /// the prompt that ends in the same function and has the longest beginning in common. `None` where several do alike.
     pub fn with_prompt(&self, prompt: &str) -> Option<usize> {
-        let place = self.by_prompt.get(prompt.trim()).or_else(|| self.by_prompt.get(head(prompt)?));
-        place.copied().flatten()
+        let prompt = prompt.trim();
+        let common = |known: &str| known.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
+        let alike = || self.by_head.get(head(prompt)).into_iter().flatten();
+        if let Some((_, place)) = alike().find(|(known, _)| known == prompt) {
+            return Some(*place);
+        }
+        let longest = alike().map(|(known, _)| common(known)).max()?;
+        let mut nearest = alike().filter(|(known, _)| common(known) == longest);
+        nearest.next().filter(|_| nearest.next().is_none()).map(|(_, place)| *place)
     }
 }
 
@@ -99,9 +104,9 @@ fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, 
     Ok(Listed { id, problem, about: fields, references })
 }
 
-/// The line that begins the last function of a prompt.
-fn head(prompt: &str) -> Option<&str> {
-    prompt.lines().map(str::trim_end).rfind(|line| line.starts_with("def "))
+/// The line that begins the last function of a prompt; empty where there is none.
+fn head(prompt: &str) -> &str {
+    prompt.lines().map(str::trim_end).rfind(|line| line.starts_with("def ")).unwrap_or_default()
 }
 
 fn number_of(id: &str) -> Option<String> {
