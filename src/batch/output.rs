@@ -37,22 +37,25 @@ impl Output {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;
         let mut output = Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], end: 0 };
-        output.take_up(lines).map_err(Error::io(path, "take up"))?;
+        output.take_up(lines)?;
         Ok(output)
     }
 
-    /// Finds the answers that the file holds and cuts what was half-written.
-    fn take_up(&mut self, lines: &[Line]) -> std::io::Result<()> {
+    /// Finds the answers that the file holds and cuts a half-written last line. Any other file is left as it is.
+    fn take_up(&mut self, lines: &[Line]) -> Result<()> {
         let mut bytes = Vec::new();
-        self.file.read_to_end(&mut bytes)?;
+        self.file.read_to_end(&mut bytes).map_err(Error::io(&self.path, "read"))?;
         let ids: HashMap<&str, usize> =
             lines.iter().filter_map(|line| Some((line.call.as_ref().ok()?.custom_id.as_str(), line.index))).collect();
         let mut start = 0;
-        for text in bytes.split_inclusive(|&byte| byte == b'\n') {
-            let Ok(line) = serde_json::from_slice::<Value>(text) else { break };
-            if text.last() != Some(&b'\n') {
+        for (number, text) in (1..).zip(bytes.split_inclusive(|&byte| byte == b'\n')) {
+            if text.last() != Some(&b'\n') && (number > 1 || text.starts_with(b"{\"id\"")) {
                 break;
             }
+            let Some(line) = serde_json::from_slice::<Value>(text).ok().filter(|line| line.get("custom_id").is_some())
+            else {
+                return Err(Error::format(&self.path, format!("line {number}: no answer to a request")));
+            };
             if let Some(&index) = line["custom_id"].as_str().and_then(|id| ids.get(id))
                 && line["error"].is_null()
             {
@@ -60,7 +63,7 @@ impl Output {
             }
             start += text.len() as u64;
         }
-        self.cut(start)
+        self.cut(start).map_err(Error::io(&self.path, "cut a half-written line"))
     }
 
     fn cut(&mut self, end: u64) -> std::io::Result<()> {

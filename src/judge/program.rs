@@ -1,6 +1,7 @@
 //! A candidate as a program that can be run: its file in a folder of its own, compiled where its language is compiled.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -132,6 +133,9 @@ fn compile(
     })?;
     let ended = running.wait()?;
     let complaint = first_error(&ended.stderr).or_else(|| first_error(&ended.stdout));
+    if ended.how == How::Exit(0) {
+        make_executable(home)?;
+    }
     Ok(match ended.how {
         How::Exit(0) => None,
         How::Limit(Limit::Time) => Some(format!("compiling takes more than {} s", COMPILING.cpu.as_secs())),
@@ -140,6 +144,19 @@ fn compile(
         How::Sandbox(call) => Some(format!("compiling called {call}")),
         how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
     })
+}
+
+/// Where candidates are the caller's own user the linker may not change a file's mode, so that what it wrote cannot be run.
+fn make_executable(home: &WorkFolder) -> Result<()> {
+    for entry in fs::read_dir(home.path()).map_err(Error::io(home.path(), "list"))? {
+        let entry = entry.map_err(Error::io(home.path(), "list"))?;
+        // Not through a link, which could lead out of the folder.
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let path = entry.path();
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(Error::io(&path, "make executable"))?;
+        }
+    }
+    Ok(())
 }
 
 fn put(home: &WorkFolder, name: &str, text: &str) -> Result<PathBuf> {

@@ -88,7 +88,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     ];
     for (name, text) in files {
         let path = folder.join(name);
-        if path.exists() {
+        // What was there first stays: a second rescore keeps the run's own.
+        if path.exists() && !folder.join(format!("{name}.before")).exists() {
             fs::copy(&path, folder.join(format!("{name}.before"))).map_err(Error::io(&path, "copy"))?;
         }
         Journal::write(folder, name, &text)?;

@@ -8,6 +8,7 @@ mod pool;
 mod problems;
 mod results;
 mod samples;
+mod settings;
 mod summary;
 
 use std::collections::HashMap;
@@ -100,10 +101,11 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         Candidates::Samples(path) => samples::read(path, &problems)?,
         Candidates::References => samples::references(&problems),
     };
+    let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    settings::check(&lines, options, &problems)?;
     let judge = Judge::open(options.isolation)?;
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };
     let export = Export::of(samples.form, problems.format);
-    let (lines, own) = options.outputs(export);
     let mut scoring = Scoring {
         options,
         problems: &problems,

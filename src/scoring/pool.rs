@@ -2,6 +2,7 @@
 //! bytes.
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -47,7 +48,12 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
             scope.spawn(move || {
                 let next = || taken.lock().expect("taking a job does not panic").recv().ok();
                 while let Some((number, job)) = next() {
-                    if stop.load(Ordering::Relaxed) || finished.send((number, work(job))).is_err() {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let result = catch_unwind(AssertUnwindSafe(|| work(job)));
+                    let result = result.unwrap_or_else(|_| Err(Error::Internal("a judge panicked".to_string())));
+                    if finished.send((number, result)).is_err() {
                         return;
                     }
                 }

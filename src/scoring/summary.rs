@@ -41,7 +41,8 @@ pub struct PassAt {
     pub k: u32,
     pub value: f64,
     /// 95 %, over problems.
-    pub interval: (f64, f64),
+    /// `None` where all problems have the same value, of which a bootstrap has nothing to say.
+    pub interval: Option<(f64, f64)>,
 }
 
 impl Tally {
@@ -81,7 +82,9 @@ impl Tally {
             let values: Vec<f64> =
                 self.samples.iter().zip(right).filter_map(|(n, c)| stats::pass_at_k(*n, *c, k)).collect();
             let value = values.iter().sum::<f64>() / values.len() as f64;
-            Some(PassAt { k, value, interval: stats::bootstrap(&values, SEED)? })
+            let interval = stats::bootstrap(&values, SEED)?;
+            let differ = values.iter().any(|value| *value != values[0]);
+            Some(PassAt { k, value, interval: differ.then_some(interval) })
         };
         ks.iter().copied().filter(|k| (1..=fewest).contains(k)).filter_map(of_k).collect()
     }
@@ -138,8 +141,9 @@ impl Summary<'_> {
         say(counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect::<Vec<_>>().join("   "));
         for (name, right) in self.scores() {
             for at in tally.pass_at(right, self.ks) {
-                let (low, high) = at.interval;
-                say(format!("pass@{:<4}{:.4}   95 % {low:.4} to {high:.4}{name}", at.k, at.value));
+                let interval =
+                    at.interval.map_or(String::new(), |(low, high)| format!("   95 % {low:.4} to {high:.4}"));
+                say(format!("pass@{:<4}{:.4}{interval}{name}", at.k, at.value));
             }
         }
         for line in self.gaps() {

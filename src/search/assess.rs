@@ -56,13 +56,26 @@ impl From<Judgement> for Judged {
     }
 }
 
-/// The threads on which judges work; the same for all items of a run.
-pub struct Judges(rayon::ThreadPool);
+/// The threads on which judges work; the same for all items of a run. Dropping it waits for those that are at work, so that they
+/// clean up behind themselves.
+pub struct Judges {
+    pool: rayon::ThreadPool,
+    at_work: Arc<()>,
+}
+
+impl Drop for Judges {
+    fn drop(&mut self) {
+        while Arc::strong_count(&self.at_work) > 1 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
 
 impl Judges {
     pub fn new(threads: usize) -> Result<Self> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|ix| format!("judge-{ix}")).build();
-        pool.map(Self).map_err(|error| Error::Internal(format!("the judges' threads do not start: {error}")))
+        pool.map(|pool| Self { pool, at_work: Arc::default() })
+            .map_err(|error| Error::Internal(format!("the judges' threads do not start: {error}")))
     }
 }
 
@@ -230,7 +243,9 @@ impl Judging<'_> {
 
     fn send(&self, text: Arc<str>) {
         let (judge, to, left) = (self.judge.clone(), self.desk.sender.clone(), self.desk.left.clone());
-        self.judges.0.spawn_fifo(move || {
+        let at_work = self.judges.at_work.clone();
+        self.judges.pool.spawn_fifo(move || {
+            let _at_work = at_work;
             if left.load(Ordering::Relaxed) {
                 return;
             }

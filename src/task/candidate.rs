@@ -30,7 +30,7 @@ pub(super) struct JudgeGrade {
 enum Extract {
     /// All of it.
     Completion,
-    /// The last block between fences (```); without one there is no candidate.
+    /// The longest block between fences (```); without one there is no candidate.
     Fence,
     /// That block where there is one, else all.
     Auto,
@@ -152,20 +152,22 @@ impl Tests {
     }
 }
 
-/// The contents of the last block between lines that begin with ```; one that is never closed ends with the text.
-fn fenced(text: &str) -> Option<&str> {
-    let (mut open, mut last, mut at) = (None, None, 0);
+/// The contents of the longest block between lines that begin with ```, of equals the first; one that is never closed ends with the
+/// text. What is shorter beside it is an example of its use.
+pub fn fenced(text: &str) -> Option<&str> {
+    let (mut blocks, mut open, mut at) = (Vec::new(), None, 0);
     for line in text.split_inclusive('\n') {
         let end = at + line.len();
         if line.trim_start().starts_with("```") {
             match open.take() {
                 None => open = Some(end),
-                Some(begin) => last = Some(&text[begin..at]),
+                Some(begin) => blocks.push(&text[begin..at]),
             }
         }
         at = end;
     }
-    open.map(|begin| &text[begin..]).filter(|code| !code.trim().is_empty()).or(last)
+    blocks.extend(open.map(|begin| &text[begin..]));
+    blocks.into_iter().rev().max_by_key(|block| block.len())
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl Assembly {
 /// What a candidate may use while one test (a whole [`Script`]) runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Processor time of all its processes; on the clock it may take twice that and a second, so that a busy machine fails nobody.
+    /// Processor time of all its processes; on the clock it may take twice that and a second, so that a machine with as much other
+    /// work again fails nobody.
     pub cpu: Duration,
     pub memory_bytes: u64,
     /// Standard output and standard error, each.

@@ -26,7 +26,7 @@ class Gone(BaseException):
 
 class Remote:
     """An object of the candidate's. It equals itself alone: its own == would be the candidate's word. For the same reason it is
-    searched by going through it, and has no order and no arithmetic."""
+    searched by going through it, and has no order, no arithmetic and no value as a number: it could give another each time it is asked."""
 
     __slots__ = ("number", "kind")
 
@@ -74,12 +74,6 @@ class Remote:
 
     def __repr__(self):
         return ask("picture", self)
-
-    def __float__(self):
-        return ask("float", self)
-
-    def __int__(self):
-        return ask("int", self)
 
     def __instancecheck__(self, value):
         return ask("instance", self, value)
@@ -131,6 +125,9 @@ def ask(what, *rest):
 
 def call(function, args, keywords={}, cpu=0, mutable=True):
     value, changes = answer("call", write(("call", function, list(args), keywords, cpu, mutable), opaque))
+    if not mutable:
+        # The verdict is about arguments as they were given.
+        return value
     for ix, new in changes:
         old = args[ix]
         if type(new) is not type(old):
@@ -159,6 +156,8 @@ def answer(what, question):
             _, value, changes = reply
             return value, changes
         _, name, args, words, _ = reply
+        if type(words) is not str:
+            raise ValueError("no words")
         # It would end an iteration of the tests' early and in silence, were it raised by anything but `next`.
         if name == "StopIteration" and what != "next":
             name = "RuntimeError"
@@ -196,6 +195,8 @@ class Job:
         self.order = order
 
     def say(self, verdict, message=None):
+        # A text may hold halves of characters, which are no JSON for others.
+        message = message and message.encode("utf-8", "replace").decode()
         words = {"nonce": self.order["nonce"], "verdict": verdict, "message": message}
         send(b"V", json.dumps(words).encode())
         return verdict == "AC"
@@ -205,7 +206,12 @@ class Job:
         try:
             wrong = test()
         except BaseException as error:
-            return self.say(*verdict_of(error))
+            try:
+                verdict = verdict_of(error)
+            except BaseException:
+                # The words are made of the candidate's answers, which may be none.
+                verdict = ("RE", type(error).__name__)
+            return self.say(*verdict)
         return self.say("WA", wrong) if wrong else self.say("AC")
 
     def judge_all(self, tests):
@@ -255,18 +261,25 @@ def names_wanted(code):
     return wanted - defined
 
 
+def named(wanted):
+    """What the candidate has by these names, and nothing that it has by others."""
+    found = ask("names", sorted(wanted))
+    if type(found) is not dict:
+        raise Gone("its answer has a wrong form")
+    return {name: found[name] for name in wanted if name in found}
+
+
 def tested_builtin(code):
     """Tests that name nothing of the candidate's are about a function that is called as one of Python's: it is the one function
     that they call and the candidate defines. Where tests name others too, Python's stay Python's."""
     calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
-    called = [function.id for function in calls if isinstance(function, ast.Name)]
-    found = ask("names", called)
-    return {name: found[name] for name in called if name in found} if len(found) == 1 else {}
+    found = named({function.id for function in calls if isinstance(function, ast.Name)})
+    return found if len(found) == 1 else {}
 
 
 def as_module(name, value, code):
     """A module of Python's that the candidate has imported and the tests use is Python's own, whatever the candidate says."""
-    if name not in getattr(sys, "stdlib_module_names", ()):
+    if name not in sys.stdlib_module_names:
         return value
     tree = ast.parse(code)
     names = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
@@ -288,7 +301,7 @@ def run_script(job):
             scope.pop(entry, None)
         wanted = names_wanted(order["code"]) - set(scope) - set(builtins.__dict__)
         wanted |= {entry} - {None}
-        found = ask("names", sorted(wanted)) if wanted else tested_builtin(order["code"])
+        found = named(wanted) if wanted else tested_builtin(order["code"])
         scope.update((name, as_module(name, value, order["code"])) for name, value in found.items())
         exec(compile(order["code"], "<tests>", "exec"), scope)
 
@@ -297,7 +310,7 @@ def run_script(job):
 
 def function_named(name):
     """The candidate's function, or the method of its class `Solution`."""
-    found = ask("names", [name, "Solution"])
+    found = named({name, "Solution"})
     if "Solution" in found:
         return getattr(found["Solution"](), name)
     if name not in found:

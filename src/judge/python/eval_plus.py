@@ -84,7 +84,7 @@ def run_reference(job):
 
             def test():
                 if not function:
-                    function.extend(ask("names", [order["entry"]]).values())
+                    function.extend(named({order["entry"]}).values())
                 if not function:
                     raise NameError(f"name '{order['entry']}' is not defined")
                 arguments = meant(order["mbpp"], given)

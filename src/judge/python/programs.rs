@@ -42,7 +42,7 @@ impl Programs {
                 .map_err(Error::io(&python.path, "run"))?;
             if !compiled.status.success() {
                 let why = last_line(&compiled.stderr).unwrap_or_else(|| compiled.status.to_string());
-                return Err(Error::value(python.path.display().to_string(), "a working Python 3.8 or later", why));
+                return Err(Error::value(python.path.display().to_string(), "a working Python 3.10 or later", why));
             }
         }
         Ok(Programs { python, folder })

@@ -110,7 +110,7 @@ def assign(sequence, key, value):
 
 ACTS = {
     "attribute": getattr, "set": setattr, "length": len, "item": lambda sequence, key: sequence[key], "assign": assign,
-    "iterate": iter, "next": next, "text": str, "picture": repr, "truth": bool, "float": float, "int": int,
+    "iterate": iter, "next": next, "text": str, "picture": repr, "truth": bool,
     "instance": lambda kind, value: isinstance(value, kind),
 }
 

@@ -34,8 +34,9 @@ const HOSTILE_HERE: Calls = &[];
 /// The network, and what outlives a process or reaches others.
 const REFUSED: Calls = calls![
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
-    SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgget SYS_process_madvise
-    SYS_process_mrelease SYS_semget SYS_shmget SYS_socket SYS_syslog
+    SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv
+    SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop SYS_shmat SYS_shmctl
+    SYS_shmget SYS_socket SYS_syslog
 ];
 
 /// As on an older kernel, for which libraries have another way: `clone3` hides its flags from filters, a memory file its size
@@ -46,14 +47,14 @@ const ABSENT: Calls =
 /// Needed only where the candidate is the caller's own user and sees the machine's files: Landlock does not guard what belongs to
 /// a file beside its content.
 const METADATA: Calls = calls![
-    SYS_fchmodat SYS_fchownat SYS_fremovexattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
+    SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_fremovexattr SYS_fsetxattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
 ];
 #[cfg(target_arch = "x86_64")]
 const METADATA_HERE: Calls = calls![SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes SYS_futimesat];
 #[cfg(not(target_arch = "x86_64"))]
 const METADATA_HERE: Calls = &[];
-/// fchmodat2, newer than libc's list.
-const FCHMODAT2: libc::c_long = 452;
+/// fchmodat2, setxattrat and removexattrat, newer than libc's list.
+const METADATA_NEW: [libc::c_long; 3] = [452, 463, 466];
 
 /// All calls of the x32 personality of x86-64 have this bit; a filter by number would not know them.
 const X32_BIT: u32 = 0x4000_0000;
@@ -101,7 +102,7 @@ impl Filters {
         if user == User::Shared {
             refused.extend(always(METADATA));
             refused.extend(always(METADATA_HERE));
-            refused.insert(FCHMODAT2, Vec::new());
+            refused.extend(METADATA_NEW.map(|call| (call, Vec::new())));
         }
         for call in [
             libc::SYS_sched_setaffinity,

@@ -42,9 +42,10 @@ pub(super) fn become_program(order: &Order, cage: &Cage, ends: Ends, say: &mut O
     cage.identity.take(order, cage.landlock.is_some(), cage.namespaced)?;
     // After the change of user, which forgets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
+    // A number of its own does not help: numbers come round.
     let scoped = cage.namespaced || cage.landlock.is_some_and(|version| version >= cage::SCOPES);
     if let Some(filters) = &cage.filters {
-        if !scoped && cage.identity == Identity::Caller {
+        if !scoped {
             calls::signal_only_itself().map_err(doing("confine its signals"))?;
         }
         if let Some(listener) = filters.confine().map_err(doing("confine its system calls"))? {

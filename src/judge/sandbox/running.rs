@@ -95,6 +95,8 @@ impl Running {
     /// Closes its input and waits until none of its processes is left. Errors: it could not be started or watched.
     pub fn wait(mut self) -> Result<Ended> {
         self.stdin = None;
+        // A descriptor that the program sent over it, unread, would keep its streams open.
+        self.channel = None;
         let taken = self.join()?;
         let (how, wall, cpu, peak_bytes) = match taken.report {
             Report::Ended { how, wall, cpu, peak_bytes } => (how, wall, cpu, peak_bytes),
@@ -123,6 +125,7 @@ impl Drop for Running {
         if self.taker.is_some() {
             self.kill();
             self.stdin = None;
+            self.channel = None;
             let _ = self.join();
         }
     }

@@ -101,9 +101,15 @@ impl Method {
         }
     }
 
-    /// Whether its samples are independent draws of one distribution, so that pass@k and maj@k can be told from them.
+    /// Whether its samples are independent draws of one distribution and none is left out for what others say, so that pass@k and
+    /// maj@k can be told from them.
     pub fn draws_alike(&self) -> bool {
-        matches!(self, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. })
+        match self {
+            Method::SelfConsistency { stop, .. } => *stop == Decided::Never,
+            Method::BestOfN { stop_when_passed, .. } => !stop_when_passed,
+            Method::Sample { .. } => true,
+            _ => false,
+        }
     }
 
     /// How it values solutions and their beginnings.

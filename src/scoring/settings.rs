@@ -1,0 +1,44 @@
+//! What verdicts depend on beside the samples: problems, limits, language, extraction. A fingerprint of it stands beside the results,
+//! so that a scoring is only taken up by one that would have given the same verdicts.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::ScoreOptions;
+use super::problems::Problems;
+use crate::error::{Error, Result};
+
+/// Leaves the fingerprint beside `lines`; where they are to be taken up, demands that it is the one that is there.
+pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
+    let path = beside(lines);
+    let now = fingerprint(options, problems);
+    if options.resume && lines.exists() {
+        let before = fs::read_to_string(&path).map_err(Error::io(&path, "read what the verdicts were given by"))?;
+        if before.trim() != now {
+            let expected = "the same problems, limits, language and extraction as before";
+            return Err(Error::value(format!("--resume of {}", lines.display()), expected, "others"));
+        }
+        return Ok(());
+    }
+    match lines.exists() {
+        true => Ok(()),
+        false => fs::write(&path, now + "\n").map_err(Error::io(&path, "write")),
+    }
+}
+
+fn beside(lines: &Path) -> PathBuf {
+    let mut name: OsString = lines.as_os_str().to_owned();
+    name.push(".settings");
+    PathBuf::from(name)
+}
+
+fn fingerprint(options: &ScoreOptions, problems: &Problems) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for listed in &problems.list {
+        hasher.update(format!("{}\0{:?}\0", listed.id, listed.problem).as_bytes());
+    }
+    let ScoreOptions { language, extract, all_tests, .. } = options;
+    hasher.update(format!("{language:?}\0{extract:?}\0{all_tests}").as_bytes());
+    hasher.finalize().to_hex().to_string()
+}
