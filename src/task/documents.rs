@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::file::{describe, read_text};
-use super::items::names;
-use super::records::Place;
+use super::file::{Section, Source, describe, read_text};
+use super::items::{columns_of, format_of, names};
+use super::records::{self, Format, Place};
 use crate::error::{Error, Result};
 
 type Fields = Map<String, Value>;
@@ -57,6 +57,46 @@ fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Where a document's questions are.
+#[derive(Debug)]
+pub(super) enum Questions {
+    /// In a list, a field of the document.
+    Listed(String),
+    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every document.
+    Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
+}
+
+impl Questions {
+    /// `value`: the key `items.questions`.
+    pub fn read(source: &Source, value: &Value) -> Result<Questions> {
+        let at = "items.questions";
+        match value {
+            Value::String(field) => Ok(Questions::Listed(field.clone())),
+            Value::Object(_) => {
+                let keys = ["path", "document", "format", "columns"];
+                let section = Section::open(source, at.to_string(), value, &keys)?;
+                section.need("path", "a path, relative to the task file")?;
+                let path = source.resolve(section.text("path")?.expect("`need` found it"));
+                let format = format_of(source, at, &path, section.text("format")?)?;
+                let columns = columns_of(&section, format)?;
+                Ok(Questions::Apart { path, format, columns, document: section.text("document")?.map(str::to_string) })
+            }
+            other => Err(source.wrong(at, "the name of a field, or an object with `path`", Some(other))),
+        }
+    }
+
+    /// The questions, where they are in a file of their own.
+    pub fn asked(&self) -> Result<Option<Asked>> {
+        match self {
+            Questions::Listed(_) => Ok(None),
+            Questions::Apart { path, format, columns, document } => {
+                let questions = records::records(path, *format, columns.as_deref())?;
+                Asked::new(path, document.as_deref(), questions).map(Some)
+            }
+        }
+    }
 }
 
 /// The questions of a file of their own, to be taken document by document.

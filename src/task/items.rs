@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::candidate::Tests;
-use super::documents::{self, Asked, TEXTS};
+use super::documents::{self, Asked, Questions, TEXTS};
 use super::file::{Section, Source, describe, listed};
 use super::grade::Reference;
 use super::matched;
@@ -62,15 +62,6 @@ pub(super) struct ItemSource {
     questions: Option<Questions>,
     skip: usize,
     limit: Option<usize>,
-}
-
-/// Where a document's questions are.
-#[derive(Debug)]
-enum Questions {
-    /// In a list, a field of the document.
-    Listed(String),
-    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every document.
-    Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
 }
 
 #[derive(Debug)]
@@ -275,40 +266,9 @@ impl ItemSource {
     }
 }
 
-impl Questions {
-    /// `value`: the key `items.questions`.
-    fn read(source: &Source, value: &Value) -> Result<Questions> {
-        let at = "items.questions";
-        match value {
-            Value::String(field) => Ok(Questions::Listed(field.clone())),
-            Value::Object(_) => {
-                let keys = ["path", "document", "format", "columns"];
-                let section = Section::open(source, at.to_string(), value, &keys)?;
-                section.need("path", "a path, relative to the task file")?;
-                let path = source.resolve(section.text("path")?.expect("`need` found it"));
-                let format = format_of(source, at, &path, section.text("format")?)?;
-                let columns = columns_of(&section, format)?;
-                Ok(Questions::Apart { path, format, columns, document: section.text("document")?.map(str::to_string) })
-            }
-            other => Err(source.wrong(at, "the name of a field, or an object with `path`", Some(other))),
-        }
-    }
-
-    /// The questions, where they are in a file of their own.
-    fn asked(&self) -> Result<Option<Asked>> {
-        match self {
-            Questions::Listed(_) => Ok(None),
-            Questions::Apart { path, format, columns, document } => {
-                let questions = records::records(path, *format, columns.as_deref())?;
-                Asked::new(path, document.as_deref(), questions).map(Some)
-            }
-        }
-    }
-}
-
 const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
 
-fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> {
+pub(super) fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> {
     let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
     match columns.is_some() && format != Format::Csv {
         true => Err(section.wrong("columns", NO_COLUMNS)),
@@ -317,7 +277,7 @@ fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> 
 }
 
 /// `at`: the dotted path of the object that names the file.
-fn format_of(source: &Source, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
+pub(super) fn format_of(source: &Source, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
     let known = listed(&FORMATS.map(|(name, _)| name));
     match named {
         Some(name) => Format::named(name).ok_or_else(|| {
