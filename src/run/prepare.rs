@@ -16,7 +16,7 @@ use crate::task::choose::Offer;
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
 use crate::task::{Choose, Method, Prompt};
 use crate::task::{Item, Overrides, Sampling, Task};
-use crate::tokenizer::{AddSpecial, LevelTokens, Tokenizer};
+use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
 use super::assess::Judging;
 use super::{Budget, RunOptions, worker};
@@ -78,8 +78,9 @@ impl Prepared {
         let (params, stop) = how_to_sample(&task.sampling);
         params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(path, error))?;
         let mut prompts = Vec::new();
+        let mut encoder = SharedEncoder::new(&tokenizer);
         for item in task.items(options.limit)? {
-            prompts.push(ItemPrompt::new(&task, item, &tokenizer, &folder)?);
+            prompts.push(ItemPrompt::new(&task, item, &mut encoder, &folder)?);
         }
         if prompts.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
@@ -141,13 +142,13 @@ impl Prepared {
 }
 
 impl ItemPrompt {
-    fn new(task: &Task, item: Item, tokenizer: &Tokenizer, model: &ModelFolder) -> Result<Self> {
+    fn new(task: &Task, item: Item, encoder: &mut SharedEncoder, model: &ModelFolder) -> Result<Self> {
         let prompt = task.prompt(&item)?;
         task.method.check_item(&item)?;
-        let text = prompt.text(tokenizer)?;
+        let text = prompt.text(encoder.tokenizer())?;
         let (levels, choices) = match &task.method {
-            Method::Choose(choose) => offered(choose, &prompt, &item, tokenizer)?,
-            _ => (prompt.encode(tokenizer)?, Vec::new()),
+            Method::Choose(choose) => offered(choose, &prompt, &item, encoder)?,
+            _ => (prompt.encode_shared(encoder)?, Vec::new()),
         };
         let (tokens, context, vocab) = (&levels.tokens, model.config.context, model.config.vocab);
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
@@ -170,13 +171,18 @@ impl ItemPrompt {
 }
 
 /// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.
-fn offered(choose: &Choose, prompt: &Prompt, item: &Item, tokenizer: &Tokenizer) -> Result<(LevelTokens, Vec<Choice>)> {
+fn offered(
+    choose: &Choose,
+    prompt: &Prompt,
+    item: &Item,
+    encoder: &mut SharedEncoder,
+) -> Result<(LevelTokens, Vec<Choice>)> {
     let offers = choose.offers(item)?;
     let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
-    let encoded = prompt.encode_choices(tokenizer, &texts)?;
+    let encoded = prompt.encode_choices_shared(encoder, &texts)?;
     let mut neutral = match &choose.neutral {
         Some(text) => {
-            let encoded = tokenizer.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
+            let encoded = encoder.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
             let prompt = encoded.prompt.tokens;
             encoded.continuations.into_iter().map(|tokens| Neutral { prompt: prompt.clone(), tokens }).collect()
         }

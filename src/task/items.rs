@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::candidate::Tests;
+use super::documents::{self, Asked, Questions, TEXTS};
 use super::file::{Section, Source, describe, listed};
 use super::grade::Reference;
 use super::matched;
@@ -58,8 +59,7 @@ pub(super) struct ItemSource {
     pub path: PathBuf,
     from: From,
     id: Option<String>,
-    /// The field that lists a document's questions.
-    questions: Option<String>,
+    questions: Option<Questions>,
     skip: usize,
     limit: Option<usize>,
 }
@@ -67,6 +67,8 @@ pub(super) struct ItemSource {
 #[derive(Debug)]
 enum From {
     Inline(Vec<Value>),
+    /// A text file or a folder of them.
+    Texts,
     File {
         format: Format,
         columns: Option<Vec<String>>,
@@ -92,7 +94,10 @@ impl ItemSource {
         match value {
             Some(Value::String(path)) => {
                 let path = source.resolve(path);
-                let from = From::File { format: format_of(source, &path, None)?, columns: None };
+                let from = match documents::is_texts(&path) {
+                    true => From::Texts,
+                    false => From::File { format: format_of(source, "items", &path, None)?, columns: None },
+                };
                 Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
             }
             Some(Value::Array(list)) => {
@@ -110,19 +115,28 @@ impl ItemSource {
         let section = Section::open(source, "items".to_string(), object, &KEYS)?;
         section.need("path", "a path, relative to the task file")?;
         let path = source.resolve(section.text("path")?.expect("`need` found it"));
-        let format = format_of(source, &path, section.text("format")?)?;
-        let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
-        if columns.is_some() && format != Format::Csv {
-            return Err(section.wrong("columns", "no column names, which only a CSV file without a header needs"));
-        }
+        let is_texts = section.get("format").is_none() && documents::is_texts(&path);
+        let from = match section.text("matched")? {
+            None if is_texts => {
+                if section.get("columns").is_some() {
+                    return Err(section.wrong("columns", NO_COLUMNS));
+                }
+                From::Texts
+            }
+            star => {
+                let format = format_of(source, "items", &path, section.text("format")?)?;
+                let columns = columns_of(&section, format)?;
+                match star.map(str::to_string) {
+                    Some(star) => From::Files { format, columns, star },
+                    None => From::File { format, columns },
+                }
+            }
+        };
         Ok(ItemSource {
             path,
-            from: match section.text("matched")? {
-                Some(star) => From::Files { format, columns, star: star.to_string() },
-                None => From::File { format, columns },
-            },
+            from,
             id: section.text("id")?.map(str::to_string),
-            questions: section.text("questions")?.map(str::to_string),
+            questions: section.get("questions").map(|value| Questions::read(source, value)).transpose()?,
             skip: section.count("skip", 0)?.unwrap_or(0) as usize,
             limit: section.count("limit", 1)?.map(|n| n as usize),
         })
@@ -134,6 +148,7 @@ impl ItemSource {
         let mut items = Vec::new();
         let mut places: HashMap<String, Place> = HashMap::new();
         let mut index = 0;
+        let mut asked = self.questions.as_ref().map(Questions::asked).transpose()?.flatten();
         'file: for found in self.found()? {
             let Found { record: (place, fields), id } = found?;
             let id = id.map_or_else(|| self.id_of(&fields, place, index), Ok)?;
@@ -143,15 +158,21 @@ impl ItemSource {
                     format!("{place}: the id `{id}` occurs twice, first at {first}"),
                 ));
             }
-            for (id, fields) in self.expand(id, fields, place)? {
-                if items.len() == most {
-                    break 'file;
+            for (id, fields) in self.expand(id, fields, place, asked.as_mut())? {
+                match items.len() == most {
+                    true if asked.is_none() => break 'file,
+                    // The other documents are still to be known by the questions that name them.
+                    true => break,
+                    false => {}
                 }
                 if index >= self.skip {
                     items.push(Item { id, index, fields, standard: None });
                 }
                 index += 1;
             }
+        }
+        if let Some(asked) = asked {
+            asked.finish(&self.path)?;
         }
         if items.is_empty() {
             let skipped = if index > 0 { format!(" after skipping {}", self.skip) } else { String::new() };
@@ -165,6 +186,13 @@ impl ItemSource {
         match &self.from {
             From::Inline(list) => {
                 Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok).map(plain)))
+            }
+            From::Texts => {
+                let found = |(ix, (id, fields))| {
+                    let id = self.id.is_none().then_some(id);
+                    Ok(Found { record: (Place::Entry(ix + 1), fields), id })
+                };
+                Ok(Box::new(documents::texts(&self.path)?.into_iter().enumerate().map(found)))
             }
             From::File { format, columns } => {
                 Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
@@ -198,14 +226,26 @@ impl ItemSource {
     }
 
     /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields and
-    /// the question's own (a question that is a string is the field `question`); anything else as itself.
+    /// the question's own (a question that is a string is the field `question`); anything else as itself. `asked`: the
+    /// questions, where they are in a file of their own.
     fn expand(
         &self,
         id: String,
         fields: Map<String, Value>,
         place: Place,
+        asked: Option<&mut Asked>,
     ) -> Result<Vec<(String, Map<String, Value>)>> {
-        let Some(name) = &self.questions else { return Ok(vec![(id, fields)]) };
+        if let Some(asked) = asked {
+            let file = matches!(self.from, From::Texts).then(|| fields["name"].as_str()).flatten();
+            let known_as = std::iter::once(id.as_str()).chain(file.filter(|&file| file != id));
+            let pair = |(ix, own)| {
+                let mut fields = fields.clone();
+                fields.extend(own);
+                (format!("{id}/{ix}"), fields)
+            };
+            return Ok(asked.of(known_as).into_iter().enumerate().map(pair).collect());
+        }
+        let Some(Questions::Listed(name)) = &self.questions else { return Ok(vec![(id, fields)]) };
         let mut document = fields;
         let wrong = |found| Error::field(&self.path, name, format!("a list of questions at {place}"), found);
         let questions = match document.shift_remove(name) {
@@ -226,15 +266,29 @@ impl ItemSource {
     }
 }
 
-fn format_of(source: &Source, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
+const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
+
+pub(super) fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> {
+    let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
+    match columns.is_some() && format != Format::Csv {
+        true => Err(section.wrong("columns", NO_COLUMNS)),
+        false => Ok(columns),
+    }
+}
+
+/// `at`: the dotted path of the object that names the file.
+pub(super) fn format_of(source: &Source, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
     let known = listed(&FORMATS.map(|(name, _)| name));
     match named {
         Some(name) => Format::named(name).ok_or_else(|| {
-            Error::field(&source.path, "items.format", format!("one of {known}"), format!("\"{name}\""))
+            Error::field(&source.path, format!("{at}.format"), format!("one of {known}"), format!("\"{name}\""))
         }),
         None => Format::of(path).ok_or_else(|| {
-            let expected = format!("a file that ends in one of {known} (or .gz behind them), or `format` beside it");
-            Error::field(&source.path, "items.path", expected, path.display().to_string())
+            let texts =
+                if at == "items" { format!(", a folder, a text file ({})", listed(&TEXTS)) } else { String::new() };
+            let expected =
+                format!("a file that ends in one of {known} (or .gz behind them){texts}, or `format` beside it");
+            Error::field(&source.path, format!("{at}.path"), expected, path.display().to_string())
         }),
     }
 }

@@ -16,7 +16,10 @@
 //! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`]), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
-//! where all have one. `questions` names a field that lists a document's questions: each
+//! where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the fields `id` (the file's
+//! name without its end), `name` and `document` (the text). `questions` names a field that lists a document's questions, or is
+//! `{path, document, format, columns}`: a file of questions, whose field `document` names holds the document's id, or its
+//! file's name; without `document`, every question is asked of every document. Each question
 //! becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text as it stands; `item`,
 //! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
 
@@ -24,6 +27,7 @@ mod answer;
 pub mod benchmark;
 pub mod candidate;
 mod decided;
+mod documents;
 mod expression;
 pub(crate) mod file;
 mod grade;

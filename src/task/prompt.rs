@@ -8,7 +8,7 @@ use super::items::Item;
 use super::shots::Shots;
 use super::template::{Template, read_string};
 use crate::error::{Error, Result};
-use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, Tokenizer};
+use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, Tokenizer};
 
 /// What the model is given for one item.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,9 +31,15 @@ impl Prompt {
     /// The tokens that Hugging Face transformers makes of this prompt: of the whole text, with the tokenizer's special tokens
     /// (a beginning of text); of a rendered chat, which brings its own, without. A chat counts as one level.
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<LevelTokens> {
+        self.encode_shared(&mut SharedEncoder::new(tokenizer))
+    }
+
+    /// As [`Prompt::encode`], one prompt of many.
+    pub fn encode_shared(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
+        let tokenizer = encoder.tokenizer();
         let encoded = match self {
-            Prompt::Levels(levels) => tokenizer.encode_levels(levels, AddSpecial::Yes)?,
-            Prompt::Chat { .. } => tokenizer.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
+            Prompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
+            Prompt::Chat { .. } => encoder.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
         };
         match encoded.tokens[..] {
             [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
@@ -49,9 +55,17 @@ impl Prompt {
 
     /// As [`Prompt::encode`], with texts that may follow it directly.
     pub fn encode_choices(&self, tokenizer: &Tokenizer, continuations: &[String]) -> Result<ChoiceTokens> {
+        self.encode_choices_shared(&mut SharedEncoder::new(tokenizer), continuations)
+    }
+
+    /// As [`Prompt::encode_choices`], one prompt of many.
+    pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
         match self {
-            Prompt::Levels(levels) => tokenizer.encode_choices(levels, continuations, AddSpecial::Yes),
-            Prompt::Chat { .. } => tokenizer.encode_choices(&[self.text(tokenizer)?], continuations, AddSpecial::No),
+            Prompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
+            Prompt::Chat { .. } => {
+                let text = self.text(encoder.tokenizer())?;
+                encoder.encode_choices(&[text], continuations, AddSpecial::No)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Texts that may follow one prompt, in tokens: what of them is the prompt and what the continuation.
 
-use super::{AddSpecial, LevelTokens, Tokenizer};
+use super::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -19,6 +19,18 @@ impl Tokenizer {
     /// Errors: a continuation without a token, a prompt of which nothing is left.
     pub fn encode_choices(
         &self,
+        levels: &[String],
+        continuations: &[String],
+        special: AddSpecial,
+    ) -> Result<ChoiceTokens> {
+        SharedEncoder::new(self).encode_choices(levels, continuations, special)
+    }
+}
+
+impl SharedEncoder<'_> {
+    /// As [`Tokenizer::encode_choices`].
+    pub fn encode_choices(
+        &mut self,
         levels: &[String],
         continuations: &[String],
         special: AddSpecial,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 use tokenizers::models::bpe::BPE;
@@ -36,7 +36,8 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     };
     let pieces = pieces(&inner, &whole)?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.token_texts());
-    Ok(Tokenizer { folder: folder.to_path_buf(), inner, around, bos, eos, pieces: Arc::new(pieces), templates })
+    let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {

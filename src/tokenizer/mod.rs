@@ -8,12 +8,13 @@ mod chat;
 mod choices;
 mod load;
 mod pieces;
+mod shared;
 mod stops;
 mod stream;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -23,6 +24,7 @@ pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
 pub use choices::ChoiceTokens;
 use pieces::Pieces;
+pub use shared::SharedEncoder;
 pub use stops::{StopMatcher, Stopped};
 pub use stream::TextStream;
 
@@ -49,6 +51,8 @@ pub struct Tokenizer {
     bos: Option<TokenId>,
     eos: Option<TokenId>,
     pieces: Arc<Pieces>,
+    /// Whether a text may be encoded in parts; found out when first asked.
+    can_cut: OnceLock<bool>,
     templates: ChatTemplates,
 }
 
@@ -66,6 +70,30 @@ impl LevelTokens {
     pub fn levels(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let starts = std::iter::once(0).chain(self.level_ends.iter().copied());
         starts.zip(&self.level_ends).map(|(start, &end)| start..end)
+    }
+}
+
+/// The tokens of a text, special ones around it included.
+struct Encoded {
+    tokens: Vec<TokenId>,
+    /// Which bytes of the text each stands for; (0, 0) for the special ones around it.
+    offsets: Vec<(usize, usize)>,
+}
+
+impl Encoded {
+    /// `levels`: the text, cut into levels.
+    fn levels(&self, levels: &[String]) -> LevelTokens {
+        let (mut text_end, mut token) = (0, 0);
+        let mut level_ends: Vec<usize> = Vec::with_capacity(levels.len());
+        for level in levels {
+            text_end += level.len();
+            token += self.offsets[token..].iter().take_while(|&&(_, end)| end <= text_end).count();
+            level_ends.push(token);
+        }
+        if let Some(last) = level_ends.last_mut() {
+            *last = self.tokens.len();
+        }
+        LevelTokens { tokens: self.tokens.clone(), level_ends }
     }
 }
 
@@ -119,26 +147,21 @@ impl Tokenizer {
     ///
     /// Errors: a character that no token stands for, which transformers would leave out without a word.
     pub fn encode_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
-        let text = levels.concat();
-        let encoding = self.inner.encode(text.as_str(), self.post_process(special)).map_err(|e| self.fault(e))?;
-        if let Some(lost) = first_lost(&text, encoding.get_offsets()) {
+        Ok(self.encode_text(&levels.concat(), special)?.levels(levels))
+    }
+
+    fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
+        let encoding = self.inner.encode(text, self.post_process(special)).map_err(|e| self.fault(e))?;
+        if let Some(lost) = first_lost(text, encoding.get_offsets()) {
             let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
             return Err(Error::format(&self.folder, what));
         }
         let mut tokens: Vec<TokenId> = encoding.get_ids().iter().copied().map(TokenId).collect();
+        let mut offsets = encoding.get_offsets().to_vec();
         let ahead = self.put_around(special, &mut tokens);
-        let mut text_end = 0;
-        let mut level_ends: Vec<usize> = levels
-            .iter()
-            .map(|level| {
-                text_end += level.len();
-                ahead + encoding.get_offsets().partition_point(|&(_, end)| end <= text_end)
-            })
-            .collect();
-        if let Some(last) = level_ends.last_mut() {
-            *last = tokens.len();
-        }
-        Ok(LevelTokens { tokens, level_ends })
+        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
+        offsets.resize(tokens.len(), (0, 0));
+        Ok(Encoded { tokens, offsets })
     }
 
     fn post_process(&self, special: AddSpecial) -> bool {

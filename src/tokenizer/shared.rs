@@ -1,0 +1,182 @@
+//! Encodes texts that begin alike without encoding the beginning again: a document is encoded once, whatever the number of its
+//! questions. The tokens are those of encoding each text whole.
+//!
+//! Byte-pair merges cannot cross a place that no token of the vocabulary crosses. A cut is made there, between the end of a word
+//! and a space; the tokens before it come from an earlier text, those after it from encoding the rest. The rest starts some
+//! words before the cut, so that what a tokenizer does at the start of a text stays away from it, and the cut lies before the
+//! end of what is shared, so that nothing before it has looked at what is not. On the stretch around the cut both must agree.
+
+use std::collections::VecDeque;
+
+use tokenizers::ModelWrapper;
+
+use super::{AddSpecial, Encoded, LevelTokens, Tokenizer};
+use crate::error::Result;
+use crate::ids::TokenId;
+
+/// Bytes that are encoded again before a cut, and that are shared at least behind it. White space and words, by which
+/// tokenizers split a text before they merge, are shorter.
+const MARGIN: usize = 1024;
+/// Shared texts of fewer bytes are not worth a look.
+const LEAST_SHARED: usize = 4 * MARGIN;
+/// Texts that are kept to go on from.
+const KEPT: usize = 8;
+
+/// A tokenizer that remembers the long texts it encoded last.
+pub struct SharedEncoder<'t> {
+    tokenizer: &'t Tokenizer,
+    /// The latest first.
+    kept: VecDeque<Whole>,
+}
+
+/// A text and its tokens.
+struct Whole {
+    text: String,
+    special: AddSpecial,
+    encoded: Encoded,
+}
+
+/// How a text goes on from a kept one.
+struct Continued {
+    /// Which of the kept texts.
+    from: usize,
+    /// So many of its tokens come first.
+    taken: usize,
+    /// What follows them.
+    rest: Encoded,
+    /// Where in the text that begins.
+    cut: usize,
+}
+
+impl<'t> SharedEncoder<'t> {
+    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+        Self { tokenizer, kept: VecDeque::new() }
+    }
+
+    pub fn tokenizer(&self) -> &'t Tokenizer {
+        self.tokenizer
+    }
+
+    /// As [`Tokenizer::encode_levels`].
+    pub fn encode_levels(&mut self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        let text = levels.concat();
+        let Some(Continued { from, taken, rest, cut }) = self.go_on(&text, special)? else {
+            let encoded = self.tokenizer.encode_text(&text, special)?;
+            let found = encoded.levels(levels);
+            self.keep(text, special, encoded);
+            return Ok(found);
+        };
+        let before = &self.kept[from].encoded;
+        let encoded = Encoded {
+            tokens: [&before.tokens[..taken], &rest.tokens].concat(),
+            offsets: [&before.offsets[..taken], &rest.offsets].concat(),
+        };
+        let found = encoded.levels(levels);
+        // The first question of another document, which shares the examples above it.
+        if text.len() - cut > text.len() / 2 {
+            self.keep(text, special, encoded);
+        }
+        Ok(found)
+    }
+
+    fn keep(&mut self, text: String, special: AddSpecial, encoded: Encoded) {
+        if text.len() >= LEAST_SHARED {
+            self.kept.truncate(KEPT - 1);
+            self.kept.push_front(Whole { text, special, encoded });
+        }
+    }
+
+    /// `None`: the text is to be encoded whole.
+    fn go_on(&self, text: &str, special: AddSpecial) -> Result<Option<Continued>> {
+        let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
+        let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
+        let Some((shared, from)) = shared.filter(|&(shared, _)| shared >= LEAST_SHARED) else { return Ok(None) };
+        let (whole, bytes) = (&self.kept[from].encoded, text.as_bytes());
+        let cut = cut_before(bytes, shared - MARGIN);
+        let start = cut.and_then(|cut| cut_before(bytes, cut - MARGIN));
+        let (Some(cut), Some(start)) = (cut, start) else { return Ok(None) };
+        if !self.tokenizer.can_cut() {
+            return Ok(None);
+        }
+        let mut rest = self.tokenizer.encode_text(&text[start..], special)?;
+        let (Some(taken), Some(left)) = (whole.seam(cut), rest.seam(cut - start)) else { return Ok(None) };
+        rest.tokens.drain(..left);
+        rest.offsets.drain(..left);
+        rest.shift(start);
+        let both = whole.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + MARGIN / 2).count();
+        let agree = both > 0 && rest.tokens.get(..both) == Some(&whole.tokens[taken..taken + both]);
+        Ok(agree.then_some(Continued { from, taken, rest, cut }))
+    }
+}
+
+impl Tokenizer {
+    /// Whether no merge crosses the end of a word: byte-pair merges, and no token of theirs with a letter or a digit before a
+    /// space.
+    fn can_cut(&self) -> bool {
+        *self.can_cut.get_or_init(|| {
+            let crosses =
+                |bytes: &[u8]| bytes.windows(2).any(|pair| pair[0].is_ascii_alphanumeric() && pair[1] == b' ');
+            let tokens = || self.inner.get_vocab(false).into_values().map(TokenId);
+            matches!(self.inner.get_model(), ModelWrapper::BPE(_))
+                && !tokens().any(|token| !self.is_special(token) && crosses(self.token_bytes(token)))
+        })
+    }
+}
+
+impl Encoded {
+    /// The first token at or behind the byte `at`, if none crosses it.
+    fn seam(&self, at: usize) -> Option<usize> {
+        let ix = self.offsets.iter().position(|&(start, _)| start >= at)?;
+        (ix > 0 && self.offsets[ix - 1].1 <= at).then_some(ix)
+    }
+
+    /// Moves the text by `bytes`.
+    fn shift(&mut self, bytes: usize) {
+        for (start, end) in self.offsets.iter_mut().filter(|offset| **offset != (0, 0)) {
+            *start += bytes;
+            *end += bytes;
+        }
+    }
+}
+
+fn shared_bytes(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
+}
+
+/// The last place at or before `most`, and not far before it, where a word ends, a space follows and then another word.
+fn cut_before(text: &[u8], most: usize) -> Option<usize> {
+    let is_cut =
+        |at: &usize| text[at - 1].is_ascii_alphanumeric() && text[*at] == b' ' && text[at + 1].is_ascii_alphanumeric();
+    (most.saturating_sub(MARGIN).max(1)..=most).rev().find(is_cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn demo() -> Tokenizer {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
+        Tokenizer::load(&folder).expect("the demo model is part of the project")
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_text_is_encoded_again() {
+        let tokenizer = demo();
+        let mut encoder = SharedEncoder::new(&tokenizer);
+        let document = "The warm boat was described in a book every summer. ".repeat(400);
+        let levels = |question: &str| [document.clone(), question.to_string()];
+        encoder.encode_levels(&levels("Question: where is it?"), AddSpecial::Yes).expect("plain text");
+        let second = levels("Question: who?").concat();
+        let Ok(Some(Continued { taken, rest, .. })) = encoder.go_on(&second, AddSpecial::Yes) else {
+            panic!("encoded whole");
+        };
+        let whole = tokenizer.encode(&second, AddSpecial::Yes).expect("plain text");
+        assert_eq!(taken + rest.tokens.len(), whole.len());
+        assert!(rest.tokens.len() * 5 < whole.len(), "{} of {}", rest.tokens.len(), whole.len());
+        assert!(encoder.go_on(&second, AddSpecial::No).expect("plain text").is_none(), "other special tokens");
+        assert!(encoder.go_on(&second[1..], AddSpecial::Yes).expect("plain text").is_none(), "nothing is shared");
+        assert!(encoder.go_on(&second[..1000], AddSpecial::Yes).expect("plain text").is_none(), "too little is shared");
+    }
+}
