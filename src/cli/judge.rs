@@ -35,10 +35,10 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "LANGUAGE", default_value = "python", value_parser = language)]
     pub language: Language,
     /// Processor seconds a test may take (default: the benchmark's)
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = some_seconds)]
     pub timeout: Option<Duration>,
     /// MiB of memory a candidate may take (default: the benchmark's, or 2048)
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub memory: Option<u32>,
     /// Candidates judged at once (default: one a core)
     #[arg(long, value_name = "N")]
@@ -94,6 +94,11 @@ impl JudgeArgs {
             json: self.json,
         })
     }
+}
+
+fn some_seconds(text: &str) -> Result<Duration, String> {
+    let some = seconds(text).ok().filter(|seconds| !seconds.is_zero());
+    some.ok_or_else(|| format!("expected a number of seconds above 0, found {text}"))
 }
 
 fn benchmark_format(name: &str) -> Result<BenchmarkFormat, String> {

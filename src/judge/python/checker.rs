@@ -80,8 +80,8 @@ impl Checker {
         stream::say(self.stream(), kind, payload)
     }
 
-    pub fn hear(&self) -> Heard {
-        stream::hear(self.stream(), LONGEST_WORD, Some(Instant::now() + PATIENCE))
+    pub fn hear(&self, patience: Duration) -> Heard {
+        stream::hear(self.stream(), LONGEST_WORD, Instant::now().checked_add(patience))
     }
 
     /// Ends the child if it still runs. False: this checker is of no more use.
@@ -90,7 +90,7 @@ impl Checker {
             return false;
         }
         loop {
-            match self.hear() {
+            match self.hear(PATIENCE) {
                 Heard::Frame { kind: b'Z', .. } => return true,
                 Heard::Frame { .. } => {}
                 _ => return false,

@@ -182,7 +182,9 @@ impl Talk<'_> {
             return Ok(end);
         }
         loop {
-            let (kind, payload) = match self.checker.hear() {
+            // Tests that do not end are given what the candidate is.
+            let patience = tests.each.cpu.saturating_mul(2).saturating_add(Duration::from_secs(1));
+            let (kind, payload) = match self.checker.hear(patience) {
                 Heard::Frame { kind, payload } => (kind, payload),
                 Heard::Late => return Ok(End::Tests(Verdict::TimeLimit, "the tests do not end".to_string())),
                 Heard::End | Heard::TooLong => {
