@@ -4,6 +4,7 @@
 mod assess;
 mod budget;
 pub mod demo;
+mod drive;
 mod dry_run;
 mod levels;
 mod manifest;

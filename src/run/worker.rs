@@ -11,21 +11,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::ids::TokenId;
 use crate::journal::Journal;
 use crate::report::Summary;
-use crate::search::scorer::Question;
-use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::{Rendered, Texts};
-use crate::search::{
-    Job, Outcome, Sample, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
-};
-use crate::task::steps::Steps;
-use crate::task::{Method, Prompt, Scoring};
-use crate::tokenizer::AddSpecial;
+use crate::search::{Job, Outcome, Sample};
 use crate::tree::SamplingTree;
 
 use super::assess::{assessor, grade};
+use super::drive::drive;
 use super::progress::Progress;
 use super::resume::Earlier;
 use super::summary::summarise;
@@ -298,7 +290,7 @@ impl Shared<'_> {
             prompt.tokens().to_vec(),
             prompt.text.clone(),
         )?;
-        let outcome = self.drive(prompt, &mut tree, &mut job)?;
+        let outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.
             if self.trees {
@@ -308,62 +300,6 @@ impl Shared<'_> {
         }
         self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
-    }
-
-    fn drive(&self, prompt: &ItemPrompt, tree: &mut SamplingTree, job: &mut Job<'_>) -> Result<Outcome> {
-        let (method, tokenizer) = (&self.prepared.task.method, &self.prepared.tokenizer);
-        let (root, samples) = (tree.root(), method.samples() as usize);
-        match method {
-            Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
-            Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
-            Method::Sample { .. } => sample(tree, root, samples, job),
-            Method::TreeOfThought(how) => {
-                let ask = |prompt: &Prompt| {
-                    Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
-                };
-                let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
-                tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
-            }
-            Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
-            Method::StepBeam(how) => self.stepping(prompt, &how.steps, |s| step_beam(tree, root, how, s, job)),
-            Method::Dvts(how) => self.stepping(prompt, &how.steps, |s| dvts(tree, root, how, s, job)),
-            Method::Mcts(how) => self.stepping(prompt, &how.steps, |s| mcts(tree, root, how, s, job)),
-        }
-    }
-
-    /// Runs a search that goes step by step.
-    fn stepping(
-        &self,
-        prompt: &ItemPrompt,
-        steps: &Steps,
-        search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
-    ) -> Result<Outcome> {
-        let tokenizer = &self.prepared.tokenizer;
-        let decode = |context: &[TokenId], tokens: &[TokenId]| {
-            let mut stream = tokenizer.stream(context);
-            let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
-            text.push_str(stream.finish());
-            text
-        };
-        let ask = |thoughts: &str| self.question(prompt, thoughts);
-        let scorer = match self.prepared.task.method.scoring() {
-            Some(Scoring::Grade) => Scorer::Grade,
-            Some(Scoring::Verdicts(verdicts)) => {
-                Scorer::Verdicts { ask: &ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
-            }
-            Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
-        };
-        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
-    }
-
-    /// What the task's scorer asks about a solution of this item.
-    fn question(&self, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
-        let Some(Scoring::Verdicts(verdicts)) = self.prepared.task.method.scoring() else {
-            return Err(Error::Internal("a question where the task asks none".to_string()));
-        };
-        let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
-        let encoded = verdicts.question(&prompt.item, thoughts)?.encode_choices(&self.prepared.tokenizer, &words)?;
-        Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
     }
 }
 

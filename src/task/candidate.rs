@@ -209,8 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_block_counts_also_where_the_text_is_cut() {
-        assert_eq!(fenced("```\na\n```\n```py\nb\n```\n"), Some("b\n"));
+    fn the_longest_block_counts_also_where_the_text_is_cut() {
+        assert_eq!(fenced("```\na\n```\n```py\nbb\n```\n"), Some("bb\n"));
+        assert_eq!(fenced("```\na\n```\n```py\nb\n```\n"), Some("a\n"), "of equals the first");
+        assert_eq!(fenced("```py\nx = 1\nprint(x)\n```\nand\n```\nls\n```\n"), Some("x = 1\nprint(x)\n"));
         assert_eq!(fenced("```\na\n"), Some("a\n"));
         assert_eq!(fenced("```\na\n```\n```"), Some("a\n"));
         assert_eq!(fenced("no `code` here"), None);
