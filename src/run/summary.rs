@@ -50,7 +50,7 @@ pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
     let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
     // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
-    let unbiased = if cancelled == 0 && task.method.draws_alike() { samples.as_slice() } else { &[] };
+    let unbiased = if cancelled == 0 && task.method.draws_all() { samples.as_slice() } else { &[] };
     let voted = if task.has_answers() { unbiased } else { &[] };
     let by_whole = matches!(task.method, Method::BestOfN { by: BestBy::Logprob, .. });
     let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();

@@ -101,14 +101,17 @@ impl Method {
         }
     }
 
-    /// Whether its samples are independent draws of one distribution and none is left out for what others say, so that pass@k and
-    /// maj@k can be told from them.
+    /// Whether its samples are independent draws of one distribution, so that each can be kept without the others.
     pub fn draws_alike(&self) -> bool {
+        matches!(self, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. })
+    }
+
+    /// Whether it draws alike and leaves no sample out for what others say, so that pass@k and maj@k can be told from them.
+    pub fn draws_all(&self) -> bool {
         match self {
             Method::SelfConsistency { stop, .. } => *stop == Decided::Never,
             Method::BestOfN { stop_when_passed, .. } => !stop_when_passed,
-            Method::Sample { .. } => true,
-            _ => false,
+            _ => self.draws_alike(),
         }
     }
 
