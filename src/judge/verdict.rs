@@ -77,7 +77,7 @@ pub struct Judgement {
     pub message: Option<String>,
     /// Test by test as far as they were run; a script of asserts is one test.
     pub tests: Vec<TestVerdict>,
-    /// On the clock, over all its processes; checking and comparing are not the candidate's.
+    /// On the clock, over all its processes, from start to end: it also waits while tests that call it compute.
     pub wall: Duration,
     /// Processor time of all its processes.
     pub cpu: Duration,

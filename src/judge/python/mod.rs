@@ -1,7 +1,8 @@
 //! Python candidates: their functions are called with data, and what they return is compared as data, by test code that runs in
 //! another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the tests
 //! (`checker.py`), with stand-ins for the candidate's names; between them this module relays every message and lets nothing but
-//! plain data pass from the candidate. So all that a candidate can do in its own process is to return wrong values or to end.
+//! plain data pass from the candidate. So all that a candidate can do in its own process is to return wrong values or to end; only a
+//! test that asks an object of the candidate's for more than its identity takes the candidate's word.
 //! How processes are confined is the sandbox's; where problems come from is `task`'s.
 
 mod checker;

@@ -54,7 +54,7 @@ impl Cage {
 
     fn who(&self) -> Result<String, String> {
         match self.identity {
-            Identity::Numbers(_) => Ok("each candidate is a user of its own, without capabilities".into()),
+            Identity::Numbers(_) => Ok("each candidate is a user of its own, without capabilities (but to read, where its program is in a closed folder)".into()),
             Identity::Namespace => Ok("your user in a user namespace of its own, without capabilities".into()),
             Identity::Caller => {
                 Err("candidates are your own user, without capabilities; they can see which files exist".into())
