@@ -1,5 +1,5 @@
-//! Who a candidate is: never root, with no capability of root's but to read what its program needs, and where possible a user of its own, so that neither files
-//! nor signals nor the count of processes are shared with anyone.
+//! Who a candidate is: never root, with no capability of root's but to read what its program needs, and where possible a user of
+//! its own, so that neither files nor signals nor the count of processes are shared with anyone.
 
 use std::fs::{self, File};
 use std::io;
