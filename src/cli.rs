@@ -16,6 +16,7 @@ use crate::bench::decode::DecodeOptions;
 use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
 use crate::check::{CheckOptions, DeviceCheck};
+use crate::judge::Isolation;
 use crate::plan::Planner;
 use crate::run::rescore::RescoreOptions;
 use crate::run::{Budget, RunOptions};
@@ -99,14 +100,33 @@ pub struct RunArgs {
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub judging: JudgingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// The judge of a task that has one.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct JudgingArgs {
     /// Candidate programs judged at once, where the task has a judge (default: one a core)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub judges: Option<u16>,
+    #[command(flatten)]
+    pub sandboxing: Sandboxing,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Sandboxing {
     /// Judge candidates also where their files and network cannot be isolated: they can then do whatever you can
     #[arg(long)]
     pub unsafe_no_sandbox: bool,
-    #[command(flatten)]
-    pub engine: EngineArgs,
+}
+
+impl Sandboxing {
+    pub fn isolation(self) -> Isolation {
+        if self.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required }
+    }
 }
 
 /// Budgets of the engine.
@@ -330,11 +350,21 @@ pub struct RescoreArgs {
     /// Folder for results, instead of the run's
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub judging: JudgingArgs,
 }
 
 impl From<RescoreArgs> for RescoreOptions {
     fn from(args: RescoreArgs) -> Self {
-        Self { run: args.run, task: args.task, set: args.set, k: args.k, out: args.out }
+        Self {
+            run: args.run,
+            task: args.task,
+            set: args.set,
+            k: args.k,
+            out: args.out,
+            judges: args.judging.judges.map(usize::from),
+            isolation: args.judging.sandboxing.isolation(),
+        }
     }
 }
 
@@ -423,8 +453,8 @@ impl RunArgs {
             resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
-            judges: args.judges.map(usize::from),
-            unsafe_no_sandbox: args.unsafe_no_sandbox,
+            judges: args.judging.judges.map(usize::from),
+            isolation: args.judging.sandboxing.isolation(),
             device,
             budget: args.engine.into(),
         }

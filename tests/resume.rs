@@ -2,76 +2,15 @@
 //! same files to the byte. Kills are at random moments, by a seed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn offshoot(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
-    command.current_dir(folder).env_remove("RUST_LOG").env("CUDA_VISIBLE_DEVICES", "").args(arguments);
-    command
-}
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    offshoot(folder, arguments).output().expect("the binary starts")
-}
-
-/// Runs the task of `folder` into `out`; it must succeed.
-fn run_into(folder: &Path, out: &str, more: &[&str]) {
-    let ran = run(folder, &[&["run", "task.json", "--out", out], more].concat());
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-}
-
-/// It must fail with exit code 2 and say all of `words`.
-fn refuses(ran: &Output, words: &[&str]) {
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert_eq!(ran.status.code(), Some(2), "{said}");
-    for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
-    }
-}
-
-/// A folder with a task of six questions on the demo model; `change` may set parts of it.
-fn task_folder(change: impl Fn(&mut Value)) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut task = json!({
-        "name": "pens",
-        "model": repository().join("tasks/models/demo"),
-        "items": {"path": "items.jsonl", "id": "id"},
-        "prompt": {
-            "shared": {"file": repository().join("tasks/words_fewshot.txt")},
-            "item": "Question: {{question}}\nAnswer:"
-        },
-        "method": {"sample": {"samples": 6}},
-        "sampling": {"temperature": 1.2, "max_tokens": 40, "stop": ["\n\n"], "seed": 5},
-        "answer": {"regex": "#### (-?[0-9.,]+)", "normalise": "number"},
-        "grade": {"exact": {"field": "answer"}}
-    });
-    change(&mut task);
-    let item = |n: u32| {
-        let question = format!("Tom has {n} pens. Tom buys 5 more pens. How many pens does Tom have now?");
-        format!("{}\n", json!({"id": format!("pens-{n}"), "question": question, "answer": (n + 5).to_string()}))
-    };
-    fs::write(folder.path().join("items.jsonl"), (11..17).map(item).collect::<String>()).expect("writable");
-    fs::write(folder.path().join("task.json"), task.to_string()).expect("writable");
-    folder
-}
-
-fn bytes(folder: &Path, out: &str, name: &str) -> Vec<u8> {
-    fs::read(folder.join(out).join(name)).expect("the run wrote it")
-}
-
-fn assert_equal_results(folder: &Path, one: &str, other: &str) {
-    for name in ["samples.jsonl", "items.jsonl"] {
-        assert!(bytes(folder, one, name) == bytes(folder, other, name), "{name} of {one} and {other} differ");
-    }
-}
+#[path = "common/runs.rs"]
+mod runs;
+use runs::{assert_equal_results, bytes, offshoot, refuses, repository, run, run_into, task_folder};
 
 /// Whole lines of the samples in `out`; 0 where there is no file yet.
 fn whole_lines(folder: &Path, out: &str) -> usize {
@@ -274,36 +213,4 @@ fn a_failed_item_is_recorded_and_tried_again() {
     run_into(folder, "out", &["--resume"]);
     run_into(folder, "whole", &[]);
     assert_equal_results(folder, "out", "whole");
-}
-
-#[test]
-fn a_rescore_says_the_same_where_nothing_changed_and_else_what_changed() {
-    let vote = |task: &mut Value| task["method"] = json!({"self_consistency": {"samples": 5}});
-    let folder = task_folder(vote);
-    let folder = folder.path();
-    run_into(folder, "out", &[]);
-    let summary = |out: &str| -> Value { serde_json::from_slice(&bytes(folder, out, "summary.json")).expect("JSON") };
-    let rescore = |more: &[&str]| {
-        let ran = run(folder, &[&["rescore", "out"], more].concat());
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        String::from_utf8(ran.stdout).expect("text")
-    };
-    let before = summary("out");
-    rescore(&["--out", "same"]);
-    assert_equal_results(folder, "out", "same");
-    assert_eq!(summary("same"), before);
-
-    // The first number of the text instead of the one after the hashes.
-    let said = rescore(&["--set", "answer.regex=([0-9]+)", "--set", "answer.take=first", "--k", "1,3,5"]);
-    assert!(said.contains("maj@k") && said.contains("3: ") && said.contains("5: "), "{said}");
-    let after = summary("out");
-    assert_ne!(after["accuracy"], before["accuracy"]);
-    assert_eq!(after["engine"], before["engine"], "what it cost stays");
-    assert_eq!(after["samples"], before["samples"]);
-    let kept: Value = serde_json::from_slice(&bytes(folder, "out", "summary.json.before")).expect("JSON");
-    assert_eq!(kept, before);
-    // What graded last is what goes on.
-    let regraded = ["--set", "answer.regex=([0-9]+)", "--set", "answer.take=first"];
-    run_into(folder, "out", &[&["--samples", "7", "--resume"], &regraded[..]].concat());
-    refuses(&run(folder, &["rescore", "nowhere"]), &["nowhere", "manifest.json"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::seconds;
+use super::{Sandboxing, seconds};
 use crate::judge::{Isolation, Language};
 use crate::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
 use crate::task::benchmark::BenchmarkFormat;
@@ -58,9 +58,8 @@ pub struct JudgeArgs {
     /// Go on with the results of a scoring that was stopped
     #[arg(long)]
     pub resume: bool,
-    /// Judge also where candidates' files and network cannot be isolated: they can then do whatever you can
-    #[arg(long)]
-    pub unsafe_no_sandbox: bool,
+    #[command(flatten)]
+    pub sandboxing: Sandboxing,
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -71,7 +70,7 @@ pub struct JudgeArgs {
 
 impl JudgeArgs {
     pub fn isolation(&self) -> Isolation {
-        if self.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required }
+        self.sandboxing.isolation()
     }
 
     /// What to score; `None`: nothing, the doctor is asked.

@@ -4,9 +4,10 @@
 //! which is by chance; a run that is complete puts them in order, so that equal runs leave equal files.
 
 mod lines;
+mod replace;
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::search::{Outcome, Sample};
 use lines::{Lines, write_whole};
+
+pub use replace::{replace, settle};
 
 /// The results of one run; shared by the threads that work on items.
 pub struct Journal {
@@ -115,6 +118,7 @@ impl Journal {
 
     /// Says early what `create` would say: the folder holds results.
     pub fn check_free(folder: &Path) -> Result<()> {
+        settle(folder)?;
         match folder.join("samples.jsonl").exists() {
             true => Err(Error::format(folder, "holds the results of a run already; choose another folder by --out")),
             false => Ok(()),
@@ -154,6 +158,16 @@ impl Journal {
             fs::create_dir_all(parent).map_err(Error::io(parent, "create the folder"))?;
         }
         write_whole(&path, |file| file.write_all(contents.as_bytes()))
+    }
+
+    /// Keeps a copy of `name` as `NAME.before`, unless one is there from earlier.
+    pub fn keep(folder: &Path, name: &str) -> Result<()> {
+        let (path, before) = (folder.join(name), folder.join(format!("{name}.before")));
+        if !path.exists() || before.exists() {
+            return Ok(());
+        }
+        let mut now = File::open(&path).map_err(Error::io(&path, "open"))?;
+        write_whole(&before, |file| std::io::copy(&mut now, file).map(drop))
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::journal::settle;
 use crate::out;
 
 use super::{Loaded, Prepared};
@@ -75,6 +76,7 @@ impl Manifest {
 
     /// `None`: no run was begun in `folder`.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
+        settle(folder)?;
         let path = folder.join(NAME);
         if !path.exists() {
             return Ok(None);

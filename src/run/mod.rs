@@ -24,6 +24,7 @@ use std::time::Instant;
 use crate::backend::{Backend, DeviceChoice, Dtype, Opened, WhyNotCuda};
 use crate::engine::{Engine, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
+use crate::judge::Isolation;
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelFolder};
 use crate::out;
@@ -61,8 +62,8 @@ pub struct RunOptions {
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one a core.
     pub judges: Option<usize>,
-    /// Judge candidates also where they cannot be kept from files and network.
-    pub unsafe_no_sandbox: bool,
+    /// Whether candidates are judged also where they cannot be kept from files and network.
+    pub isolation: Isolation,
     pub device: DeviceChoice,
     pub budget: Budget,
 }

@@ -8,7 +8,6 @@ use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::ids::TokenId;
-use crate::judge::Isolation;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
 use crate::search::choose::{Choice, Neutral};
@@ -86,9 +85,8 @@ impl Prepared {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
         prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
-        let isolation = if options.unsafe_no_sandbox { Isolation::Unsafe } else { Isolation::Required };
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
-        let judging = if options.dry_run { None } else { Judging::open(&task, items, isolation, options.judges)? };
+        let judging = if options.dry_run { None } else { Judging::open(&task, items, options.isolation, options.judges)? };
         let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());

@@ -1,20 +1,22 @@
 //! `offshoot rescore`: answers, votes and grades anew from the samples of a run, whose texts are the truth; no model is loaded and
-//! nothing is sampled. What a search chose by other means than answers and grades stays chosen.
+//! nothing is sampled. What a search chose by other means than answers and grades stays chosen. The new results take the place of
+//! the old ones all or none: see [`replace`].
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Recorded};
+use crate::journal::{Journal, Recorded, replace};
 use crate::judge::Isolation;
 use crate::out;
 use crate::search::best_of_n::choose_best;
 use crate::search::self_consistency::vote;
-use crate::search::{Assessment, Outcome, Sample};
+use crate::search::{Assessment, Assessor, Outcome, Sample};
 use crate::task::{Item, Method, Overrides, Task};
 
 use super::assess::{self, Judging};
@@ -34,6 +36,9 @@ pub struct RescoreOptions {
     pub k: Option<Vec<u32>>,
     /// `None`: into the run's folder, where what was there is kept as `*.before`.
     pub out: Option<PathBuf>,
+    /// Candidates judged at once; `None`: one a core.
+    pub judges: Option<usize>,
+    pub isolation: Isolation,
 }
 
 pub fn rescore(options: &RescoreOptions) -> Result<()> {
@@ -56,7 +61,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     // While the journal is open, no other process writes to the run.
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
-    let judging = Judging::open(&task, items.iter(), Isolation::Required, None)?;
+    let judging = Judging::open(&task, items.iter(), options.isolation, options.judges)?;
     let grading = Grading { task: &task, judging: judging.as_ref() };
     let graded = Graded::new(&grading, &by_index, recorded, lines(&run.join("items.jsonl"))?)?;
     let scores = scores(&task, &graded.finished, options.k.as_deref().unwrap_or(&KS));
@@ -86,14 +91,10 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         ("task.json", format!("{:#}\n", manifest.task)),
         (manifest::NAME, manifest.text()?),
     ];
-    for (name, text) in files {
-        let path = folder.join(name);
-        // What was there first stays: a second rescore keeps the run's own.
-        if path.exists() && !folder.join(format!("{name}.before")).exists() {
-            fs::copy(&path, folder.join(format!("{name}.before"))).map_err(Error::io(&path, "copy"))?;
-        }
-        Journal::write(folder, name, &text)?;
-    }
+    fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
+    // What was there first stays: a second rescore keeps the run's own.
+    files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
+    replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))
 }
 
@@ -112,18 +113,15 @@ impl Graded {
         mut recorded: Recorded,
         mut lines: Vec<Map<String, Value>>,
     ) -> Result<Self> {
-        let mut samples = String::new();
-        let mut order: Vec<usize> = recorded.samples.keys().copied().collect();
-        order.sort_unstable();
-        for index in order {
-            let item = items[&index];
-            let drawn = recorded.samples.get_mut(&index).expect("it is one of the keys");
-            drawn.sort_by_key(|sample| sample.index);
-            for sample in drawn {
-                grading.grade(item, sample)?;
-                samples.push_str(&text(&Line { id: &item.id, rest: &*sample }));
-            }
-        }
+        let mut drawn: Vec<(&Item, &mut Vec<Sample>)> =
+            recorded.samples.iter_mut().map(|(index, samples)| (items[index], samples)).collect();
+        drawn.sort_by_key(|(item, _)| item.index);
+        drawn.iter_mut().for_each(|(_, samples)| samples.sort_by_key(|sample| sample.index));
+        grading.grade(&mut drawn)?;
+        let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
+            samples.iter().map(|sample| text(&Line { id: &item.id, rest: sample })).collect()
+        };
+        let samples = drawn.iter().map(line).collect();
         let mut finished = Vec::new();
         for line in &mut lines {
             let index = line.get("index").and_then(Value::as_u64).map(|index| index as usize);
@@ -155,14 +153,30 @@ struct Grading<'a> {
 }
 
 impl Grading<'_> {
-    fn assess(&self, item: &Item, text: &str) -> Result<Assessment> {
-        let grade = |text: &str| assess::grade(self.task, item, text);
-        assess::assessor(self.judging, item, &grade).assess(text, || Ok(()))
-    }
-
-    fn grade(&self, item: &Item, sample: &mut Sample) -> Result<()> {
-        let Assessment { answer, correct, judged } = self.assess(item, &sample.text)?;
-        (sample.answer, sample.correct, sample.judged) = (answer, correct, judged);
+    /// All samples are handed over before the first is waited for, so that no judge is idle while there is one left.
+    fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<()> {
+        let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
+        let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
+        let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
+        for ((item, samples), grade) in drawn.iter().zip(&grades) {
+            let mut assessor = assess::assessor(self.judging, item, grade);
+            for (ix, sample) in samples.iter().enumerate() {
+                assessor.begin(NodeIndex::new(ix), &sample.text);
+            }
+            begun.push(assessor);
+        }
+        for ((_, samples), assessor) in drawn.iter_mut().zip(&mut begun) {
+            loop {
+                while let Some((at, Assessment { answer, correct, judged })) = assessor.take() {
+                    let sample = &mut samples[at.index()];
+                    (sample.answer, sample.correct, sample.judged) = (answer, correct, judged);
+                }
+                if !assessor.is_awaited() {
+                    break;
+                }
+                assessor.wait()?;
+            }
+        }
         Ok(())
     }
 

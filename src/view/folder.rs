@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::{ShownItem, ShownRun};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::{Error, Result};
+use crate::journal::settle;
 use crate::tree::{Trace, TraceNode, TraceState};
 
 const NO_TREE: &str = "The run wrote no tree (offshoot run --trees): this one is put together from its samples, without the \
@@ -21,6 +22,7 @@ const UNFINISHED: &str = "The run ended before this item did: only what is on di
 type Lines = Vec<Map<String, Value>>;
 
 pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
+    settle(folder)?;
     let mut items = lines(&folder.join("items.jsonl"))?;
     let mut samples: HashMap<String, Lines> = HashMap::new();
     let mut unfinished = Vec::new();

@@ -1,0 +1,112 @@
+//! Several files of a folder replaced all or none. The new files are written into a folder beside the old ones and forced to the
+//! disk; renaming that folder is the moment from which they count; then each moves to its place. Whoever is killed before that
+//! moment leaves the old set as it was; after it, the next to open the folder moves the rest.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use super::lines::write_whole;
+use crate::error::{Error, Result};
+
+/// New files that are not all there yet, and count for nothing.
+const BEGUN: &str = "new-results.partial";
+/// New files that are whole and count, whatever the old ones beside say.
+const WHOLE: &str = "new-results";
+
+/// Replaces `files`, each a name and what it is to hold.
+pub fn replace(folder: &Path, files: &[(&str, String)]) -> Result<()> {
+    settle(folder)?;
+    let begun = folder.join(BEGUN);
+    if begun.exists() {
+        fs::remove_dir_all(&begun).map_err(Error::io(&begun, "remove"))?;
+    }
+    fs::create_dir(&begun).map_err(Error::io(&begun, "create the folder"))?;
+    for (name, text) in files {
+        write_whole(&begun.join(name), |file| file.write_all(text.as_bytes()))?;
+    }
+    fs::rename(&begun, folder.join(WHOLE)).map_err(Error::io(&begun, "rename"))?;
+    settle(folder)
+}
+
+/// Moves to their places what a replacement in `folder` left that counts; to be called before its files are read.
+pub fn settle(folder: &Path) -> Result<()> {
+    let whole = folder.join(WHOLE);
+    let entries = match fs::read_dir(&whole) {
+        Err(_) if !whole.is_dir() => return Ok(()),
+        entries => entries.map_err(Error::io(&whole, "read"))?,
+    };
+    // Somebody else may settle the same folder at the same time.
+    let unless_gone = |done: std::io::Result<()>| match done {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    for entry in entries {
+        let entry = entry.map_err(Error::io(&whole, "read"))?;
+        unless_gone(fs::rename(entry.path(), folder.join(entry.file_name())))
+            .map_err(Error::io(entry.path(), "move to its place"))?;
+    }
+    unless_gone(fs::remove_dir(&whole)).map_err(Error::io(&whole, "remove"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 3] = ["a.jsonl", "b.jsonl", "c.json"];
+
+    fn of(which: &str) -> [(&'static str, String); 3] {
+        NAMES.map(|name| (name, format!("{which} {name}")))
+    }
+
+    fn write(folder: &Path, files: &[(&str, String)]) {
+        fs::create_dir_all(folder).expect("writable");
+        for (name, text) in files {
+            fs::write(folder.join(name), text).expect("writable");
+        }
+    }
+
+    fn holds(folder: &Path, which: &str) {
+        for (name, text) in of(which) {
+            assert_eq!(fs::read_to_string(folder.join(name)).expect("readable"), text);
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+        let entries = fs::read_dir(folder).expect("readable");
+        let mut names: Vec<_> = entries.map(|entry| entry.expect("readable").file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn wherever_it_is_killed_the_files_are_all_old_or_all_new() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for written in 0..=NAMES.len() {
+            write(folder.path(), &of("old"));
+            write(&folder.path().join(BEGUN), &of("new")[..written]);
+            settle(folder.path()).expect("it is ours");
+            holds(folder.path(), "old");
+        }
+        for moved in 0..=NAMES.len() {
+            write(folder.path(), &of("old"));
+            write(folder.path(), &of("new")[..moved]);
+            write(&folder.path().join(WHOLE), &of("new")[moved..]);
+            settle(folder.path()).expect("it is ours");
+            holds(folder.path(), "new");
+        }
+        replace(folder.path(), &of("newer")).expect("writable");
+        holds(folder.path(), "newer");
+        assert_eq!(names(folder.path()), NAMES, "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_old_ones() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        write(folder.path(), &of("old"));
+        let error = replace(folder.path(), &[("a.jsonl", String::new()), ("no/such/folder", String::new())]);
+        assert!(error.is_err_and(|error| error.to_string().contains("no/such/folder")));
+        settle(folder.path()).expect("it is ours");
+        holds(folder.path(), "old");
+    }
+}
