@@ -91,7 +91,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub k: Option<Vec<u32>>,
     /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
-    /// that fits. Samples on disk are not drawn again, failed items are tried again
+    /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again
     #[arg(long)]
     pub resume: bool,
     /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`

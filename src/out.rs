@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 use crate::error::{Error, Result};
 
@@ -22,6 +23,11 @@ pub fn line(text: impl Display) -> Result<()> {
 /// A line on standard error; lost where nobody can hear it.
 pub fn aside(text: impl Display) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
+/// What `--resume` says where there is nothing to go on with.
+pub fn starting_afresh(place: &Path) {
+    aside(format_args!("{}: nothing to go on with yet: starting afresh", place.display()));
 }
 
 /// Whether printing failed because the reader has gone (`offshoot check … | head`), which is nobody's mistake.

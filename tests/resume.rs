@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 #[path = "common/runs.rs"]
 mod runs;
-use runs::{assert_equal_results, bytes, offshoot, refuses, repository, run, run_into, task_folder};
+use runs::{assert_equal_results, bytes, offshoot, refuses, repository, run, run_into, succeeds, task_folder};
 
 /// Whole lines of the samples in `out`; 0 where there is no file yet.
 fn whole_lines(folder: &Path, out: &str) -> usize {
@@ -139,8 +139,6 @@ fn more_samples_and_items_keep_those_that_are_there() {
 fn another_model_task_or_file_is_refused_by_name() {
     let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
     let folder = folder.path();
-    refuses(&run(folder, &["run", "task.json", "--resume"]), &["--resume", "runs/pens"]);
-    refuses(&run(folder, &["run", "task.json", "--resume", "--out", "nowhere"]), &["--resume", "nowhere"]);
     run_into(folder, "out", &["--samples", "1"]);
     let again = |more: &[&str]| {
         run(folder, &[&["run", "task.json", "--out", "out", "--samples", "1", "--resume"], more].concat())
@@ -169,6 +167,51 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&[]), &["manifest.json", "files.items.jsonl"]);
 }
 
+/// Files that no string of the task names: those of a pattern, and the examples that each item has in a file of its own.
+#[test]
+fn files_behind_patterns_and_templates_are_compared_too() {
+    let folder = task_folder(|task| {
+        task["items"] = json!({"path": "parts/*.jsonl", "matched": "part"});
+        task["prompt"] = json!({"levels": [
+            {"shots": {"path": "shots/{{part}}.jsonl", "template": "Question: {{question}}\nAnswer: {{answer}}\n\n"}},
+            "Question: {{question}}\nAnswer:"
+        ]});
+        task["sampling"]["max_tokens"] = json!(4);
+    });
+    let folder = folder.path();
+    let question =
+        |n: u32| format!("{}\n", json!({"question": format!("What is {n} + 5?"), "answer": (n + 5).to_string()}));
+    for (kind, n) in [("parts", 3), ("shots", 1)] {
+        fs::create_dir(folder.join(kind)).expect("writable");
+        for part in ["a", "b"] {
+            fs::write(folder.join(kind).join(part).with_extension("jsonl"), question(n)).expect("writable");
+        }
+    }
+    run_into(folder, "out", &["--samples", "1", "--limit", "1"]);
+    // More items bring more files of examples.
+    run_into(folder, "out", &["--samples", "1", "--resume"]);
+    assert_eq!(whole_lines(folder, "out"), 2);
+    let again = || run(folder, &["run", "task.json", "--out", "out", "--samples", "1", "--resume"]);
+    let changed = |name: &str, text: Option<&str>, field: &str| {
+        let path = folder.join(name);
+        let before = fs::read(&path).ok();
+        match text {
+            Some(text) => fs::write(&path, text).expect("writable"),
+            None => fs::remove_file(&path).expect("writable"),
+        }
+        refuses(&again(), &["manifest.json", field, name]);
+        match before {
+            Some(before) => fs::write(&path, before).expect("writable"),
+            None => fs::remove_file(&path).expect("writable"),
+        }
+    };
+    changed("parts/b.jsonl", Some(&question(4)), "files.parts/b.jsonl");
+    changed("parts/a.jsonl", None, "files.parts/a.jsonl");
+    changed("parts/c.jsonl", Some(&question(4)), "files.parts/c.jsonl");
+    changed("shots/b.jsonl", Some(&question(2)), "prompt_files.shots/b.jsonl");
+    succeeds(again());
+}
+
 #[test]
 fn without_a_folder_the_latest_run_that_fits_goes_on() {
     let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
@@ -181,6 +224,22 @@ fn without_a_folder_the_latest_run_that_fits_goes_on() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(whole_lines(folder, "runs/pens-2"), 12);
     assert_eq!(whole_lines(folder, "runs/pens-3"), 6);
+}
+
+#[test]
+fn where_there_is_nothing_to_go_on_with_a_run_starts_afresh_and_says_so() {
+    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
+    let folder = folder.path();
+    for (more, out) in [(&["--out", "new"][..], "new"), (&[], "runs/pens")] {
+        let ran = run(folder, &[&["run", "task.json", "--samples", "1", "--resume"], more].concat());
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(said.contains(&format!("{out}: nothing to go on with yet: starting afresh")), "{said}");
+        succeeds(ran);
+        assert_eq!(whole_lines(folder, out), 6);
+    }
+    // Results without a manifest are nobody's to write over.
+    fs::remove_file(folder.join("new/manifest.json")).expect("it was written");
+    refuses(&run(folder, &["run", "task.json", "--resume", "--out", "new"]), &["new", "results of a run already"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::input::Line;
 use crate::error::{Error, Result};
+use crate::out;
 
 pub struct Output {
     path: PathBuf,
@@ -33,6 +34,9 @@ impl Output {
         if !resume && path.exists() {
             let what = "exists already; give --resume to go on with it, or another --out";
             return Err(Error::format(path, what));
+        }
+        if resume && !path.exists() {
+            out::starting_afresh(path);
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;

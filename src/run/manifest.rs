@@ -29,8 +29,12 @@ pub struct Manifest {
     pub task_file: PathBuf,
     /// The task file's JSON with the command line's changes.
     pub task: Value,
-    /// BLAKE3 of the files that the task names, by the names that it gives them.
+    /// BLAKE3 of the files that the task names, by the names that it gives them, and of those that its patterns and folders stand
+    /// for, by their paths from the task's folder.
     pub files: BTreeMap<String, String>,
+    /// The same of files that only some items' prompts take in, such as a subject's examples.
+    #[serde(default)]
+    pub prompt_files: BTreeMap<String, String>,
     pub seed: u64,
     pub processes: Vec<Process>,
 }
@@ -62,7 +66,10 @@ impl Manifest {
         let beside = task.path.parent().unwrap_or(Path::new(""));
         let mut files = BTreeMap::new();
         files_named(&task.source, beside, &mut files)?;
+        files.extend(hashes(task.item_files()?, beside)?);
+        let items = prepared.prompts.iter().map(|prompt| &prompt.item);
         Ok(Self {
+            prompt_files: hashes(task.prompt_files(items)?, beside)?,
             offshoot: env!("CARGO_PKG_VERSION").to_string(),
             model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,
@@ -110,6 +117,11 @@ impl Manifest {
         if let Some(name) = names.find(|name| self.files.get(*name) != now.files.get(*name)) {
             let hash = |of: &Manifest| of.files.get(name).map_or("no such file", String::as_str).to_string();
             return differs(&format!("files.{name}"), hash(self), hash(now));
+        }
+        let of_both =
+            self.prompt_files.iter().filter_map(|(name, hash)| Some((name, hash, now.prompt_files.get(name)?)));
+        if let Some((name, before, now)) = of_both.into_iter().find(|(_, before, now)| before != now) {
+            return differs(&format!("prompt_files.{name}"), before.clone(), now.clone());
         }
         if self.offshoot != now.offshoot {
             out::aside(format_args!(
@@ -166,6 +178,15 @@ fn difference(
     let hint =
         if at.starts_with("grade") || at.starts_with("answer") { " (to grade anew: `offshoot rescore`)" } else { "" };
     Some((at.to_string(), format!("{least}{}{hint}", show(before)), show(now)))
+}
+
+/// Hashes files, by their paths from the folder `beside` where they are in it.
+fn hashes(paths: impl IntoIterator<Item = PathBuf>, beside: &Path) -> Result<BTreeMap<String, String>> {
+    let named = |path: PathBuf| {
+        let name = path.strip_prefix(beside).unwrap_or(&path).display().to_string();
+        Ok((name, hash_of_file(&path)?))
+    };
+    paths.into_iter().map(named).collect()
 }
 
 /// Hashes every file that a string of the task names; `model` is a folder and hashed by itself.

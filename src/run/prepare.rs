@@ -86,7 +86,8 @@ impl Prepared {
         }
         prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
-        let judging = if options.dry_run { None } else { Judging::open(&task, items, options.isolation, options.judges)? };
+        let judging =
+            if options.dry_run { None } else { Judging::open(&task, items, options.isolation, options.judges)? };
         let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());

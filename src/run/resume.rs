@@ -2,10 +2,11 @@
 //! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::journal::{Journal, Recorded, fresh_folder, run_folders};
+use crate::out;
 use crate::search::Sample;
 
 use super::manifest::{self, Manifest};
@@ -29,14 +30,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits.
+    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits. Where no run
+    /// was begun yet, a new one is.
     pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {
         let now = Manifest::new(prepared)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
-            let folder = options.out.clone().unwrap_or_else(|| fresh_folder(&base));
-            Journal::check_free(&folder)?;
-            return Ok(Self { folder, manifest: now, resumed: false });
+            return Self::fresh(&base, now, options);
         }
         let folders = options.out.clone().map_or_else(|| run_folders(&base), |folder| vec![folder]);
         let mut refused = None;
@@ -47,11 +47,20 @@ impl Place {
                 Err(error) => drop(refused.get_or_insert(error)),
             }
         }
-        let looked_in = options.out.clone().unwrap_or(base);
-        Err(refused.unwrap_or_else(|| {
-            let expected = format!("a run to go on with in {}", looked_in.display());
-            Error::value("--resume", expected, format!("none (no {} there)", manifest::NAME))
-        }))
+        match refused {
+            Some(error) => Err(error),
+            None => {
+                let fresh = Self::fresh(&base, now, options)?;
+                out::starting_afresh(&fresh.folder);
+                Ok(fresh)
+            }
+        }
+    }
+
+    fn fresh(base: &Path, manifest: Manifest, options: &RunOptions) -> Result<Self> {
+        let folder = options.out.clone().unwrap_or_else(|| fresh_folder(base));
+        Journal::check_free(&folder)?;
+        Ok(Self { folder, manifest, resumed: false })
     }
 
     /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on with.
@@ -75,10 +84,12 @@ impl Place {
 }
 
 /// The manifest of the run in `folder`, if it can go on; `None` where there is none.
-fn fitting(folder: &std::path::Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
+fn fitting(folder: &Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
     let Some(before) = Manifest::read(folder)? else { return Ok(None) };
     before.check(folder, now, prepared.task.method.draws_alike())?;
-    Ok(Some(Manifest { processes: before.processes, ..now.clone() }))
+    // Fewer items may be asked for now, or others.
+    let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
+    Ok(Some(Manifest { processes: before.processes, prompt_files, ..now.clone() }))
 }
 
 /// What becomes of each item that something is recorded of.

@@ -102,6 +102,9 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         Candidates::References => samples::references(&problems),
     };
     let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    if options.resume && !lines.exists() {
+        out::starting_afresh(&lines);
+    }
     settings::check(&lines, options, &problems)?;
     let judge = Judge::open(options.isolation)?;
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };

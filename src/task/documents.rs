@@ -28,18 +28,25 @@ fn is_text(path: &Path) -> bool {
 /// The text file `path`, or the text files right in the folder `path` by name: each its id, which is the file's name without
 /// its end, and the fields `id`, `name` (with its end) and `document` (the text).
 pub(super) fn texts(path: &Path) -> Result<Vec<(String, Fields)>> {
-    let files = if path.is_dir() { text_files(path)? } else { vec![path.to_path_buf()] };
     let text = |file: PathBuf| {
         let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let (id, name) = (part(file.file_stem()), part(file.file_name()));
         let fields = [("id", id.clone()), ("name", name), ("document", read_text(&file)?)];
         Ok((id, fields.map(|(key, text)| (key.to_string(), Value::String(text))).into_iter().collect()))
     };
+    let (files, others) = text_files(path)?;
+    if others > 0 {
+        log::warn!("{}: {others} entries that are no .txt or .md files are left out", path.display());
+    }
     files.into_iter().map(text).collect()
 }
 
-fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let (mut found, mut others) = (Vec::new(), 0);
+/// The text file `path`, or those right in the folder `path`, by name; and how many other entries that has.
+pub(super) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
+    if !path.is_dir() {
+        return Ok((vec![path.to_path_buf()], 0));
+    }
+    let (folder, mut found, mut others) = (path, Vec::new(), 0);
     for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))? {
         let path = entry.map_err(Error::io(folder, "list the folder"))?.path();
         let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
@@ -52,11 +59,8 @@ fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
     if found.is_empty() {
         return Err(Error::format(folder, format!("no .txt or .md file in this folder, which holds {others} others")));
     }
-    if others > 0 {
-        log::warn!("{}: {others} entries that are no .txt or .md files are left out", folder.display());
-    }
     found.sort();
-    Ok(found)
+    Ok((found, others))
 }
 
 /// Where a document's questions are.

@@ -142,6 +142,15 @@ impl ItemSource {
         })
     }
 
+    /// The files of items that the path does not name one by one.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match &self.from {
+            From::Texts => Ok(documents::text_files(&self.path)?.0),
+            From::Files { .. } => Ok(matched::files(&self.path)?.into_iter().map(|(_, path)| path).collect()),
+            From::Inline(_) | From::File { .. } => Ok(Vec::new()),
+        }
+    }
+
     /// The items, `limit` of them at most (and of the task file's own limit), in the file's order.
     pub fn load(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let most = limit.into_iter().chain(self.limit).min().unwrap_or(usize::MAX);

@@ -45,6 +45,7 @@ mod shots;
 pub mod stats;
 mod template;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -155,6 +156,21 @@ impl Task {
 
     /// The task's items in the file's order, at most `limit` of them, each checked for what the grader needs.
     pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
+    /// The items' files where no string of the task names them: those that a pattern matches, those of a folder.
+    pub fn item_files(&self) -> Result<Vec<PathBuf>> {
+        self.items.files()
+    }
+
+    /// The files that the prompts of `items` take in beside those that a string of the task names: their paths are templates.
+    pub fn prompt_files<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Result<BTreeSet<PathBuf>> {
+        let mut files = BTreeSet::new();
+        for item in items {
+            files.extend(self.prompt.files(item)?);
+            files.extend(self.method.prompt_files(item)?);
+        }
+        Ok(files)
+    }
+
         let mut items = self.items.load(limit)?;
         if let Some(grader) = &self.grade {
             for item in &mut items {

@@ -1,6 +1,8 @@
 //! From an item to its prompt: fixed texts and templates, level by level from the root, or a chat's turns. How text becomes
 //! tokens, and a chat becomes text, is left to the tokenizer.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use super::file::{Section, Source};
@@ -89,6 +91,16 @@ impl PromptTemplate {
     /// `at`: the dotted path of `value` in the task file.
     pub fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
         Reader { source, at }.prompt(value)
+    }
+
+    /// The files that the prompt of `item` takes in by paths that are templates.
+    pub fn files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        let PromptTemplate::Levels(parts) = self else { return Ok(Vec::new()) };
+        let file = |part: &Part| match part {
+            Part::Shots(shots) => Some(shots.path(item)),
+            Part::Fixed(_) | Part::Template(_) => None,
+        };
+        parts.iter().filter_map(file).collect()
     }
 
     pub fn render(&self, item: &Item) -> Result<Prompt> {

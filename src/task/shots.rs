@@ -49,7 +49,12 @@ impl Shots {
 
     /// The examples for this item, one after the other.
     pub fn render(&self, item: &Item) -> Result<String> {
-        self.write(&self.folder.join(self.path.render(&item.id, &item.fields)?))
+        self.write(&self.path(item)?)
+    }
+
+    /// The file that they are in.
+    pub fn path(&self, item: &Item) -> Result<PathBuf> {
+        Ok(self.folder.join(self.path.render(&item.id, &item.fields)?))
     }
 
     fn write(&self, path: &Path) -> Result<String> {

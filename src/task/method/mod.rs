@@ -6,6 +6,8 @@ pub mod scoring;
 pub mod steps;
 pub mod tree_of_thought;
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -164,6 +166,15 @@ impl Method {
             other => other.samples(),
         }
     }
+    /// The files that its prompts about `item` take in by paths that are templates.
+    pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        match (self, self.scoring()) {
+            (Method::TreeOfThought(how), _) => how.prompt_files(item),
+            (_, Some(Scoring::Verdicts(verdicts))) => verdicts.prompt_files(item),
+            _ => Ok(Vec::new()),
+        }
+    }
+
 
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {

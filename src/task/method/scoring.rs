@@ -1,5 +1,7 @@
 //! How a solution, or the beginning of one, is valued: the key `scorer` of several methods. Doing it is the search's.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
@@ -57,12 +59,20 @@ impl Verdicts {
 
     /// The question about `thoughts`, which the prompt's templates have as a field beside the item's own.
     pub fn question(&self, item: &Item, thoughts: &str) -> Result<Prompt> {
-        if item.fields.contains_key("thoughts") {
-            let expected = "items without a field `thoughts`, which a scorer's prompt has for the solution";
-            return Err(Error::value(format!("item `{}`", item.id), expected, "one"));
-        }
-        let mut item = item.clone();
-        item.fields.insert("thoughts".to_string(), json!(thoughts));
-        self.prompt.render(&item)
+        self.prompt.render(&with(item, thoughts)?)
     }
+
+    pub(super) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        self.prompt.files(&with(item, "")?)
+    }
+}
+
+fn with(item: &Item, thoughts: &str) -> Result<Item> {
+    if item.fields.contains_key("thoughts") {
+        let expected = "items without a field `thoughts`, which a scorer's prompt has for the solution";
+        return Err(Error::value(format!("item `{}`", item.id), expected, "one"));
+    }
+    let mut item = item.clone();
+    item.fields.insert("thoughts".to_string(), json!(thoughts));
+    Ok(item)
 }

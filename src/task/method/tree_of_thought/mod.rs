@@ -15,6 +15,8 @@
 
 mod read;
 
+use std::path::PathBuf;
+
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -198,6 +200,25 @@ impl TreeOfThought {
         Item { fields, ..item.clone() }
     }
 }
+
+    /// The files that questions about `item` take in by paths that are templates, before there is a thought.
+    pub(super) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        let propose = match &self.generate {
+            Generate::Sample { .. } => None,
+            Generate::Propose { question, .. } => Some(question),
+        };
+        let (evaluate, last) = match &self.evaluate {
+            Evaluate::Value { question, last, .. } => (question, last.as_ref()),
+            Evaluate::Vote { question, .. } => (question, None),
+        };
+        let about = self.about(item, &[], [("answer", json!("")), ("choices", json!([]))]);
+        let questions = propose.into_iter().chain([evaluate]).chain(last).map(|question| &*question.0);
+        let mut files = Vec::new();
+        for prompt in questions.chain(&self.state) {
+            files.extend(prompt.files(&about)?);
+        }
+        Ok(files)
+    }
 
 /// The first group that took part in the regex's first match, or the whole match where it has none.
 fn found(regex: &Regex, text: &str) -> Option<String> {
