@@ -13,6 +13,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 sample`, `1,234 samples`.
+pub fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// `12.3 MiB`: three figures and a binary unit.
 pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
@@ -40,6 +45,7 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!((counted(1, "sample"), counted(1234, "sample")), ("1 sample".into(), "1,234 samples".into()));
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(14 << 20), "14.0 MiB");

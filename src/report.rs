@@ -7,9 +7,10 @@ use std::fmt::{self, Display, Write};
 use serde::Serialize;
 
 use crate::engine::Metrics;
-use crate::figures::{bytes, count};
+use crate::figures::{bytes, count, counted};
 use crate::judge;
 use crate::plan::Planner;
+use crate::task::Spares;
 
 /// A share and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -36,6 +37,13 @@ pub struct AtK {
     pub estimate: Estimate,
 }
 
+/// Values of k that were asked for and that no row has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    pub k: Vec<u32>,
+    pub why: String,
+}
+
 /// What one level of the trees takes: a level of the prompts, or the samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LevelUse {
@@ -59,6 +67,8 @@ pub struct Scores {
     pub samples_tokens: usize,
     /// Samples that the outcome does without: never begun, or stopped.
     pub cancelled: usize,
+    /// Why, as the task's method has it.
+    pub spares: Option<Spares>,
     /// Tokens that those had drawn, in vain.
     pub cancelled_tokens: usize,
     /// Tokens that they would have drawn beside, had each become as long as the mean of its item's samples: an estimate.
@@ -80,6 +90,8 @@ pub struct Scores {
     pub maj_at: Vec<AtK>,
     /// Of k samples the likeliest: by log-probability a token, or by that of the whole where the method chooses so.
     pub best_at: Vec<AtK>,
+    /// `None`: every k that was asked for is in a row.
+    pub k_left_out: Option<LeftOut>,
     /// The vote of all samples, each with the weight of its probability a token.
     pub weighted_vote: Option<Estimate>,
 }
@@ -205,16 +217,21 @@ impl Page<'_, '_> {
 
     /// `cut`: what is said of items that are missing.
     fn scores(&mut self, scores: &Scores, cut: &str) -> fmt::Result {
-        let cancelled = match scores.cancelled {
-            0 => String::new(),
-            n => format!(", {n} more spared once the outcome was decided"),
+        let cancelled = match (scores.cancelled, scores.spares) {
+            (0, _) => String::new(),
+            (n, Some(Spares::Decided)) => format!(", {} more not drawn: the vote was decided", count(n as u64)),
+            (n, Some(Spares::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
+            (n, None) => format!(", {} more not finished", count(n as u64)),
         };
-        self.line("items", format!("{}{cut}, {} samples{cancelled}", scores.items, scores.samples))?;
+        self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
         if scores.cancelled > 0 {
             let (spared, drawn) = (scores.tokens_spared, scores.samples_tokens);
             let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
-            let (spared, vain) = (count(spared as u64), count(scores.cancelled_tokens as u64));
-            self.line("spared", format!("about {spared} tokens, {share:.0} % of all; {vain} drawn in vain"))?;
+            let vain = match scores.cancelled_tokens {
+                0 => String::new(),
+                n => format!("; {} drawn in vain", count(n as u64)),
+            };
+            self.line("spared", format!("about {} tokens, {share:.0} % of all{vain}", count(spared as u64)))?;
         }
         if !scores.verdicts.is_empty() {
             let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
@@ -224,7 +241,7 @@ impl Page<'_, '_> {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
             self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
             if scores.cancelled > 0 {
-                let why = "left out, as pass@k and maj@k: samples were spared, which makes them biased";
+                let why = "left out, as pass@k and maj@k: samples were spared, which makes the others biased";
                 self.line("one sample", why)?;
             }
         }
@@ -234,11 +251,15 @@ impl Page<'_, '_> {
         self.at_k("pass@k", &scores.pass_at, scores.items)?;
         self.at_k("maj@k", &scores.maj_at, scores.items)?;
         self.at_k("best@k", &scores.best_at, scores.items)?;
+        if let Some(LeftOut { k, why }) = &scores.k_left_out {
+            let k: Vec<String> = k.iter().map(u32::to_string).collect();
+            self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
+        }
         if let Some(vote) = scores.weighted_vote {
             self.line("weighted", format!("{} by a vote that weighs samples by their likelihood", percent(vote)))?;
         }
         if scores.without_answer > 0 {
-            self.line("no answer", format!("{} samples", scores.without_answer))?;
+            self.line("no answer", counted(scores.without_answer as u64, "sample"))?;
         }
         Ok(())
     }

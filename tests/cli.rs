@@ -442,6 +442,8 @@ fn what_a_summary_cannot_know_it_leaves_out() {
         let task = task_in(folder.path(), |task| {
             task["method"] = method.clone();
             task["answer"] = json!({"regex": "([a-zA-Z])", "take": "first", "normalise": "text"});
+            // The first letter of the name.
+            task["grade"] = json!({"exact": {"field": "question", "regex": "([A-Z])"}});
             // Lengths as far apart as the places of a digit.
             task["sampling"] =
                 json!({"temperature": 1.2, "max_tokens": 600, "stop": ["9"], "ignore_eos": true, "seed": 5});
@@ -452,10 +454,35 @@ fn what_a_summary_cannot_know_it_leaves_out() {
     };
     // Nearly every sample begins with the name in the question, so that little more than half of them decide a vote.
     let early = ran("early", json!({"self_consistency": {"samples": 40, "stop_when_decided": true}}));
-    assert!(early.contains("spared once the outcome was decided"), "{early}");
+    assert!(early.contains(" more not drawn: the vote was decided"), "{early}");
+    assert!(early.contains(" % of all\n"), "a vote draws nothing in vain: {early}");
     assert!(early.contains("biased") && !early.contains("\npass@k"), "{early}");
     let best = ran("best", json!({"best_of_n": {"samples": 2, "by": "grade"}}));
     assert!(best.contains("chosen by the grader: an upper bound"), "{best}");
+    let passed = ran("passed", json!({"best_of_n": {"samples": 40, "by": "grade", "stop_when_passed": true}}));
+    assert!(passed.contains(" more stopped or not judged: one had passed"), "{passed}");
+}
+
+#[test]
+fn each_k_that_was_asked_for_is_in_a_row_or_said_to_be_left_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = |name: &str, method: Value, k: &str| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task_in(folder.path(), |task| task["method"] = method.clone()), &out, &["--k", k]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        let summary = fs::read_to_string(out.join("summary.json")).expect("written");
+        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        (stdout(&ran), summary["k_left_out"]["k"].clone())
+    };
+    let (said, left) = ran("few", json!({"self_consistency": {"samples": 3}}), "1,3,4,64");
+    assert!(said.contains("left out    k = 4, 64: no item has more than 3 samples"), "{said}");
+    assert!(said.contains("3: ") && left == json!([4, 64]), "{said}");
+    let (said, left) = ran("all", json!({"self_consistency": {"samples": 3}}), "1,2");
+    assert!(!said.contains("left out") && left.is_null(), "{said}");
+    let early = json!({"self_consistency": {"samples": 3, "stop_when_decided": true}});
+    let (said, left) = ran("early", early, "1,2");
+    assert!(said.contains("left out    k = 1, 2: samples may be spared"), "{said}");
+    assert_eq!(left, json!([1, 2]));
 }
 
 #[test]

@@ -40,6 +40,15 @@ fn task(settings: &Value, ids: &[String]) -> Result<Task> {
 fn path_in(question: &str) -> &str {
     &question[2..question.find('>').expect("questions end with it")]
 }
+#[test]
+fn a_search_is_described_by_what_it_draws() {
+    let described = |settings: Value| task(&settings, &["item".to_string()]).expect("a good task").method.described();
+    let sampled = json!({"steps": 1, "breadth": 1, "generate": {"sample": {"thoughts": 8}}});
+    assert_eq!(described(sampled), "tree_of_thought with breadth 1 x 8 thoughts, 1 step");
+    let proposed = json!({"steps": 3, "breadth": 5});
+    assert_eq!(described(proposed), "tree_of_thought with breadth 5 x 1 list of thoughts, 3 steps");
+}
+
 
 /// The probability of `yes` to a question, for the two words.
 fn scored(call: &ScriptedCall<'_>, yes: f64) -> ScriptedReply {

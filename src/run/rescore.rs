@@ -21,7 +21,7 @@ use crate::task::{Item, Method, Overrides, Task};
 
 use super::assess::{self, Judging};
 use super::manifest::{self, Manifest};
-use super::summary::{KS, scores};
+use super::summary::scores;
 use super::worker::{Finished, Line};
 
 /// What is to be graded anew, and how.
@@ -64,7 +64,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let judging = Judging::open(&task, items.iter(), options.isolation, options.judges)?;
     let grading = Grading { task: &task, judging: judging.as_ref() };
     let graded = Graded::new(&grading, &by_index, recorded, lines(&run.join("items.jsonl"))?)?;
-    let scores = scores(&task, &graded.finished, options.k.as_deref().unwrap_or(&KS));
+    let scores = scores(&task, &graded.finished, options.k.as_deref());
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {

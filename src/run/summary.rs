@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::error::Result;
+use crate::figures::counted;
 use crate::judge;
-use crate::report::{AtK, Estimate, Interval, Scores, Summary};
+use crate::report::{AtK, Estimate, Interval, LeftOut, Scores, Summary};
 use crate::search::{Outcome, Sample, tally, verdict_on};
 use crate::task::ranked::{Ranked, best_of_k, weighted_leader};
 use crate::task::{BestBy, Method, Scoring, Task, stats};
@@ -13,8 +14,8 @@ use super::levels::levels;
 use super::worker::Finished;
 use super::{Loaded, Prepared, RunOptions};
 
-/// The k for which pass@k and maj@k are reported, as far as there are samples.
-pub const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// The k for which pass@k and maj@k are reported where none are asked for, as far as there are samples.
+const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub fn summarise(
     prepared: &Prepared,
@@ -35,7 +36,7 @@ pub fn summarise(
         items_asked: prepared.prompts.len(),
         unfinished_samples: 0,
         failed: 0,
-        scores: scores(task, finished, options.k.as_deref().unwrap_or(&KS)),
+        scores: scores(task, finished, options.k.as_deref()),
         levels: levels(prepared, finished),
         seconds,
         seconds_loading: loaded.seconds_loading,
@@ -43,8 +44,9 @@ pub fn summarise(
     })
 }
 
-/// What the samples of `finished` say, at each of `ks` as far as there are samples.
-pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
+/// What the samples of `finished` say, at each k that was `asked` for, or else at the usual ones, as far as there are samples.
+pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scores {
+    let ks = asked.unwrap_or(&KS);
     let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
     let all = || samples.iter().flat_map(|samples| samples.iter());
     let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
@@ -54,10 +56,11 @@ pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
     let voted = if task.has_answers() { unbiased } else { &[] };
     let by_whole = matches!(task.method, Method::BestOfN { by: BestBy::Logprob, .. });
     let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
-    Scores {
+    let scores = Scores {
         items: finished.len(),
         samples: all().count(),
         cancelled,
+        spares: task.method.spares(),
         samples_tokens: all().map(|sample| sample.tokens).sum(),
         cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
         tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
@@ -71,7 +74,28 @@ pub fn scores(task: &Task, finished: &[Finished], ks: &[u32]) -> Scores {
         maj_at: at_k(voted, ks, maj_at_k),
         best_at: at_k(unbiased, ks, if by_whole { likeliest_of_k } else { likeliest_by_token_of_k }),
         weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
-    }
+        k_left_out: None,
+    };
+    Scores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+}
+
+/// Which of the k `asked` for are in no row of `scores`, and why.
+fn left_out(task: &Task, scores: &Scores, finished: &[Finished], asked: &[u32]) -> Option<LeftOut> {
+    let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
+    let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
+    let k: Vec<u32> = asked.iter().copied().filter(|&k| !shown(k)).collect();
+    let most = finished.iter().map(|item| item.outcome.samples.len()).max().unwrap_or(0);
+    let why = match &task.method {
+        _ if k.iter().all(|&k| k as usize > most) => {
+            format!("no item has more than {}", counted(most as u64, "sample"))
+        }
+        method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
+        method if scores.cancelled > 0 || !method.draws_all() => {
+            "samples may be spared, which makes the others biased".to_string()
+        }
+        _ => "nothing says which samples are right".to_string(),
+    };
+    (!k.is_empty()).then_some(LeftOut { k, why })
 }
 
 /// Tokens that an item's cancelled samples would have drawn beside those they had, at the mean length of the others.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::problems::Problems;
 use super::results::Outcome;
 use crate::error::{Error, Result};
-use crate::figures::count;
+use crate::figures::{count, counted};
 use crate::judge::Verdict;
 use crate::task::problem::Suite;
 use crate::task::stats;
@@ -99,11 +99,6 @@ pub fn base_passed(suite: &Suite, outcome: &Outcome) -> bool {
         }
         Suite::Script(_) | Suite::Calls(_) | Suite::Streams(_) => outcome.passed(),
     }
-}
-
-/// `1 sample`, `1,234 samples`.
-fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// What a scoring says at its end.
@@ -242,6 +237,7 @@ impl Summary<'_> {
             "problems": self.problems.list.len(),
             "attempted": tally.attempted(),
             "without_samples": self.without_samples(),
+            "gaps": self.gaps(),
             "verdicts": verdicts.collect::<Map<_, _>>(),
             "seconds": self.seconds.as_secs_f64(),
             "wrote": self.written,

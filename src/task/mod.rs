@@ -55,7 +55,9 @@ pub use answer::Answer;
 pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps, tree_of_thought};
+pub use method::{
+    BestBy, Choose, ChooseBy, Method, Sampling, Scoring, Spares, choose, scoring, steps, tree_of_thought,
+};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};
@@ -154,8 +156,6 @@ impl Task {
         &self.items.path
     }
 
-    /// The task's items in the file's order, at most `limit` of them, each checked for what the grader needs.
-    pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
     /// The items' files where no string of the task names them: those that a pattern matches, those of a folder.
     pub fn item_files(&self) -> Result<Vec<PathBuf>> {
         self.items.files()
@@ -171,6 +171,8 @@ impl Task {
         Ok(files)
     }
 
+    /// The task's items in the file's order, at most `limit` of them, each checked for what the grader needs.
+    pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let mut items = self.items.load(limit)?;
         if let Some(grader) = &self.grade {
             for item in &mut items {

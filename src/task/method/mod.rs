@@ -16,6 +16,7 @@ use super::decided::Decided;
 use super::file::{Section, Source, listed};
 use super::stats::Tally;
 use crate::error::Result;
+use crate::figures::counted;
 
 pub use choose::{Choose, ChooseBy};
 pub use sampling::Sampling;
@@ -52,6 +53,16 @@ pub enum Method {
     /// Step by step, the best of each subtree's beginnings is kept.
     Dvts(StepSearch),
     Mcts(Mcts),
+}
+
+/// What ends an item's sampling early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spares {
+    /// Its vote is decided.
+    Decided,
+    /// A sample has passed.
+    Passed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -98,8 +109,18 @@ impl Method {
                 Some(choices) => format!("{} of {choices}", self.name()),
                 None => self.name().to_string(),
             },
-            Method::Mcts(mcts) => format!("{} with {} simulations", self.name(), mcts.samples),
-            _ => format!("{} with {} samples", self.name(), self.samples()),
+            Method::Mcts(mcts) => format!("{} with {}", self.name(), counted(mcts.samples.into(), "simulation")),
+            Method::TreeOfThought(how) => format!("{} with {}", self.name(), how.described()),
+            _ => format!("{} with {}", self.name(), counted(self.samples().into(), "sample")),
+        }
+    }
+
+    /// For what an item's outcome is known before all samples are drawn. `None`: it never is.
+    pub fn spares(&self) -> Option<Spares> {
+        match self {
+            Method::SelfConsistency { stop, .. } => (*stop != Decided::Never).then_some(Spares::Decided),
+            Method::BestOfN { stop_when_passed, .. } => stop_when_passed.then_some(Spares::Passed),
+            _ => None,
         }
     }
 
@@ -110,11 +131,7 @@ impl Method {
 
     /// Whether it draws alike and leaves no sample out for what others say, so that pass@k and maj@k can be told from them.
     pub fn draws_all(&self) -> bool {
-        match self {
-            Method::SelfConsistency { stop, .. } => *stop == Decided::Never,
-            Method::BestOfN { stop_when_passed, .. } => !stop_when_passed,
-            _ => self.draws_alike(),
-        }
+        self.draws_alike() && self.spares().is_none()
     }
 
     /// How it values solutions and their beginnings.
@@ -149,6 +166,15 @@ impl Method {
         }
     }
 
+    /// The files that its prompts about `item` take in by paths that are templates.
+    pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        match (self, self.scoring()) {
+            (Method::TreeOfThought(how), _) => how.prompt_files(item),
+            (_, Some(Scoring::Verdicts(verdicts))) => verdicts.prompt_files(item),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// What the method demands of an item's fields.
     pub fn check_item(&self, item: &Item) -> Result<()> {
         match self {
@@ -166,15 +192,6 @@ impl Method {
             other => other.samples(),
         }
     }
-    /// The files that its prompts about `item` take in by paths that are templates.
-    pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
-        match (self, self.scoring()) {
-            (Method::TreeOfThought(how), _) => how.prompt_files(item),
-            (_, Some(Scoring::Verdicts(verdicts))) => verdicts.prompt_files(item),
-            _ => Ok(Vec::new()),
-        }
-    }
-
 
     /// The method's key in the task file.
     pub fn name(&self) -> &'static str {

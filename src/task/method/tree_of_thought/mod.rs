@@ -21,6 +21,7 @@ use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
+use crate::figures::counted;
 use crate::task::items::Item;
 use crate::task::prompt::{Prompt, PromptTemplate};
 
@@ -119,6 +120,19 @@ impl PartialEq for TreeOfThought {
 impl Eq for TreeOfThought {}
 
 impl TreeOfThought {
+    /// What it draws, for the first line of a summary.
+    pub fn described(&self) -> String {
+        let paths = match self.search {
+            Search::Bfs => format!("breadth {}", self.breadth),
+            Search::Dfs { visits, .. } => counted(visits.into(), "visit"),
+        };
+        let drawn = match self.generate {
+            Generate::Sample { thoughts, .. } => counted(thoughts.into(), "thought"),
+            Generate::Propose { lists, .. } => counted(lists.into(), "list") + " of thoughts",
+        };
+        format!("{paths} x {drawn}, {}", counted(self.steps.into(), "step"))
+    }
+
     /// The thought that a generated text is, `None` if it is none: without white space at its ends, and where the task has a
     /// regex for thoughts, what that finds (its first group, or the whole match).
     pub fn thought(&self, text: &str) -> Option<String> {
@@ -187,20 +201,6 @@ impl TreeOfThought {
         }
     }
 
-    /// The item with the path's names among its fields.
-    fn about<const N: usize>(&self, item: &Item, thoughts: &[String], more: [(&str, Value); N]) -> Item {
-        let last = thoughts.last().map_or("", String::as_str);
-        let mut fields: Map<String, Value> = item.fields.clone();
-        for (name, regex) in &self.extract {
-            fields.insert(name.clone(), found(regex, last).unwrap_or_default().into());
-        }
-        let own = [("last", json!(last)), ("path", json!(thoughts.join("\n"))), ("step", json!(thoughts.len()))];
-        let names = own.into_iter().chain([("thoughts", json!(thoughts))]).chain(more);
-        fields.extend(names.map(|(name, value)| (name.to_string(), value)));
-        Item { fields, ..item.clone() }
-    }
-}
-
     /// The files that questions about `item` take in by paths that are templates, before there is a thought.
     pub(super) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
         let propose = match &self.generate {
@@ -219,6 +219,20 @@ impl TreeOfThought {
         }
         Ok(files)
     }
+
+    /// The item with the path's names among its fields.
+    fn about<const N: usize>(&self, item: &Item, thoughts: &[String], more: [(&str, Value); N]) -> Item {
+        let last = thoughts.last().map_or("", String::as_str);
+        let mut fields: Map<String, Value> = item.fields.clone();
+        for (name, regex) in &self.extract {
+            fields.insert(name.clone(), found(regex, last).unwrap_or_default().into());
+        }
+        let own = [("last", json!(last)), ("path", json!(thoughts.join("\n"))), ("step", json!(thoughts.len()))];
+        let names = own.into_iter().chain([("thoughts", json!(thoughts))]).chain(more);
+        fields.extend(names.map(|(name, value)| (name.to_string(), value)));
+        Item { fields, ..item.clone() }
+    }
+}
 
 /// The first group that took part in the regex's first match, or the whole match where it has none.
 fn found(regex: &Regex, text: &str) -> Option<String> {
