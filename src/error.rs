@@ -68,7 +68,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// 2 for what the user can mend, 1 for what only we can, 130 for an interrupt.
+    /// 2 for what the user can mend, 1 for what only we can, 130 for an interrupt by Ctrl-C.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Internal(_) | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::Kernel { .. } => 1,

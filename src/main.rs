@@ -1,15 +1,16 @@
 //! The `offshoot` command: reads the command line, hands it to the floor that does the work, and turns an error into one
 //! sentence and an exit code.
 
+mod stopping;
+
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
 use offshoot::{batch, bench, check, judge, out, run, scoring, task, view};
+use stopping::{exit_code, interrupt_flag};
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: usize = 1024;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
         Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             out::aside(format_args!("offshoot: {error}"));
-            ExitCode::from(error.exit_code())
+            ExitCode::from(exit_code(&error))
         }
     }
 }
@@ -110,18 +111,4 @@ fn start_threads(threads: Option<usize>) -> Result<()> {
     }
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     built.map_err(|error| Error::Internal(format!("the thread pool does not start: {error}")))
-}
-
-/// Set by the first Ctrl-C; a second one ends the program at once.
-fn interrupt_flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = flag.clone();
-    let set = ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        out::aside("stopping: what is finished is kept (once more to stop at once)");
-    });
-    set.map_err(|error| Error::Internal(format!("Ctrl-C cannot be handled: {error}")))?;
-    Ok(flag)
 }

@@ -534,10 +534,14 @@ fn weights_that_are_no_numbers_are_one_sentence() {
     assert!(stdout(&checked).contains("not finite"), "{}", stdout(&checked));
 }
 
-/// Ctrl-C: what is finished stays, in whole lines; the exit code says so.
-#[cfg(unix)]
+/// Ctrl-C, and a request to end: what is finished stays, in whole lines; the exit code says which it was.
 #[test]
 fn an_interrupt_keeps_what_is_finished() {
+    stopped_by("-INT", 130);
+    stopped_by("-TERM", 143);
+}
+
+fn stopped_by(signal: &str, code: i32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let task = task_in(folder.path(), |task| {
         task["method"]["self_consistency"]["samples"] = json!(4000);
@@ -555,10 +559,10 @@ fn an_interrupt_keeps_what_is_finished() {
         assert!(child.try_wait().expect("a child").is_none(), "8,000 samples were drawn before one was seen");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill is there");
     assert!(sent.success());
     let ended = child.wait_with_output().expect("it ends");
-    assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
+    assert_eq!(ended.status.code(), Some(code), "{}", stderr(&ended));
     let kept = lines(&samples).len();
     assert!((1..8000).contains(&kept), "{kept} samples kept");
     assert!(out.join("summary.json").is_file());

@@ -15,7 +15,7 @@ fn floor(module: &str) -> Option<u32> {
         "tree" => 6,
         "search" | "judge" => 7,
         "run" | "report" | "journal" | "batch" | "view" | "scoring" | "bench" | "check" => 8,
-        "cli" | "main" => 9,
+        "cli" | "main" | "stopping" => 9,
         "lib" => return None,
         other => panic!("src/{other} stands on no floor: add it to tests/floors.rs"),
     })
