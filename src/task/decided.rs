@@ -8,21 +8,16 @@ use super::stats::Tally;
 pub enum Decided {
     /// Never: all are drawn.
     Never,
-    /// When nothing that the rest could answer would change the winner: see [`Tally::is_decided`].
+    /// When nothing that the rest could answer would change the winner: the leader is ahead of the second by more than the rest, so
+    /// that not even a tie is possible.
     Certain,
     /// Then, or when the leader is ahead for good with this probability at least: see [`confidence`].
     Confident(f64),
 }
 
 impl Decided {
-    /// Whether `remaining` samples, of as many as have not been drawn, are to be spared.
-    pub fn is_reached(self, votes: &Tally, remaining: u32) -> bool {
-        let (first, second) = votes.first_two();
-        self.by(first, second, remaining)
-    }
-
     /// The fewest of the `remaining` samples that must be drawn before the rest can be spared: so many if all of them vote for
-    /// the leader, more in every other case. Whoever draws that many at once, and asks again, draws exactly the samples that
+    /// the leader, more in every other case; none if it is decided already. Whoever draws that many at once, and asks again, draws exactly the samples that
     /// drawing one after the other would.
     pub fn fewest_more(self, votes: &Tally, remaining: u32) -> u32 {
         let (first, second) = votes.first_two();
@@ -38,7 +33,7 @@ impl Decided {
         low
     }
 
-    /// As [`Decided::is_reached`], where the leader has `first` votes and the answer after it `second`.
+    /// Whether `remaining` samples are to be spared where the leader has `first` votes and the answer after it `second`.
     fn by(self, first: u32, second: u32, remaining: u32) -> bool {
         let certain = remaining == 0 || first > second + remaining;
         match self {
@@ -88,7 +83,7 @@ mod tests {
     /// How many of `answers` are drawn, one after the other.
     fn one_by_one(stop: Decided, answers: &[Option<u8>]) -> usize {
         let n = answers.len();
-        (0..n).find(|&drawn| stop.is_reached(&tally(&answers[..drawn]), (n - drawn) as u32)).unwrap_or(n)
+        (0..n).find(|&drawn| stop.fewest_more(&tally(&answers[..drawn]), (n - drawn) as u32) == 0).unwrap_or(n)
     }
 
     fn in_waves(stop: Decided, answers: &[Option<u8>]) -> usize {
@@ -111,12 +106,6 @@ mod tests {
             for stop in [Decided::Never, Decided::Certain, Decided::Confident(enough)] {
                 prop_assert_eq!(in_waves(stop, &answers), one_by_one(stop, &answers), "{:?}", stop);
             }
-        }
-
-        #[test]
-        fn being_certain_is_being_decided(answers in answers(), remaining in 0u32..40) {
-            let votes = tally(&answers);
-            prop_assert_eq!(Decided::Certain.is_reached(&votes, remaining), votes.is_decided(remaining));
         }
     }
 

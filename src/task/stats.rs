@@ -57,15 +57,6 @@ impl Tally {
         self.votes.iter().max_by_key(|votes| (votes.count, std::cmp::Reverse(votes.first)))
     }
 
-    /// Whether `remaining` more samples, in whatever order and whatever they answer, cannot change the leader: it is ahead of
-    /// the second by more than that, so that not even a tie is possible.
-    pub fn is_decided(&self, remaining: u32) -> bool {
-        let Some(leader) = self.leader() else { return remaining == 0 };
-        let others = self.votes.iter().filter(|votes| votes.value != leader.value);
-        let second = others.map(|votes| votes.count).max().unwrap_or(0);
-        remaining == 0 || leader.count > second + remaining
-    }
-
     /// The most votes that an answer has, and the most that another one has.
     pub fn first_two(&self) -> (u32, u32) {
         let (mut first, mut second) = (0, 0);
@@ -222,6 +213,7 @@ fn below(n: usize, state: &mut u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::Decided;
     use proptest::prelude::*;
 
     /// Every subset of size k of `n` samples, as bits.
@@ -309,7 +301,7 @@ mod tests {
                 }).collect();
             }
             let changes = tails.iter().any(|tail| outcome(tail) != outcome(&[]));
-            prop_assert_eq!(tally.is_decided(remaining), !changes);
+            prop_assert_eq!(Decided::Certain.fewest_more(&tally, remaining) == 0, !changes);
         }
     }
 
