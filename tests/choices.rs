@@ -1,36 +1,31 @@
 //! Choosing among offered answers: the scores against whole prompts computed apart, what is computed how often, and the tasks
 //! that offer answers.
 
+#[path = "common/job.rs"]
+mod job;
 #[path = "common/shared.rs"]
 mod shared;
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
-use offshoot::engine::{Continuation, EngineHandle, SamplingParams, ScriptedReply, Stop};
+use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
 use offshoot::ids::TokenId;
 use offshoot::search::choose::{Choice, Neutral};
-use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, choose};
+use offshoot::search::{Assessment, Assessor, Details, Outcome, choose};
 use offshoot::task::{ChooseBy, Overrides, Prompt, Task};
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use offshoot::tree::SamplingTree;
+
+use job::Order;
 
 fn assess(text: &str) -> Assessment {
     Assessment { answer: Some(text.to_string()), correct: Some(text == "two"), judged: None }
 }
 
 fn chosen(tree: &mut SamplingTree, choices: &[Choice], by: ChooseBy) -> Outcome {
-    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(false));
-    let mut record = |_: &_| Ok(());
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor: Assessor::new(&assess),
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
+    let (order, mut record) = (Order::default(), |_: &_| Ok(()));
+    let mut job = order.job(Assessor::new(&assess), &mut record);
     let root = tree.root();
     choose(tree, root, choices, by, &mut job).expect("nothing fails")
 }

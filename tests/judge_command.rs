@@ -8,24 +8,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+#[path = "common/compiler.rs"]
+mod compiler;
+#[path = "common/judging.rs"]
+mod judging;
 #[path = "common/shared.rs"]
 mod shared;
+use compiler::has_compiler;
+use judging::can_judge;
 use shared::shared;
 
 fn judge(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
     command.arg("judge").args(arguments).env_remove("RUST_LOG");
     command.output().expect("the binary starts")
-}
-
-/// Whether candidates can be judged on this machine.
-fn can_judge() -> bool {
-    let doctor = judge(&["--doctor"]);
-    let can = doctor.status.success();
-    if !can {
-        println!("skipped: no sandbox or no python3 here: {}", String::from_utf8_lossy(&doctor.stderr));
-    }
-    can
 }
 
 fn stdout(output: &Output) -> String {
@@ -138,11 +134,7 @@ fn candidates_of_every_kind_get_a_contest_judges_verdict() {
 
 #[test]
 fn programs_in_cpp_are_compiled_once_and_run_on_all_tests() {
-    if !can_judge() {
-        return;
-    }
-    if Command::new("g++").arg("--version").output().is_err() {
-        println!("skipped: no g++ here");
+    if !can_judge() || !has_compiler() {
         return;
     }
     let head = "#include <iostream>\nint main() {\n    long sum = 0, x;\n";

@@ -2,42 +2,36 @@
 //! harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
 #![cfg(target_os = "linux")]
 
+#[path = "common/judging.rs"]
+mod judging;
+#[path = "common/sandbox.rs"]
+mod sandbox;
 #[path = "common/shared.rs"]
 mod shared;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use offshoot::judge::sandbox::{Sandbox, Setup};
-use offshoot::judge::{Isolation, Judge, Judgement, Language, Verdict};
+use offshoot::judge::sandbox::Sandbox;
+use offshoot::judge::{Judge, Judgement, Language, Verdict};
 use offshoot::task::benchmark;
 use offshoot::task::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
 use serde_json::{Value, json};
+
+use judging::can_judge;
+use sandbox::setup;
 use shared::shared;
 
 /// One judge for all tests; none where Python or the sandbox is missing.
 fn judge() -> Option<&'static Judge> {
     static JUDGE: OnceLock<Option<Judge>> = OnceLock::new();
-    let judge = JUDGE.get_or_init(|| {
-        let python = Command::new("python3").arg("--version").output();
-        let helper = Some(PathBuf::from(env!("CARGO_BIN_EXE_offshoot")));
-        let sandbox = Sandbox::set_up(&Setup { helper, ..Setup::new(Isolation::Required) });
-        match (python, sandbox) {
-            (Ok(_), Ok(sandbox)) => Some(Judge::over(sandbox)),
-            (Err(error), _) => {
-                println!("skipped: no python3: {error}");
-                None
-            }
-            (_, Err(error)) => {
-                println!("skipped: no sandbox: {error}");
-                None
-            }
-        }
-    });
-    judge.as_ref()
+    JUDGE.get_or_init(|| can_judge().then(another)).as_ref()
+}
+
+fn another() -> Judge {
+    Judge::over(Sandbox::set_up(&setup(true)).expect("the doctor found one"))
 }
 
 fn problem(suite: Suite) -> Problem {
@@ -316,12 +310,10 @@ fn calls_are_compared_as_data() {
 
 #[test]
 fn every_test_is_run_where_all_are_asked_for() {
-    let helper = Some(PathBuf::from(env!("CARGO_BIN_EXE_offshoot")));
     if judge().is_none() {
         return;
     }
-    let sandbox = Sandbox::set_up(&Setup { helper, ..Setup::new(Isolation::Required) }).unwrap();
-    let judge = Judge::over(sandbox).with_all_tests();
+    let judge = another().with_all_tests();
     let program = "import os\ndef f(x):\n    if x == 1: raise ValueError('one')\n    if x == 2: os._exit(0)\n    while x == 3: pass\n    return x";
     let tests: Vec<_> = (0..6).map(|x| (json!([x]), json!([if x == 5 { 0 } else { x }]))).collect();
     let mut problem = calls("f", &tests);

@@ -181,9 +181,9 @@ fn files_behind_patterns_and_templates_are_compared_too() {
     let folder = folder.path();
     let question =
         |n: u32| format!("{}\n", json!({"question": format!("What is {n} + 5?"), "answer": (n + 5).to_string()}));
-    for (kind, n) in [("parts", 3), ("shots", 1)] {
+    for (kind, n, parts) in [("parts", 3, &["a", "b"][..]), ("shots", 1, &["a", "b", "c"])] {
         fs::create_dir(folder.join(kind)).expect("writable");
-        for part in ["a", "b"] {
+        for part in parts {
             fs::write(folder.join(kind).join(part).with_extension("jsonl"), question(n)).expect("writable");
         }
     }

@@ -15,15 +15,17 @@ use offshoot::error::Error;
 use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
 use offshoot::task::problem::Limits;
 
+#[path = "common/sandbox.rs"]
+mod common;
+#[path = "common/compiler.rs"]
+mod compiler;
+use common::setup;
+use compiler::has_compiler;
+
 const LIMITS: Limits =
     Limits { cpu: Duration::from_secs(2), memory_bytes: 256 << 20, output_bytes: 1 << 20, processes: 16 };
 /// For what must end by the clock.
 const SHORT: Limits = Limits { cpu: Duration::from_millis(200), ..LIMITS };
-
-fn setup(namespaces: bool) -> Setup {
-    let helper = Some(PathBuf::from(env!("CARGO_BIN_EXE_offshoot")));
-    Setup { helper, namespaces, ..Setup::new(Isolation::Required) }
-}
 
 fn sandbox(namespaces: bool) -> &'static Sandbox {
     static SANDBOXES: [OnceLock<Sandbox>; 2] = [OnceLock::new(), OnceLock::new()];
@@ -442,8 +444,7 @@ fn calls_of_other_architectures_end_the_program() {
 
 #[test]
 fn a_compiler_runs_confined_and_what_it_builds_runs_elsewhere() {
-    let Ok(true) = Command::new("g++").arg("--version").output().map(|said| said.status.success()) else {
-        eprintln!("skipped: there is no g++");
+    if !has_compiler() {
         return;
     };
     for &namespaces in modes() {

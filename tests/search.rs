@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
-use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
 use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
 use offshoot::task::{BestBy, Decided};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
+
+#[path = "common/job.rs"]
+mod job;
+use job::Order;
 
 /// What each sample says: branches are numbered from the root (0) on, so sample `i` is branch `i + 1`.
 fn saying(replies: Vec<ScriptedReply>) -> SamplingTree {
@@ -30,21 +34,13 @@ fn assess(text: &str) -> Assessment {
 
 /// Runs a driver and returns its outcome and what was recorded.
 fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool) -> (Result<Outcome>, Vec<Sample>) {
-    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(interrupted));
+    let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
     let mut recorded = Vec::new();
     let mut record = |sample: &Sample| {
         recorded.push(sample.clone());
         Ok(())
     };
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor: Assessor::new(&assess),
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
-    let outcome = search(&mut job);
+    let outcome = search(&mut order.job(Assessor::new(&assess), &mut record));
     (outcome, recorded)
 }
 
@@ -198,7 +194,9 @@ fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
         let mut tree = saying(vec![ScriptedReply::text("7").logprob(-0.5)]);
         let root = tree.root();
         let params = SamplingParams { top_logprobs, ..SamplingParams::default() };
-        let outcome = drive(|job| sample(&mut tree, root, 1, &mut asking(job, &params)), false).0;
+        let order = Order { params, ..Order::default() };
+        let mut record = |_: &Sample| Ok(());
+        let outcome = sample(&mut tree, root, 1, &mut order.job(Assessor::new(&assess), &mut record));
         serde_json::to_value(&outcome.expect("nothing fails").samples[0]).expect("it is JSON")
     };
     let token = u32::from(b'7');
@@ -206,12 +204,6 @@ fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
     assert_eq!(json(Some(2))["logprobs"], with(serde_json::json!([[token, -0.5]])));
     assert_eq!(json(Some(0))["logprobs"], with(serde_json::json!([])));
     assert!(json(None).get("logprobs").is_none());
-}
-
-/// The same job with other parameters.
-fn asking<'a>(job: &'a mut Job<'_>, params: &'a SamplingParams) -> Job<'a> {
-    let Job { stop, interrupted, .. } = *job;
-    Job { params, stop, assessor: Assessor::new(&assess), earlier: Vec::new(), record: &mut *job.record, interrupted }
 }
 
 #[test]
@@ -226,26 +218,18 @@ fn an_interrupt_ends_a_driver_while_branches_grow() {
 #[test]
 fn an_interrupt_ends_a_driver_while_nothing_happens() {
     let (done, ended) = std::sync::mpsc::channel();
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let interrupt = interrupted.clone();
+    let order = Arc::new(Order::default());
+    let interrupt = order.clone();
     std::thread::spawn(move || {
         // As during a long prompt: no token, no end.
         let mut tree = saying(vec![ScriptedReply::text("").until_cancelled()]);
         let root = tree.root();
-        let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
-        let interrupted = &*interrupted;
-        let mut job = Job {
-            params: &params,
-            stop: &stop,
-            assessor: Assessor::new(&assess),
-            earlier: Vec::new(),
-            record: &mut record,
-            interrupted,
-        };
+        let mut record = |_: &Sample| Ok(());
+        let mut job = order.job(Assessor::new(&assess), &mut record);
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
     std::thread::sleep(Duration::from_millis(20));
-    interrupt.store(true, Ordering::Relaxed);
+    interrupt.interrupted.store(true, Ordering::Relaxed);
     let outcome = ended.recv_timeout(Duration::from_secs(20)).expect("the driver ends");
     assert!(matches!(outcome, Err(Error::Interrupted)));
 }
@@ -254,16 +238,9 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
 fn a_sample_that_cannot_be_recorded_ends_the_search() {
     let mut tree = saying(texts(&["7", "8"]));
     let root = tree.root();
-    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(false));
+    let order = Order::default();
     let mut record = |_: &Sample| Err(Error::Internal("the disk is full".to_string()));
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor: Assessor::new(&assess),
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
+    let mut job = order.job(Assessor::new(&assess), &mut record);
     let outcome = sample(&mut tree, root, 2, &mut job);
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }

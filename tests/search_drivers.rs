@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
-use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, SamplingParams, ScriptedReply, Stop};
+use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot::ids::TokenId;
 use offshoot::search::scorer::Question;
 use offshoot::search::steps::Stepper;
@@ -14,6 +14,10 @@ use offshoot::task::steps::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring,
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 use petgraph::graph::NodeIndex;
+
+#[path = "common/job.rs"]
+mod job;
+use job::Order;
 
 /// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
 /// solution. To its end it says the letter `z`. Asked about a solution it says yes by `likely`.
@@ -67,20 +71,13 @@ fn search(
     interrupted: bool,
     run: impl FnOnce(&mut Stepper<'_>, &mut Job<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
-    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(interrupted));
+    let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
     let mut recorded = 0;
     let mut record = |_: &_| {
         recorded += 1;
         Ok(())
     };
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor: Assessor::new(&assess),
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
+    let mut job = order.job(Assessor::new(&assess), &mut record);
     let steps = Steps { delimiter: "\n".to_string(), most };
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let outcome = run(&mut Stepper { steps: &steps, decode: &decode, scorer, asked: 0 }, &mut job)?;

@@ -2,13 +2,13 @@
 //! and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
-use offshoot::engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot::engine::{EngineHandle, FinishReason, ScriptedReply, Stop};
 use offshoot::judge::{Judgement, TestVerdict, Verdict};
 use offshoot::search::{Assessment, Assessor, Job, Judges, Outcome, Sample, best_of_n, sample, self_consistency};
 use offshoot::task::{BestBy, Decided};
@@ -16,6 +16,10 @@ use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 use proptest::prelude::*;
+
+#[path = "common/job.rs"]
+mod job;
+use job::Order;
 
 /// Longer than anything here takes, so that a driver that hangs fails its test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,11 +55,10 @@ fn judgement(right: bool) -> Judgement {
 /// Runs a driver on what `assessor` says.
 fn drive(
     assessor: Assessor<'_>,
-    interrupted: &AtomicBool,
+    order: &Order,
     search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
-    let (params, stop, mut record) = (SamplingParams::default(), Stop::default(), |_: &Sample| Ok(()));
-    search(&mut Job { params: &params, stop: &stop, assessor, earlier: Vec::new(), record: &mut record, interrupted })
+    search(&mut order.job(assessor, &mut |_| Ok(())))
 }
 
 fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> Outcome {
@@ -63,7 +66,7 @@ fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> Outcome {
     let mut tree = saying(replies);
     let root = tree.root();
     let search = |job: &mut Job<'_>| self_consistency(&mut tree, root, n, stop, job);
-    drive(Assessor::new(&grade), &AtomicBool::new(false), search).expect("nothing fails")
+    drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails")
 }
 
 /// All samples of `replies` under a judge.
@@ -77,7 +80,7 @@ fn judged(
     let root = tree.root();
     let judges = Judges::new(threads).expect("threads start");
     let assessor = Assessor::new(&answer).judged_by(&judges, judge);
-    drive(assessor, &AtomicBool::new(false), |job| sample(&mut tree, root, n, job))
+    drive(assessor, &Order::default(), |job| sample(&mut tree, root, n, job))
 }
 
 proptest! {
@@ -119,7 +122,7 @@ fn a_candidate_that_has_passed_stops_its_siblings() {
     let mut tree = saying(vec![endless(), ScriptedReply::text("6"), ScriptedReply::text("7   "), endless()]);
     let root = tree.root();
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 4, BestBy::Grade, true, job);
-    let outcome = drive(Assessor::new(&grade), &AtomicBool::new(false), search).expect("nothing fails");
+    let outcome = drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(2), Some(true), 2));
     let children = tree.children(root);
     let states: Vec<State> = children.iter().map(|&node| tree.node(node).state).collect();
@@ -134,7 +137,7 @@ fn without_the_setting_nobody_is_stopped() {
     let mut tree = saying(texts(&["7", "long and wrong", "7"]));
     let root = tree.root();
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 3, BestBy::Grade, false, job);
-    let outcome = drive(Assessor::new(&grade), &AtomicBool::new(false), search).expect("nothing fails");
+    let outcome = drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.samples.len(), outcome.cancelled), (3, 0));
 }
 
@@ -148,18 +151,11 @@ fn a_stopped_sibling_gives_its_pages_back() {
     let pages = prompt.len().div_ceil(page) + 1;
     let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt, String::new()).expect("a short prompt");
     let root = tree.root();
-    let (params, interrupted, mut record) = (SamplingParams::default(), AtomicBool::new(false), |_: &Sample| Ok(()));
     let stop = Stop { ignore_eos: true, strings: vec!["1".to_string(), "a".to_string()], ..Stop::max_tokens(3000) };
     let passes = |_: &str| Assessment { correct: Some(true), ..Assessment::default() };
     let assessor = Assessor::new(&passes);
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor,
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
+    let (order, mut record) = (Order { stop, ..Order::default() }, |_: &Sample| Ok(()));
+    let mut job = order.job(assessor, &mut record);
     let outcome = best_of_n(&mut tree, root, 8, BestBy::Grade, true, &mut job).expect("it samples");
     let metrics = engine.metrics().expect("the engine lives");
     let own = outcome.samples.iter().map(|sample| (sample.tokens + 1).div_ceil(page) + 1).sum::<usize>();
@@ -213,8 +209,8 @@ fn an_interrupt_ends_a_driver_while_its_candidates_are_judged() {
     let (release, released) = channel::<()>();
     let (begun, released) = (Mutex::new(begun), Mutex::new(released));
     let (done, ended) = channel();
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let interrupt = interrupted.clone();
+    let order = Arc::new(Order::default());
+    let interrupt = order.clone();
     std::thread::spawn(move || {
         let mut tree = saying(texts(&["7"]));
         let root = tree.root();
@@ -225,10 +221,10 @@ fn an_interrupt_ends_a_driver_while_its_candidates_are_judged() {
             released.lock().expect("one judge").recv().unwrap_or_default();
             Ok(judgement(true))
         });
-        done.send(drive(assessor, &interrupted, |job| sample(&mut tree, root, 1, job)).map(drop)).expect("waits");
+        done.send(drive(assessor, &order, |job| sample(&mut tree, root, 1, job)).map(drop)).expect("waits");
     });
     begins.recv_timeout(PATIENCE).expect("the candidate is judged");
-    interrupt.store(true, Ordering::Relaxed);
+    interrupt.interrupted.store(true, Ordering::Relaxed);
     let outcome = ended.recv_timeout(PATIENCE).expect("the driver ends");
     assert!(matches!(outcome, Err(Error::Interrupted)));
     drop(release);
@@ -250,7 +246,7 @@ fn what_nobody_waits_for_is_not_judged() {
         Ok(judgement(text == "7"))
     });
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 5, BestBy::Grade, true, job);
-    let outcome = drive(assessor, &AtomicBool::new(false), search).expect("nothing fails");
+    let outcome = drive(assessor, &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.samples.len(), outcome.cancelled), (Some(0), 1, 4));
     drop(release);
     // The one judge takes up what is left of the queue after the text it may have been at.
@@ -261,7 +257,7 @@ fn what_nobody_waits_for_is_not_judged() {
     });
     let mut tree = saying(texts(&["12"]));
     let root = tree.root();
-    drive(last, &AtomicBool::new(false), |job| sample(&mut tree, root, 1, job)).expect("nothing fails");
+    drive(last, &Order::default(), |job| sample(&mut tree, root, 1, job)).expect("nothing fails");
     ended.recv_timeout(PATIENCE).expect("it was judged");
     assert!(count.load(Ordering::Relaxed) <= 2, "{count:?} texts judged");
 }

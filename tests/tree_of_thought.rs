@@ -7,13 +7,17 @@ use std::sync::atomic::AtomicBool;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
 use offshoot::search::tree_of_thought::{Rendered, Texts};
-use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, tree_of_thought};
+use offshoot::search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
 use offshoot::task::{Item, Method, Overrides, Prompt, Task};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+#[path = "common/job.rs"]
+mod job;
+use job::Order;
 
 /// A task with these settings and items with these ids; its questions name the path, its words are worth 1 and 0.
 fn task(settings: &Value, ids: &[String]) -> Result<Task> {
@@ -36,10 +40,6 @@ fn task(settings: &Value, ids: &[String]) -> Result<Task> {
     Task::load(&path, &Overrides::default())
 }
 
-/// The path that a question names.
-fn path_in(question: &str) -> &str {
-    &question[2..question.find('>').expect("questions end with it")]
-}
 #[test]
 fn a_search_is_described_by_what_it_draws() {
     let described = |settings: Value| task(&settings, &["item".to_string()]).expect("a good task").method.described();
@@ -49,6 +49,10 @@ fn a_search_is_described_by_what_it_draws() {
     assert_eq!(described(proposed), "tree_of_thought with breadth 5 x 1 list of thoughts, 3 steps");
 }
 
+/// The path that a question names.
+fn path_in(question: &str) -> &str {
+    &question[2..question.find('>').expect("questions end with it")]
+}
 
 /// The probability of `yes` to a question, for the two words.
 fn scored(call: &ScriptedCall<'_>, yes: f64) -> ScriptedReply {
@@ -94,15 +98,8 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
         recorded.push(sample.index);
         Ok(())
     };
-    let (params, stop, interrupted) = (SamplingParams::default(), Stop::default(), AtomicBool::new(interrupted));
-    let mut job = Job {
-        params: &params,
-        stop: &stop,
-        assessor: Assessor::new(&assess),
-        earlier: Vec::new(),
-        record: &mut record,
-        interrupted: &interrupted,
-    };
+    let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
+    let mut job = order.job(Assessor::new(&assess), &mut record);
     let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job);
     if let Ok(outcome) = &outcome {
         assert_eq!(recorded, outcome.samples.iter().map(|sample| sample.index).collect::<Vec<_>>());
@@ -487,16 +484,10 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
         let Rendered { text, tokens } = prompt(&task.prompt(item)?)?;
         let mut tree = SamplingTree::new(engine.clone(), &item.id, 1, tokens, text)?;
         let assess = |_: &str| Assessment::default();
-        let (params, interrupted) = (SamplingParams { temperature: 0.8, ..Default::default() }, AtomicBool::new(false));
-        let (stop, mut record) = (Stop::max_tokens(120), |_: &Sample| Ok(()));
-        let mut job = Job {
-            params: &params,
-            stop: &stop,
-            assessor: Assessor::new(&assess),
-            earlier: Vec::new(),
-            record: &mut record,
-            interrupted: &interrupted,
-        };
+        let params = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
+        let order = Order { params, stop: Stop::max_tokens(120), ..Order::default() };
+        let mut record = |_: &Sample| Ok(());
+        let mut job = order.job(Assessor::new(&assess), &mut record);
         let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job)?;
         let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, State::Open(_))).count();
         assert_eq!(open, 0, "every branch is given back");

@@ -1,0 +1,22 @@
+//! The work order that a driver is given in tests.
+
+use std::sync::atomic::AtomicBool;
+
+use offshoot::Result;
+use offshoot::engine::{SamplingParams, Stop};
+use offshoot::search::{Assessor, Job, Sample};
+
+/// What a job borrows, but for what assesses its samples and where they go.
+#[derive(Default)]
+pub struct Order {
+    pub params: SamplingParams,
+    pub stop: Stop,
+    pub interrupted: AtomicBool,
+}
+
+impl Order {
+    pub fn job<'a>(&'a self, assessor: Assessor<'a>, record: &'a mut dyn FnMut(&Sample) -> Result<()>) -> Job<'a> {
+        let Order { params, stop, interrupted } = self;
+        Job { params, stop, assessor, earlier: Vec::new(), record, interrupted }
+    }
+}
