@@ -331,6 +331,19 @@ fn every_test_is_run_where_all_are_asked_for() {
     assert_eq!(judgement.verdict, Verdict::RuntimeError);
 }
 
+#[test]
+fn a_candidate_may_use_locks_and_pools() {
+    let Some(judge) = judge() else { return };
+    if !judge.sandbox().in_force().to_string().contains("a /dev/shm of its own") {
+        println!("skipped: no namespaces here");
+        return;
+    }
+    let program = "from multiprocessing import Lock, Pool\n\
+                   def f(xs):\n    with Lock(), Pool(2) as pool:\n        return sum(pool.map(abs, xs))";
+    let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([6]))]), program);
+    assert!(judgement.accepted(), "{judgement:?}");
+}
+
 fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) -> Problem {
     let (program, entry) = (program.to_string(), entry.to_string());
     problem(Suite::Reference(Reference { program, entry, base: inputs, plus: Vec::new(), atol: 0.0, mbpp }))

@@ -343,8 +343,50 @@ fn daemons_end_with_their_program() {
 #[test]
 fn nothing_outside_is_read_or_written() {
     is_refused("outside.py");
+/// Where it has a /dev/shm of its own; without namespaces it has none to fill.
+#[test]
+fn shared_memory_is_its_own_and_bounded() {
+    for how in ["named", "unlinked", "mapped"] {
+        for &namespaces in modes() {
+            let Some(after) = hostile(namespaces, "files_shared.py", LIMITS, &[how]) else { return };
+            let bounded = matches!(
+                after.ended.how,
+                How::Exit(1) | How::Limit(Limit::Output | Limit::Memory) | How::Signal(libc::SIGBUS)
+            );
+            assert!(bounded, "{how}, namespaces {namespaces}: {:?}", after.ended);
+            assert!(after.ended.peak_bytes < LIMITS.memory_bytes, "{how}: {:?}", after.ended);
+        }
+    }
 }
 
+#[test]
+fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
+    let Some((interpreter, prefix)) = python() else { return eprintln!("skipped: there is no python3") };
+    for &namespaces in modes() {
+        let has_own = namespaces && sandbox(true).in_force().to_string().contains("a /dev/shm of its own");
+        let folder = sandbox(namespaces).folder().unwrap();
+        let script = "from multiprocessing import Lock, Pool, shared_memory\n\
+                      with Lock(), Pool(2) as pool: print(sum(pool.map(abs, range(-9, 0))))\n\
+                      memory = shared_memory.SharedMemory(create=True, size=4096)\n\
+                      memory.buf[0] = 7\n\
+                      again = shared_memory.SharedMemory(memory.name)\n\
+                      print(again.buf[0])\n\
+                      memory.unlink()\n";
+        let what =
+            Confined { readable: vec![prefix.clone()], ..confined(interpreter, &["-I", "-c", script], folder.path()) };
+        let ended = sandbox(namespaces).start(what).unwrap().wait().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        match has_own {
+            true => assert_eq!((ended.how.clone(), said.as_str()), (How::Exit(0), "45\n7\n"), "{ended:?}"),
+            false => assert_eq!((ended.how, said.as_str()), (How::Exit(1), ""), "a lock needs a /dev/shm"),
+        }
+    }
+}
+
+}
+
+    // Something of somebody else's to be seen.
+    let _held = tempfile::NamedTempFile::new_in("/dev/shm");
 #[test]
 fn there_is_no_network() {
     is_refused("sockets.py");

@@ -40,10 +40,14 @@ secrets += [f"/proc/{pid}/{link}{outside}" for pid in ("self", 1, os.getppid(), 
 secrets += ["/proc/kcore", "/proc/kallsyms", "/proc/self/environ", "/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/tty"]
 for path in secrets:
     attempt(f"read {path}", lambda: read(path))
-for path in [folder, "folder", "/root", "/home", "/tmp", "/etc", "/proc", "/var", "/dev/shm", os.path.dirname(here)]:
+for path in [folder, "folder", "/root", "/home", "/tmp", "/etc", "/proc", "/var", os.path.dirname(here)]:
     attempt(f"listed {path}", lambda: os.listdir(path))
     attempt(f"wrote into {path}", lambda: write(path + "/offshoot-escaped"))
     attempt(f"made a folder in {path}", lambda: os.mkdir(path + "/offshoot-escaped-folder"))
+# It may have one of its own: nothing is in that, and the caller looks whether anything comes out.
+attempt("listed /dev/shm", lambda: len(os.listdir("/dev/shm")) > 0)
+attempt("wrote into /dev/shm", lambda: write("/dev/shm/offshoot-escaped") or False)
+attempt("ran what it wrote into /dev/shm", lambda: shutil.copy("/bin/true", "/dev/shm/true") and os.execv("/dev/shm/true", ["true"]))
 for path in [outside, "link", "root" + outside, "../offshoot-escaped", "/usr/lib/offshoot-escaped", "/usr/bin/env", sys.executable]:
     attempt(f"wrote {path}", lambda: write(path))
 attempt("wrote itself", lambda: write("/proc/self/exe"))

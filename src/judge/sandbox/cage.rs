@@ -91,7 +91,7 @@ fn enter_namespaces() -> io::Result<String> {
         "user, "
     };
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
-    Ok(format!("{user}mount, pid, net, ipc, uts; a root of its own"))
+    Ok(format!("{user}mount, pid, net, ipc, uts; a root and a /dev/shm of its own"))
 }
 
 fn filters(user: User) -> Result<Filters, String> {

@@ -37,7 +37,7 @@ pub(super) fn become_program(order: &Order, cage: &Cage, ends: Ends, say: &mut O
     limit(order, cage.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
     if cage.landlock.is_some() {
-        files::confine(order).map_err(io::Error::other).map_err(doing("confine its files"))?;
+        files::confine(order, cage.namespaced).map_err(io::Error::other).map_err(doing("confine its files"))?;
     }
     cage.identity.take(order, cage.landlock.is_some(), cage.namespaced)?;
     // After the change of user, which forgets it.

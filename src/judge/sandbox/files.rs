@@ -8,6 +8,7 @@ use landlock::{
 };
 
 use super::base;
+use super::root;
 use super::wire::Order;
 
 /// The newest that is asked for; a kernel gives what it knows of it.
@@ -23,10 +24,12 @@ pub(super) fn version() -> Option<u32> {
     u32::try_from(version).ok().filter(|&version| version > 0)
 }
 
-/// From here on this process can open what the order names and nothing else.
-pub(super) fn confine(order: &Order) -> Result<(), RulesetError> {
+/// From here on this process can open what the order names and nothing else; and in a root of its own the shared memory there.
+pub(super) fn confine(order: &Order, own_root: bool) -> Result<(), RulesetError> {
     let read = AccessFs::from_read(NEWEST);
     let device = AccessFs::ReadFile | AccessFs::WriteFile;
+    let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar);
+    let shared = own_root.then_some(root::SHARED);
     let extra: Vec<PathBuf> =
         order.readable.iter().chain([&order.program]).flat_map(|path| base::names(path)).collect();
     let readable = base::READABLE.iter().chain(base::FACTS).map(Path::new).chain(extra.iter().map(PathBuf::as_path));
@@ -37,10 +40,8 @@ pub(super) fn confine(order: &Order) -> Result<(), RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(readable, read))?
         .add_rules(path_beneath_rules(base::DEVICES, device))?
-        .add_rules(path_beneath_rules(
-            [&order.folder],
-            AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar),
-        ))?
+        .add_rules(path_beneath_rules([&order.folder], write))?
+        .add_rules(path_beneath_rules(shared, write & !AccessFs::Execute))?
         .log_same_exec(false)?
         .restrict_self()?;
     Ok(())

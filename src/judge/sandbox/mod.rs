@@ -6,6 +6,10 @@
 //! ([`enter_if_helper`]); small and of one thread, it can fork cheaply. For each candidate it forks a *supervisor*, which builds
 //! the cage, watches all processes of the candidate and kills them. The candidate itself is a child of the supervisor and
 //! confines itself before it executes the program. When a caller dies, its supervisors see their control streams close.
+//!
+//! In a mount namespace a candidate has a `/dev/shm` of its own, as large as its output may be. Where there are no namespaces it has
+//! none, because the machine's is everybody's: what needs one fails there (of Python's multiprocessing: locks, queues, pools and
+//! shared memory), and such a candidate gets RE.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -16,6 +16,12 @@ use super::base;
 use super::candidate::{Stopped, doing};
 use super::wire::Order;
 
+/// Where POSIX shared memory and semaphores are files: a small file system of the candidate's own, in memory, that goes with it.
+/// What it holds counts as the working folder's.
+pub(super) const SHARED: &str = "/dev/shm";
+/// Files there, at most.
+const MOST_SHARED: u32 = 1024;
+
 /// The new root is put together over the old `/proc`, which is not needed meanwhile and is there on every machine.
 const SITE: &str = "/proc";
 
@@ -41,11 +47,16 @@ pub(super) fn enter(order: &Order) -> Result<(), Stopped> {
     fs::create_dir_all(&folder).map_err(doing("make a place for its folder"))?;
     let proc = inside(Path::new("/proc"));
     fs::create_dir_all(&proc).map_err(doing("make a place for /proc"))?;
+    let shared = inside(Path::new(SHARED));
+    fs::create_dir(&shared).map_err(doing("make a place for shared memory"))?;
     set(Path::new(SITE), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID).map_err(doing("close the root"))?;
     mount(Some(&order.folder), &folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
     set(&folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &proc, Some("proc"), quiet, none).map_err(doing("mount /proc"))?;
+    // 0 would be no bound at all.
+    let bounds = format!("size={},nr_inodes={MOST_SHARED},mode=1777", order.output_bytes.max(1));
+    mount(Some("tmpfs"), &shared, Some("tmpfs"), quiet, Some(bounds.as_str())).map_err(doing("mount shared memory"))?;
     chdir(SITE).map_err(doing("enter the root"))?;
     pivot_root(".", ".").map_err(doing("change the root"))?;
     umount2(".", MntFlags::MNT_DETACH).map_err(doing("leave the old root"))?;

@@ -144,7 +144,7 @@ impl Watch<'_> {
         if threads > 2 * order.processes + 64 {
             return Some(How::Sandbox("fork".into()));
         }
-        if files && written(&order.folder) + seen.unlinked_bytes() > order.output_bytes {
+        if files && kept(order, seen) + seen.unlinked_bytes() > order.output_bytes {
             return Some(How::Limit(Limit::Output));
         }
         None
@@ -193,7 +193,7 @@ fn watch(
     let peak_bytes = watch.peak_bytes.max(largest);
     let how = match ended_by_us {
         Some(how) => how,
-        None if written(&order.folder) > order.output_bytes => How::Limit(Limit::Output),
+        None if kept(order, seen) > order.output_bytes => How::Limit(Limit::Output),
         None => judge(order, watch.status, cpu, peak_bytes),
     };
     Ok(Report::Ended { how, wall, cpu, peak_bytes })
@@ -222,7 +222,16 @@ fn ended_children() -> (Duration, u64) {
     (time(usage.user_time()) + time(usage.system_time()), (usage.max_rss() as u64) << 10)
 }
 
-/// Bytes on disk under a working folder; links are not followed.
+/// Bytes in the files of a candidate: in its folder, and in its shared memory where that is its own.
+fn kept(order: &Order, seen: Seen) -> u64 {
+    let shared = match seen {
+        Seen::Namespace => written(Path::new(root::SHARED)),
+        Seen::Descendants => 0,
+    };
+    written(&order.folder) + shared
+}
+
+/// Bytes on disk under a folder; links are not followed.
 fn written(folder: &Path) -> u64 {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![(folder.to_path_buf(), 0)];
