@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// An empty folder under the system's folder for temporary files; dropped, it is removed. It is locked while it is in use: that of
-/// a process that was killed is found by the lock and removed by the next ([`sweep`]).
+/// An empty folder under the system's folder for temporary files; dropped, it is removed. Its name tells the process whose it is,
+/// and it is locked while it is in use: that of a process that was killed is removed by its warden ([`sweep_behind`]), or, where
+/// that was killed too, found by the lock and removed by the next ([`sweep`]).
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
@@ -32,11 +34,34 @@ pub(super) fn sweep() {
     }
 }
 
+/// How long a process that has closed its files may take to end.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Removes what the process that started this one has left in `folders`, once it has ended: no folder is new then, and not locked
+/// yet.
+pub(super) fn sweep_behind(process: u32, folders: &Path) {
+    let begun = Instant::now();
+    while parent_id() == process {
+        if begun.elapsed() > END_LIMIT {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let prefix = format!("{PREFIX}{process}-");
+    for entry in fs::read_dir(folders).into_iter().flatten().flatten() {
+        let its = entry.file_name().to_string_lossy().starts_with(&prefix)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if its && File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok()) {
+            let _ = remove(&entry.path());
+        }
+    }
+}
+
 impl WorkFolder {
     pub(super) fn new() -> Result<WorkFolder> {
         let parent = fs::canonicalize(std::env::temp_dir()).map_err(Error::io(std::env::temp_dir(), "find"))?;
         for _ in 0..100 {
-            let path = parent.join(format!("{PREFIX}{:016x}", random()?));
+            let path = parent.join(format!("{PREFIX}{}-{:016x}", std::process::id(), random()?));
             match fs::create_dir(&path) {
                 Ok(()) => {
                     let lock = File::open(&path).and_then(|folder| folder.lock().map(|()| folder));

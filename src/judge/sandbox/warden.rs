@@ -2,10 +2,10 @@
 //! can share, and finds out what the machine allows.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::wait::wait;
 use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
 use super::cage::{Cage, Found};
 use super::running::Running;
 use super::trial::{Deed, Trial};
-use super::wire::{self, Ends, Order};
+use super::wire::{self, Ends, FAREWELL, Order, Request};
 use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
 use crate::task::problem::Limits;
@@ -61,9 +62,12 @@ pub fn enter_if_helper() {
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     namespaces: bool,
+    /// Where the caller makes its folders.
+    folders: PathBuf,
 }
 
 fn serve(mut caller: UnixStream) -> io::Result<()> {
+    let caller_process = parent_id();
     let wanted: Wanted = wire::hear(&mut caller)?;
     // In a session of its own: what a terminal sends to its programs is the caller's to handle.
     let _ = setsid();
@@ -73,7 +77,17 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
     wire::say(&mut caller, &found)?;
     let first = cage.identity;
     let mut number = 0u32;
-    while let Some(ends) = Ends::receive(&caller)? {
+    loop {
+        let ends = match Ends::receive(&caller)? {
+            Request::Run(ends) => ends,
+            Request::Farewell => return Ok(()),
+            Request::Gone => {
+                // The kernel reaps the supervisors: this only fails, when none is left.
+                let _ = wait();
+                folder::sweep_behind(caller_process, &wanted.folders);
+                return Ok(());
+            }
+        };
         cage.identity = first.of(number);
         number = number.wrapping_add(1);
         match fork_into(cage.namespaced) {
@@ -86,7 +100,6 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
             Err(error) => eprintln!("offshoot: no supervisor can be started: {error}"),
         }
     }
-    Ok(())
 }
 
 enum Forked {
@@ -172,7 +185,7 @@ impl Sandbox {
         };
         let mut first_words = || -> io::Result<Found> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            wire::say(&mut caller, &Wanted { namespaces })?;
+            wire::say(&mut caller, &Wanted { namespaces, folders: std::env::temp_dir() })?;
             let found = wire::hear(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)
@@ -269,6 +282,7 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
+        let _ = (&self.caller).write_all(FAREWELL);
         let _ = self.caller.shutdown(std::net::Shutdown::Both);
         if let Ok(warden) = self.warden.get_mut() {
             let _ = warden.wait();

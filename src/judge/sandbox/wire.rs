@@ -55,6 +55,18 @@ pub(super) struct Ends {
     pub channel: Option<OwnedFd>,
 }
 
+/// What the caller asks of the warden.
+pub(super) enum Request {
+    Run(Ends),
+    /// To end: the caller has cleaned up behind itself.
+    Farewell,
+    /// Nothing any more: the caller has gone without a word.
+    Gone,
+}
+
+/// The caller's farewell: a byte without descriptors.
+pub(super) const FAREWELL: &[u8] = b".";
+
 impl Ends {
     pub fn send(&self, warden: &impl AsRawFd) -> io::Result<()> {
         let mut fds = vec![&self.control, &self.stdin, &self.stdout, &self.stderr];
@@ -62,13 +74,15 @@ impl Ends {
         send_fds(warden, &fds.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>())
     }
 
-    /// None where the caller has gone.
-    pub fn receive(caller: &impl AsRawFd) -> io::Result<Option<Ends>> {
-        let Some((_, fds)) = receive_fds(caller)? else { return Ok(None) };
+    pub fn receive(caller: &impl AsRawFd) -> io::Result<Request> {
+        let Some((_, fds)) = receive_fds(caller)? else { return Ok(Request::Gone) };
+        if fds.is_empty() {
+            return Ok(Request::Farewell);
+        }
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or_else(|| io::Error::other("a request without its file descriptors"));
         let (control, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
-        Ok(Some(Ends { control, stdin, stdout, stderr, channel: fds.next() }))
+        Ok(Request::Run(Ends { control, stdin, stdout, stderr, channel: fds.next() }))
     }
 }
 
