@@ -56,7 +56,7 @@ pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
 pub use method::{
-    BestBy, Choose, ChooseBy, Method, Sampling, Scoring, Spares, choose, scoring, steps, tree_of_thought,
+    BestBy, Choose, ChooseBy, Method, Sampling, Scoring, Spares, Verdicts, choose, scoring, steps, tree_of_thought,
 };
 pub use prompt::Prompt;
 
