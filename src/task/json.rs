@@ -45,9 +45,13 @@ impl RawJson {
         &self.0
     }
 
+    pub fn is_list(&self) -> bool {
+        self.0.starts_with('[')
+    }
+
     /// The values of a list; `None` for anything else.
     pub fn list(&self) -> Option<Vec<RawJson>> {
-        self.0.starts_with('[').then(|| parts(&self.0).into_iter().map(RawJson::part).collect())
+        self.is_list().then(|| parts(&self.0).into_iter().map(RawJson::part).collect())
     }
 
     /// The values of an object by their keys, of equal keys the last; `None` for anything else.
@@ -71,13 +75,20 @@ impl RawJson {
 
     /// As an error message shows it.
     pub fn describe(&self) -> String {
-        const MOST: usize = 60;
         match self.0.as_bytes() {
             [b'[', ..] => format!("a list of {}", parts(&self.0).len()),
             [b'{', ..] => "an object".to_string(),
             [b'"', ..] => describe(&Value::String(self.text().unwrap_or_default())),
-            bare if bare.len() > MOST => format!("{}…", &self.0[..MOST]),
-            _ => self.0.to_string(),
+            _ => self.shown(),
+        }
+    }
+
+    /// The beginning of its text.
+    pub fn shown(&self) -> String {
+        const MOST: usize = 60;
+        match self.0.char_indices().nth(MOST) {
+            Some((end, _)) => format!("{}…", &self.0[..end]),
+            None => self.0.to_string(),
         }
     }
 }

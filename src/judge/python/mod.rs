@@ -131,8 +131,10 @@ impl Python {
         extent: Extent,
     ) -> Result<Compared> {
         let patience = on_the_clock(limits.cpu.saturating_mul(REFERENCE_SLOWER));
-        let on = |field: &str, inputs: &[RawJson]| {
-            let answers = self.answers(sandbox, reference, field, inputs, patience)?;
+        let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
+        // Both before any judging: without them there is none.
+        let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
+        let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
                 "suite": "reference", "entry": reference.entry, "inputs": texts(inputs), "mbpp": reference.mbpp,
                 "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
@@ -145,7 +147,7 @@ impl Python {
             )
             .run()
         };
-        Ok(Compared { base: on("base_input", &reference.base)?, plus: on("plus_input", &reference.plus)? })
+        Ok(Compared { base: on(&reference.base, &of_base)?, plus: on(&reference.plus, &of_plus)? })
     }
 
     fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: Tests<'a>) -> Judging<'a> {
@@ -177,7 +179,7 @@ impl Python {
         let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
         let written = checker.answers(patience).map_err(|NoAnswer { given, why }| {
             let why = match given.checked_sub(1).and_then(|ix| Some((ix, inputs.get(ix)?))) {
-                Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", shown(input)),
+                Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", input.shown()),
                 None => format!("its reference cannot be run: {why}"),
             };
             unanswered().insert(key, why.clone());
@@ -195,15 +197,6 @@ impl Python {
 /// For Python's `json`, which alone reads them.
 fn texts(values: &[RawJson]) -> Vec<&str> {
     values.iter().map(RawJson::as_str).collect()
-}
-
-/// At most so many characters of an input.
-fn shown(input: &RawJson) -> String {
-    const MOST: usize = 60;
-    match input.as_str().char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &input.as_str()[..end]),
-        None => input.as_str().to_string(),
-    }
 }
 
 /// How long on the clock what may take so much processor time: as the sandbox's rule for whole programs.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fields::{Fields, Read, list, raw_list, raw_object, raw_text, text, wrong};
+use super::fields::{Fields, Read, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong};
 use crate::task::json::RawJson;
 use crate::task::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
 
@@ -66,7 +66,7 @@ fn tests(fields: Fields) -> Read<Option<Tests>> {
 
 /// A list of arguments and the result; many results are wrapped in a list, so that its first entry is right too.
 fn call(ix: usize, input: &RawJson, output: &RawJson) -> Read<CallTest> {
-    raw_list(&format!("input_output.inputs.{ix}"), input)?;
+    check_raw_list(&format!("input_output.inputs.{ix}"), input)?;
     let first = output.list().and_then(|list| list.into_iter().next());
     Ok(CallTest { arguments: input.clone(), expected: [output.clone()].into_iter().chain(first).collect() })
 }

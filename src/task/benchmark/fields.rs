@@ -100,7 +100,16 @@ fn no_json(field: &str, error: serde_json::Error) -> Wrong {
 }
 
 pub(super) fn raw_list(field: &str, value: &RawJson) -> Read<Vec<RawJson>> {
-    value.list().ok_or_else(|| wrong(field, "a list", value.describe()))
+    value.list().ok_or_else(|| no_list(field, value))
+}
+
+/// As [`raw_list`], where nobody looks into the list.
+pub(super) fn check_raw_list(field: &str, value: &RawJson) -> Read<()> {
+    if value.is_list() { Ok(()) } else { Err(no_list(field, value)) }
+}
+
+fn no_list(field: &str, value: &RawJson) -> Wrong {
+    wrong(field, "a list", value.describe())
 }
 
 pub(super) fn raw_object(field: &str, value: &RawJson) -> Read<HashMap<String, RawJson>> {

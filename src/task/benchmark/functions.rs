@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::fields::{Fields, Read, raw_list, wrong};
+use super::fields::{Fields, Read, check_raw_list, raw_list, wrong};
 use crate::task::file::describe;
 use crate::task::json::RawJson;
 use crate::task::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
@@ -102,7 +102,7 @@ fn calls(fields: Fields, name: &str) -> Read<Vec<RawJson>> {
     }
     let calls = raw_list(name, &value)?;
     for (ix, call) in calls.iter().enumerate() {
-        raw_list(&format!("{name}.{ix}"), call)?;
+        check_raw_list(&format!("{name}.{ix}"), call)?;
     }
     Ok(calls)
 }
