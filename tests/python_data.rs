@@ -121,6 +121,23 @@ fn calls_of_apps_are_what_the_file_says() {
     }
 }
 
+/// Python's own parser refuses more than 4,300 digits where nobody allows them.
+#[test]
+fn whole_numbers_have_any_length() {
+    if !can_judge() {
+        return;
+    }
+    let zeros = "0".repeat(5000);
+    let problem = format!(
+        "{{\"problem_id\": 0, \"question\": \"\", \"input_output\": {{\"inputs\": [[1{zeros}0]], \"outputs\": [1{zeros}1], \
+         \"fn_name\": \"f\"}}}}"
+    );
+    let files = Files::new(&[problem], &samples_of("0", ["x + 1", "x"]));
+    succeeds(&files.judge(&[]));
+    let verdicts: Vec<_> = files.results().iter().map(|line| line["verdict"].clone()).collect();
+    assert_eq!(verdicts, [json!("AC"), json!("WA")]);
+}
+
 #[test]
 fn calls_of_live_code_bench_are_what_the_file_says() {
     judge_cases(|ix, argument, result| {
