@@ -8,7 +8,7 @@ use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, Sampl
 use offshoot::ids::TokenId;
 use offshoot::search::scorer::Question;
 use offshoot::search::steps::Stepper;
-use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, Scorer, dvts, mcts, step_beam};
+use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, Scorer, best_by_scorer, dvts, mcts, step_beam};
 use offshoot::task::Scoring;
 use offshoot::task::steps::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 use offshoot::tree::{SamplingTree, State};
@@ -107,6 +107,43 @@ fn said(tree: &SamplingTree, at: NodeIndex) -> Vec<(String, State)> {
 fn nothing_is_held(tree: &SamplingTree) {
     let open = tree.nodes().filter(|&node| node != tree.root() && matches!(tree.node(node).state, State::Open(_)));
     assert_eq!(open.count(), 0, "every lease is given back");
+}
+
+/// Samples 0 to 4 say `d`, `a`, `c`, `a` and `b`.
+#[test]
+fn a_scorer_chooses_the_best_of_all_that_were_drawn() {
+    let says = ["d", "a", "c", "a", "b"];
+    let replies = |prefer: fn(&str) -> f64| {
+        EngineHandle::scripted(move |call| match call.continuation {
+            Continuation::Given { tokens, .. } => {
+                let text = call.text();
+                let yes = prefer(text.strip_prefix("good?").expect("a question"));
+                let chance = if text_of(tokens) == "y" { yes } else { 1.0 - yes };
+                ScriptedReply::scores(vec![chance.ln() as f32])
+            }
+            // The root is branch 0.
+            Continuation::Sampled { .. } => ScriptedReply::text(says[call.branch.0 as usize - 1]),
+        })
+    };
+    let chosen = |prefer: fn(&str) -> f64| {
+        let tree = SamplingTree::new(replies(prefer), "item", 1, tokens_of("Q:"), "Q:".to_string());
+        let mut tree = tree.expect("the script takes any prompt");
+        let root = tree.root();
+        let outcome =
+            search(by_question(), 1, false, |s, job| best_by_scorer(&mut tree, root, says.len(), &s.scorer, job));
+        let outcome = outcome.expect("nothing fails");
+        nothing_is_held(&tree);
+        let Some(Details::Scores { scores }) = &outcome.details else { panic!("{outcome:?}") };
+        for (score, text) in scores.iter().zip(says) {
+            assert!((score - prefer(text)).abs() < 1e-6, "{text}: {score}");
+        }
+        let noted: Vec<Option<f64>> = tree.children(root).iter().map(|&node| tree.node(node).score).collect();
+        assert_eq!(noted, scores.iter().copied().map(Some).collect::<Vec<_>>());
+        assert_eq!(outcome.search_prompt_tokens, says.len() * "good?d".len());
+        (outcome.chosen, outcome.prediction, outcome.correct)
+    };
+    assert_eq!(chosen(last_letter), (Some(1), Some("a".to_string()), Some(true)), "of equals the first");
+    assert_eq!(chosen(|text| 1.0 - last_letter(text)), (Some(0), Some("d".to_string()), Some(false)));
 }
 
 #[test]

@@ -238,6 +238,11 @@ fn overrides_from_the_command_line() {
     assert_eq!(task.source["sampling"]["temperature"], 0.25);
     let task = set(&[r#"method={"best_of_n": {"samples": 4, "by": "mean_logprob"}}"#]).unwrap();
     assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false });
+    let scorer = |by: &str| format!("method={{\"best_of_n\": {{\"samples\": 4, \"by\": {by}}}}}");
+    let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);
+    let asked = asked.unwrap().method;
+    assert!(matches!(asked, Method::BestByScorer { samples: 4, .. }), "{asked:?}");
+    assert_eq!(asked.verdicts().unwrap().words, [(" yes".to_string(), 1.0), (" no".to_string(), 0.0)]);
     let task = set(&["items.0.q=changed"]).unwrap();
     assert_eq!(levels(&task, &task.items(None).unwrap()[0]), ["changed"]);
 
@@ -246,6 +251,7 @@ fn overrides_from_the_command_line() {
     assert!(error("sampling.temperature=hot").contains("found \"hot\" (given on the command line)"));
     assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
     assert!(error("prompt.item=x").contains("--set prompt.item: expected an object or a list at `prompt`"));
+    assert!(error(&scorer(r#"{"prompt": {"item": "x"}}"#)).contains("`method.best_of_n.by.words`"));
     assert!(error("seed").contains("--set: expected key=value, found `seed`"));
 
     let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };

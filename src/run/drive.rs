@@ -3,14 +3,15 @@
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::search::scorer::Question;
+use crate::search::scorer::{Ask, Question};
 use crate::search::steps::Stepper;
 use crate::search::tree_of_thought::{Rendered, Texts};
 use crate::search::{
-    Job, Outcome, Scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
+    Job, Outcome, Scorer, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    tree_of_thought,
 };
 use crate::task::steps::Steps;
-use crate::task::{Method, Prompt, Scoring};
+use crate::task::{Method, Prompt, Scoring, Verdicts};
 use crate::tokenizer::AddSpecial;
 use crate::tree::SamplingTree;
 
@@ -28,6 +29,10 @@ pub(super) fn drive(
     match method {
         Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
         Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+        Method::BestByScorer { scorer, .. } => {
+            let ask = |text: &str| question(prepared, prompt, text);
+            best_by_scorer(tree, root, samples, &asking(scorer, &ask), job)
+        }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let ask = |prompt: &Prompt| {
@@ -60,17 +65,19 @@ fn stepping(
     let ask = |thoughts: &str| question(prepared, prompt, thoughts);
     let scorer = match prepared.task.method.scoring() {
         Some(Scoring::Grade) => Scorer::Grade,
-        Some(Scoring::Verdicts(verdicts)) => {
-            Scorer::Verdicts { ask: &ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
-        }
+        Some(Scoring::Verdicts(verdicts)) => asking(verdicts, &ask),
         Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
     };
     search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
 }
 
+fn asking<'a>(verdicts: &Verdicts, ask: Ask<'a>) -> Scorer<'a> {
+    Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+}
+
 /// What the task's scorer asks about a solution of this item.
 fn question(prepared: &Prepared, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
-    let Some(Scoring::Verdicts(verdicts)) = prepared.task.method.scoring() else {
+    let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };
     let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();

@@ -1,7 +1,9 @@
-//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability or by the grader or judge.
-//! `sample` is the same without choosing: for pass@k.
+//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability, by the grader or judge, or
+//! by a scorer. `sample` is the same without choosing: for pass@k.
 
-use super::{Job, Outcome, Sample};
+use std::collections::HashMap;
+
+use super::{Details, Job, Outcome, Sample, Scorer};
 use crate::error::Result;
 use crate::task::BestBy;
 use crate::tree::SamplingTree;
@@ -33,6 +35,33 @@ pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
         outcome.correct = best.correct;
     }
     outcome
+}
+
+/// The candidate that `scorer` values most; of equals, the smallest index. All are asked about in one batch, when all are there.
+/// Of those that an earlier process drew the tree has no tokens: by the mean log-probability choose with [`best_of_n`].
+pub fn best_by_scorer(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    scorer: &Scorer<'_>,
+    job: &mut Job<'_>,
+) -> Result<Outcome> {
+    let mut outcome = sample(tree, at, n, job)?;
+    let nodes: HashMap<u64, NodeIndex> =
+        tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)).collect();
+    let of: Vec<_> = outcome.samples.iter().map(|sample| (nodes[&sample.index], sample.text.as_str())).collect();
+    job.go_on()?;
+    let found = scorer.values(tree, &of, job)?;
+    for (&(node, _), &value) in of.iter().zip(&found.values) {
+        tree.set_score(node, value);
+    }
+    let best = (0..of.len()).reduce(|best, next| if found.values[next] > found.values[best] { next } else { best });
+    if let Some(best) = best.map(|ix| &outcome.samples[ix]) {
+        (outcome.chosen, outcome.prediction, outcome.correct) = (Some(best.index), best.answer.clone(), best.correct);
+    }
+    outcome.search_prompt_tokens = found.prompt_tokens;
+    outcome.details = Some(Details::Scores { scores: found.values });
+    Ok(outcome)
 }
 
 /// N candidates, none chosen.

@@ -29,7 +29,7 @@ use crate::task::stats::Tally;
 use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use assess::{Assessment, Assessor, Judged, Judges};
-pub use best_of_n::{best_of_n, sample};
+pub use best_of_n::{best_by_scorer, best_of_n, sample};
 pub use choose::choose;
 pub use dvts::dvts;
 pub use mcts::mcts;
@@ -120,6 +120,10 @@ pub struct Outcome {
 pub enum Details {
     Choices {
         choices: Vec<choose::ChoiceScore>,
+    },
+    /// What a scorer gave each sample, by index.
+    Scores {
+        scores: Vec<f64>,
     },
     /// As search-and-learn writes them: the solutions, and the values of each one's steps.
     Solutions {

@@ -55,7 +55,9 @@ pub use answer::Answer;
 pub use decided::{Decided, confidence};
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{BestBy, Choose, ChooseBy, Method, Sampling, Scoring, choose, scoring, steps, tree_of_thought};
+pub use method::{
+    BestBy, Choose, ChooseBy, Method, Sampling, Scoring, Verdicts, choose, scoring, steps, tree_of_thought,
+};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};

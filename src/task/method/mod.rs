@@ -17,7 +17,7 @@ use crate::error::Result;
 
 pub use choose::{Choose, ChooseBy};
 pub use sampling::Sampling;
-pub use scoring::Scoring;
+pub use scoring::{Scoring, Verdicts};
 pub use steps::{Mcts, StepSearch};
 
 use tree_of_thought::{Generate, TreeOfThought};
@@ -36,6 +36,11 @@ pub enum Method {
         samples: u32,
         by: BestBy,
         stop_when_passed: bool,
+    },
+    /// One sample is chosen by what the model itself, asked about each, says of it.
+    BestByScorer {
+        samples: u32,
+        scorer: Verdicts,
     },
     /// Samples are drawn and graded, none is chosen (pass@k).
     Sample {
@@ -76,9 +81,10 @@ impl Method {
     /// Samples of one item; of a search, what it draws at once at most; of `mcts` the simulations.
     pub fn samples(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, .. } | Method::BestOfN { samples, .. } | Method::Sample { samples } => {
-                *samples
-            }
+            Method::SelfConsistency { samples, .. }
+            | Method::BestOfN { samples, .. }
+            | Method::BestByScorer { samples, .. }
+            | Method::Sample { samples } => *samples,
             Method::TreeOfThought(how) => how.breadth.saturating_mul(match how.generate {
                 Generate::Sample { thoughts, .. } => thoughts,
                 Generate::Propose { lists, .. } => lists,
@@ -103,7 +109,15 @@ impl Method {
 
     /// Whether its samples are independent draws of one distribution, so that each can be kept without the others.
     pub fn draws_alike(&self) -> bool {
-        matches!(self, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. })
+        match self {
+            Method::SelfConsistency { .. }
+            | Method::BestOfN { .. }
+            | Method::BestByScorer { .. }
+            | Method::Sample { .. } => true,
+            Method::TreeOfThought(_) | Method::Choose(_) | Method::StepBeam(_) | Method::Dvts(_) | Method::Mcts(_) => {
+                false
+            }
+        }
     }
 
     /// Whether it draws alike and leaves no sample out for what others say, so that pass@k and maj@k can be told from them.
@@ -115,7 +129,15 @@ impl Method {
         }
     }
 
-    /// How it values solutions and their beginnings.
+    /// What it asks the model about solutions or their beginnings.
+    pub fn verdicts(&self) -> Option<&Verdicts> {
+        match (self, self.scoring()) {
+            (Method::BestByScorer { scorer, .. }, _) | (_, Some(Scoring::Verdicts(scorer))) => Some(scorer),
+            _ => None,
+        }
+    }
+
+    /// How a search that goes step by step values solutions and their beginnings.
     pub fn scoring(&self) -> Option<&Scoring> {
         match self {
             Method::StepBeam(search) | Method::Dvts(search) => Some(&search.scorer),
@@ -143,7 +165,7 @@ impl Method {
         match self {
             Method::TreeOfThought(_) => true,
             Method::Choose(choose) => choose.neutral.is_some(),
-            other => matches!(other.scoring(), Some(Scoring::Verdicts(_))),
+            other => other.verdicts().is_some(),
         }
     }
 
@@ -169,7 +191,7 @@ impl Method {
     pub fn name(&self) -> &'static str {
         match self {
             Method::SelfConsistency { .. } => METHODS[0],
-            Method::BestOfN { .. } => METHODS[1],
+            Method::BestOfN { .. } | Method::BestByScorer { .. } => METHODS[1],
             Method::Sample { .. } => METHODS[2],
             Method::TreeOfThought(_) => METHODS[3],
             Method::Choose(_) => METHODS[4],
@@ -196,7 +218,12 @@ impl Method {
             }
             "best_of_n" => {
                 let s = open(&["samples", "by", "stop_when_passed"])?;
-                let (samples, by, stop_when_passed) = (samples(&s)?, measure(&s)?, s.flag("stop_when_passed")?);
+                let (samples, stop_when_passed) = (samples(&s)?, s.flag("stop_when_passed")?);
+                if let (Some(asked @ Value::Object(_)), false) = (s.get("by"), stop_when_passed) {
+                    let scorer = Verdicts::read(source, &s.field("by"), asked)?;
+                    return Ok(Method::BestByScorer { samples, scorer });
+                }
+                let by = measure(&s)?;
                 if stop_when_passed && by != BestBy::Grade {
                     return Err(s.wrong("stop_when_passed", "false where `by` is neither `grade` nor `judge`"));
                 }
@@ -235,7 +262,9 @@ fn decided(source: &Source, section: &Section) -> Result<Decided> {
 }
 
 fn measure(section: &Section) -> Result<BestBy> {
-    let wrong = || section.wrong("by", format!("one of {}", listed(&MEASURES.map(|(name, _)| name))));
-    let Some(given) = section.text("by")? else { return Err(wrong()) };
+    let names = listed(&MEASURES.map(|(name, _)| name));
+    let wrong =
+        || section.wrong("by", format!("one of {names}, or, with every sample drawn, {{\"prompt\": …, \"words\": …}}"));
+    let Some(given) = section.get("by").and_then(Value::as_str) else { return Err(wrong()) };
     MEASURES.iter().find(|(name, _)| *name == given).map(|(_, by)| *by).ok_or_else(wrong)
 }

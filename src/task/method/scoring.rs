@@ -43,7 +43,7 @@ impl Scoring {
 }
 
 impl Verdicts {
-    fn read(source: &Source, at: &str, value: &Value) -> Result<Verdicts> {
+    pub(super) fn read(source: &Source, at: &str, value: &Value) -> Result<Verdicts> {
         let section = Section::open(source, at.to_string(), value, &["prompt", "words"])?;
         let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
         let wrong = || section.wrong("words", "at least two words and what each is worth, {\" yes\": 1, \" no\": 0}");
