@@ -166,7 +166,10 @@ impl Summary<'_> {
             say(format!("{} taken over from an earlier scoring", counted(tally.resumed, "verdict")));
         }
         let counts = Verdict::ALL.iter().zip(tally.verdicts).filter(|(_, n)| *n > 0);
-        say(counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect::<Vec<_>>().join("   "));
+        let counts: Vec<_> = counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect();
+        if !counts.is_empty() {
+            say(counts.join("   "));
+        }
         for (name, right) in self.scores() {
             for at in tally.pass_at(right, self.ks) {
                 let interval =
@@ -206,7 +209,7 @@ impl Summary<'_> {
             let untested = (self.problems.list.len() - tested) as u64;
             gaps.push(format!("not counted, for want of tests: {}{samples}", counted(untested, "problem")));
         }
-        if let Some((first, why)) = self.first_left_out() {
+        if let Some((first, why)) = self.left_out().next() {
             let (problems, samples) = (tally.left_out.len() as u64, tally.samples_left_out());
             gaps.push(format!(
                 "left out, for they cannot be judged: {} with {}, first {first}: {why}",
@@ -243,11 +246,7 @@ impl Summary<'_> {
             .collect()
     }
 
-    /// The id of a problem that cannot be judged, and why.
-    fn first_left_out(&self) -> Option<(&str, &str)> {
-        self.left_out().next()
-    }
-
+    /// The ids of the problems that cannot be judged, and why.
     fn left_out(&self) -> impl Iterator<Item = (&str, &str)> {
         let left_out = self.tally.left_out.iter();
         left_out.map(|(ix, left_out)| (self.problems.list[*ix].id.as_str(), left_out.why.as_str()))
@@ -255,7 +254,7 @@ impl Summary<'_> {
 
     /// Whoever reads the exit code alone learns that numbers do not cover all. `lines`: where the results are.
     pub fn check_all_judged(&self, lines: &Path) -> Result<()> {
-        let Some((first, why)) = self.first_left_out() else { return Ok(()) };
+        let Some((first, why)) = self.left_out().next() else { return Ok(()) };
         let (left_out, all) = (self.tally.left_out.len(), self.problems.list.len());
         Err(Error::format(lines, format!("{left_out} of {all} problems cannot be judged, first `{first}`: {why}")))
     }

@@ -132,8 +132,8 @@ fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
     })?;
     let mut records = inline(path, list)?;
     if records.iter().any(|(_, fields)| has_test_data(fields)) {
-        let texts = RawJson::parse(text).ok().and_then(|raw| raw.list()).unwrap_or_default();
-        for ((_, fields), text) in records.iter_mut().zip(texts) {
+        let texts = RawJson::parse(text).expect("it was read as values").list();
+        for ((_, fields), text) in records.iter_mut().zip(texts.expect("it was read as a list")) {
             *fields = with_test_data(text.as_str(), std::mem::take(fields));
         }
     }
@@ -141,16 +141,23 @@ fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
 }
 
 fn has_test_data(fields: &Map<String, Value>) -> bool {
-    TEST_DATA.iter().any(|name| fields.get(*name).is_some_and(|value| value.is_array() || value.is_object()))
+    TEST_DATA.iter().any(|name| fields.get(*name).is_some_and(is_compound))
+}
+
+fn is_compound(value: &Value) -> bool {
+    value.is_array() || value.is_object()
 }
 
 /// The fields of the record that `text` is, test data that a [`Value`] does not hold being texts of JSON.
 fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Value> {
     if has_test_data(&fields) {
-        let parts = RawJson::parse(text).ok().and_then(|raw| raw.object()).unwrap_or_default();
-        for (name, raw) in parts {
-            if TEST_DATA.contains(&name.as_str()) && !raw.is_held_by_value() {
-                fields.insert(name, Value::String(raw.as_str().to_string()));
+        let parts = RawJson::parse(text).expect("it was read as a value").object().expect("it was read as an object");
+        for name in TEST_DATA {
+            if let (Some(value), Some(raw)) = (fields.get_mut(name), parts.get(name))
+                && is_compound(value)
+                && !raw.is_held_by_value()
+            {
+                *value = Value::String(raw.as_str().to_string());
             }
         }
     }
