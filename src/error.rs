@@ -54,6 +54,10 @@ pub enum Error {
     #[error("kernel {unit} for {arch}: {why}")]
     Kernel { unit: String, arch: String, why: String },
 
+    /// A problem's own tests or reference fail, so that no candidate of it can be judged; those of other problems can.
+    #[error("it cannot be judged: {why}")]
+    Unjudgeable { why: String },
+
     /// The user asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use offshoot::task::benchmark::{self, BenchmarkFormat, Entry};
+use offshoot::task::json::RawJson;
 use offshoot::task::problem::{Assembly, Compare, Suite};
 use serde_json::{Map, Value, json};
 
@@ -28,6 +29,10 @@ fn error(name: &str, text: &str) -> String {
 
 fn fields(value: Value) -> Map<String, Value> {
     value.as_object().expect("an object").clone()
+}
+
+fn raw(value: Value) -> RawJson {
+    RawJson::from(&value)
 }
 
 fn human_eval() -> Value {
@@ -83,11 +88,11 @@ fn apps_is_read_from_its_rows() {
     assert_eq!((one.tests[0].output.as_str(), three.tests.len()), ("1\n6\n-1\n", 3));
     assert_eq!(
         (method.function.as_str(), &method.tests[0].arguments),
-        ("findKthPositive", &vec![json!([2, 3, 4, 7, 11]), json!(5)])
+        ("findKthPositive", &raw(json!([[2, 3, 4, 7, 11], 5])))
     );
     assert_eq!(
         (function.function.as_str(), &function.tests[1].expected),
-        ("is_prime", &vec![json!([true]), json!(true)])
+        ("is_prime", &vec![raw(json!([true])), raw(json!(true))])
     );
     let prompts: Vec<String> =
         entries.iter().map(|entry| benchmark::prompt(None, &entry.id, &entry.fields).expect("a prompt")).collect();
@@ -138,8 +143,8 @@ fn live_code_bench_packs_its_private_tests() {
         benchmark::problem(None, "2730", &row(&plain, "{\"func_name\": \"f\"}", "functional")).expect("readable");
     let Suite::Calls(calls) = problem.suite else { panic!("calls") };
     assert_eq!((calls.function.as_str(), calls.tests.len()), ("f", 2));
-    assert_eq!(calls.tests[0].arguments, [json!(3), json!([1, 2])]);
-    assert_eq!(calls.tests[1].expected, [json!([1.0])]);
+    assert_eq!(calls.tests[0].arguments.as_str(), "[3, [1, 2]]");
+    assert_eq!(calls.tests[1].expected, [raw(json!([1.0]))]);
 
     let problem = benchmark::problem(None, "2730", &row(PACKED, "{}", "stdin")).expect("readable");
     let Suite::Streams(streams) = problem.suite else { panic!("streams") };
@@ -175,6 +180,69 @@ fn eval_plus_is_told_from_human_eval() {
     row.insert("plus_input".to_string(), json!([[1], 2]));
     let error = benchmark::problem(None, "HumanEval/0", &row).expect_err("broken").to_string();
     assert_eq!(error, "item HumanEval/0: `plus_input.1`: expected a list, found 2");
+}
+
+/// Texts in `read` are those of the file; each stands in a list of argument lists.
+#[test]
+fn test_data_stays_as_it_is_written() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let inputs = r#"[[18446744073709551616], [-0], [NaN, -Infinity], [1e400], [{"\ud800": "\u00e9"}]]"#;
+    let record = human_eval().to_string().replace('}', &format!(", \"base_input\": {inputs}, \"plus_input\": [[1]]}}"));
+    for (name, text) in [("x.jsonl", record.clone()), ("x.json", format!("[{record}]"))] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("writable");
+        let [entry] = &read(&path)[..] else { panic!("one record") };
+        let Some(Suite::Reference(reference)) = entry.problem.as_ref().map(|problem| &problem.suite) else {
+            panic!("a reference")
+        };
+        let read: Vec<&str> = reference.base.iter().map(RawJson::as_str).collect();
+        let written = ["[18446744073709551616]", "[-0]", "[NaN, -Infinity]", "[1e400]", r#"[{"\ud800": "\u00e9"}]"#];
+        assert_eq!(read, written, "{name}");
+        assert_eq!(entry.fields["plus_input"], json!([[1]]), "what a value holds is one");
+    }
+}
+
+#[test]
+fn a_format_that_the_fields_are_not_of_is_refused_in_a_sentence() {
+    let mbpp = json!({"task_id": 2, "text": "t", "code": "", "test_list": ["assert 1"]});
+    let mut plus = fields(human_eval());
+    plus.insert("base_input".to_string(), json!([[4]]));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("x.jsonl");
+    let first = |format, record: &Value| {
+        fs::write(&path, format!("\n{record}\n")).expect("writable");
+        benchmark::read(&path, Some(format)).expect("the file opens").next().expect("a record")
+    };
+    for (format, record, expected) in [
+        (
+            BenchmarkFormat::Mbpp,
+            human_eval(),
+            "`test_list`: expected a field of mbpp, at line 2, found nothing (the field is missing; the record looks like one of humaneval)",
+        ),
+        (
+            BenchmarkFormat::HumanEval,
+            mbpp.clone(),
+            "`test`: expected a field of humaneval, at line 2, found nothing (the field is missing; the record looks like one of mbpp)",
+        ),
+        (
+            BenchmarkFormat::EvalPlus,
+            human_eval(),
+            "`base_input`: expected a field of evalplus, at line 2, found nothing (the field is missing; the record looks like one of humaneval)",
+        ),
+        (
+            BenchmarkFormat::LiveCodeBench,
+            mbpp.clone(),
+            "`public_test_cases`: expected a field of livecodebench, at line 2, found nothing (the field is missing; the record looks like one of mbpp)",
+        ),
+    ] {
+        let error = first(format, &record).expect_err("of another format").to_string();
+        assert_eq!(error, format!("{}: {expected}", path.display()));
+    }
+    let human_eval_of_plus = first(BenchmarkFormat::HumanEval, &Value::Object(plus)).expect("it has both's fields");
+    assert!(matches!(human_eval_of_plus.problem.expect("tested").suite, Suite::Script(_)));
+    let error =
+        benchmark::problem(Some(BenchmarkFormat::Mbpp), "a", &fields(human_eval())).expect_err("the same in a task");
+    assert!(error.to_string().starts_with("item a: `test_list`: expected a field of mbpp"), "{error}");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::Duration;
 use offshoot::judge::sandbox::Sandbox;
 use offshoot::judge::{Judge, Judgement, Language, Verdict};
 use offshoot::task::benchmark;
+use offshoot::task::json::RawJson;
 use offshoot::task::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
 use serde_json::{Value, json};
 
@@ -44,9 +45,9 @@ fn script(code: &str) -> Problem {
 }
 
 fn calls(function: &str, tests: &[(Value, Value)]) -> Problem {
-    let list = |value: &Value| value.as_array().expect("a list in the test's own data").clone();
+    let list = |value: &Value| RawJson::from(value).list().expect("a list in the test's own data");
     let tests =
-        tests.iter().map(|(arguments, expected)| CallTest { arguments: list(arguments), expected: list(expected) });
+        tests.iter().map(|(arguments, expected)| CallTest { arguments: arguments.into(), expected: list(expected) });
     problem(Suite::Calls(Calls { function: function.into(), tests: tests.collect() }))
 }
 
@@ -123,8 +124,8 @@ fn no_forger_is_accepted() {
     let reference = Reference {
         program: "def add(a, b):\n    return a + b\n".into(),
         entry: "add".into(),
-        base: vec![json!([2, 3])],
-        plus: vec![json!([0.25, 0.5])],
+        base: vec![RawJson::from(&json!([2, 3]))],
+        plus: vec![RawJson::from(&json!([0.25, 0.5]))],
         atol: 0.0,
         mbpp: None,
     };
@@ -346,7 +347,8 @@ fn a_candidate_may_use_locks_and_pools() {
 
 fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) -> Problem {
     let (program, entry) = (program.to_string(), entry.to_string());
-    problem(Suite::Reference(Reference { program, entry, base: inputs, plus: Vec::new(), atol: 0.0, mbpp }))
+    let base = inputs.iter().map(RawJson::from).collect();
+    problem(Suite::Reference(Reference { program, entry, base, plus: Vec::new(), atol: 0.0, mbpp }))
 }
 
 #[test]
@@ -368,5 +370,6 @@ fn results_are_held_against_the_reference() {
     let broken = reference("def f(x): return 1 / 0", "f", vec![json!([1])], None);
     let error = judge.judge(&broken, &Language::Python, "def f(x): return x").unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("ZeroDivisionError"), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("its reference fails on `base_input.0`, [1]: ZeroDivisionError"), "{said}");
 }

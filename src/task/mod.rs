@@ -33,6 +33,7 @@ pub(crate) mod file;
 mod grade;
 mod imports;
 mod items;
+pub mod json;
 pub mod language;
 mod matched;
 mod method;

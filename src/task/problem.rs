@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::imports::with_imports;
+use super::json::RawJson;
 
 /// One problem of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,9 +92,10 @@ pub struct Calls {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallTest {
-    pub arguments: Vec<Value>,
+    /// A list.
+    pub arguments: RawJson,
     /// Any of these is right.
-    pub expected: Vec<Value>,
+    pub expected: Vec<RawJson>,
 }
 
 /// Python functions held against a reference on given inputs (EvalPlus).
@@ -105,8 +105,8 @@ pub struct Reference {
     pub program: String,
     pub entry: String,
     /// Argument lists: those of the original benchmark, and those that EvalPlus adds.
-    pub base: Vec<Value>,
-    pub plus: Vec<Value>,
+    pub base: Vec<RawJson>,
+    pub plus: Vec<RawJson>,
     /// Absolute tolerance of floating-point results; 0: by EvalPlus's own rule.
     pub atol: f64,
     /// The number of the task where it is one of MBPP's: EvalPlus has rules of its own for some of them.

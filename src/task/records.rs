@@ -1,5 +1,6 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line ends,
-//! with or without a byte order mark. A record knows its place, so that an error can name it.
+//! with or without a byte order mark. JSON is read as Python writes it (see `json`). A record knows its place, so that an error can
+//! name it.
 
 use std::fmt;
 use std::fs::File;
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use serde_json::{Map, Value};
 
+use super::benchmark::TEST_DATA;
+use super::json::{self, RawJson};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +108,12 @@ impl Iterator for JsonLines {
 impl JsonLines {
     fn parse(&self, bytes: &[u8]) -> Result<Record> {
         let place = Place::Line(self.line);
-        match serde_json::from_slice(bytes) {
-            Ok(Value::Object(map)) => Ok((place, map)),
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let column = error.valid_up_to() + 1;
+            Error::format(&self.path, format!("{place}, column {column}: not JSON: not UTF-8 text"))
+        })?;
+        match json::read(text) {
+            Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
             Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
             // serde_json counts lines within the bytes that it was given, here always one.
             Err(e) => {
@@ -120,10 +127,41 @@ impl JsonLines {
 
 fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
     let text = text.trim_start_matches('\u{feff}');
-    let list: Vec<Value> = serde_json::from_str(text).map_err(|e| {
+    let list: Vec<Value> = json::read(text).map_err(|e| {
         Error::format(path, format!("not a JSON list of items (for one object a line say \"format\": \"jsonl\"): {e}"))
     })?;
-    inline(path, list)
+    let mut records = inline(path, list)?;
+    if records.iter().any(|(_, fields)| has_test_data(fields)) {
+        let texts = RawJson::parse(text).expect("it was read as values").list();
+        for ((_, fields), text) in records.iter_mut().zip(texts.expect("it was read as a list")) {
+            *fields = with_test_data(text.as_str(), std::mem::take(fields));
+        }
+    }
+    Ok(records)
+}
+
+fn has_test_data(fields: &Map<String, Value>) -> bool {
+    TEST_DATA.iter().any(|name| fields.get(*name).is_some_and(is_compound))
+}
+
+fn is_compound(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
+
+/// The fields of the record that `text` is, test data that a [`Value`] does not hold being texts of JSON.
+fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Value> {
+    if has_test_data(&fields) {
+        let parts = RawJson::parse(text).expect("it was read as a value").object().expect("it was read as an object");
+        for name in TEST_DATA {
+            if let (Some(value), Some(raw)) = (fields.get_mut(name), parts.get(name))
+                && is_compound(value)
+                && !raw.is_held_by_value()
+            {
+                *value = Value::String(raw.as_str().to_string());
+            }
+        }
+    }
+    fields
 }
 
 /// Records out of a list of JSON values.

@@ -17,8 +17,6 @@ use crate::task::problem::Limits;
 /// Tests whose own work takes longer between two of their words are held to hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_WORD: u64 = 1 << 31;
-/// A reference program may take its time.
-const ANSWERS_PATIENCE: Duration = Duration::from_secs(600);
 
 /// It serves thousands of candidates: only memory is limited in earnest.
 const LIMITS: Limits =
@@ -52,6 +50,13 @@ impl Checkers {
     pub fn give_back(&self, checker: Checker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(checker);
     }
+}
+
+/// Why a reference program does not answer.
+pub(super) struct NoAnswer {
+    /// The inputs that it was given, the last of which it does not answer.
+    pub given: usize,
+    pub why: String,
 }
 
 #[derive(Debug)]
@@ -98,19 +103,24 @@ impl Checker {
         }
     }
 
-    /// What a reference program answers, or why it does not; for an order that asks for this.
-    pub fn answers(&self) -> Result<Vec<u8>, String> {
-        let deadline = Instant::now() + ANSWERS_PATIENCE;
-        let mut written = Err("no answers".to_string());
+    /// What a reference program answers, each input within `patience`; for an order that asks for this.
+    pub fn answers(&self, patience: Duration) -> Result<Vec<u8>, NoAnswer> {
+        let mut given = 0;
+        let mut written = Err("its process ends".to_string());
         loop {
-            match stream::hear(self.stream(), LONGEST_WORD, Some(deadline)) {
+            match self.hear(if given == 0 { PATIENCE } else { patience }) {
+                Heard::Frame { kind: b'T', .. } => given += 1,
                 Heard::Frame { kind: b'E', payload } => written = Ok(payload),
                 Heard::Frame { kind: b'F', payload } => written = Err(String::from_utf8_lossy(&payload).into_owned()),
-                Heard::Frame { kind: b'Z', .. } => return written,
+                Heard::Frame { kind: b'Z', .. } => break,
                 Heard::Frame { .. } => {}
-                Heard::Late => return Err(format!("none after {} s", ANSWERS_PATIENCE.as_secs())),
-                Heard::End | Heard::TooLong => return Err("a process that died".to_string()),
+                Heard::Late => {
+                    written = Err("it takes too long".to_string());
+                    break;
+                }
+                Heard::End | Heard::TooLong => break,
             }
         }
+        written.map_err(|why| NoAnswer { given, why })
     }
 }

@@ -60,8 +60,9 @@ def run_expect(job):
     exec(compile(order["program"], "<reference>", "exec"), scope)
     function = scope[order["entry"]]
     answers, seconds = [], []
-    for call in order["inputs"]:
-        call = copy.deepcopy(meant(order["mbpp"], call))
+    for text in order["inputs"]:
+        send(b"T")
+        call = meant(order["mbpp"], data(text))
         start = time.process_time()
         answer = function(*call)
         seconds.append(time.process_time() - start)
@@ -79,7 +80,8 @@ def run_reference(job):
     function = []
 
     def tests():
-        for given, answer, took in zip(order["inputs"], answers, seconds):
+        for text, answer, took in zip(order["inputs"], answers, seconds):
+            arguments = meant(order["mbpp"], data(text))
             limit = max(order["cpu"], 4 * took)
 
             def test():
@@ -87,7 +89,6 @@ def run_reference(job):
                     function.extend(named({order["entry"]}).values())
                 if not function:
                     raise NameError(f"name '{order['entry']}' is not defined")
-                arguments = meant(order["mbpp"], given)
                 found = call(function[0], arguments, cpu=limit, mutable=False)
                 expected = unpack(answer, lambda word, rest: object())
                 if not compare.same(found, expected, arguments):

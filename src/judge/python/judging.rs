@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::checker::{Checker, Checkers};
 use super::programs::{Program, Programs};
 use super::stream::{self, Heard};
-use super::{Extent, marshal};
+use super::{Extent, marshal, on_the_clock};
 use crate::error::{Error, Result};
 use crate::judge::message::last_line;
 use crate::judge::sandbox::{Ended, How, Running, Sandbox};
@@ -178,13 +178,12 @@ impl Talk<'_> {
             // A checker that has died is noticed when it is heard.
             let _ = self.checker.say(b'V', answers);
         }
-        if let Some(end) = self.load(program, on_the_clock(tests.each.cpu)) {
+        if let Some(end) = self.load(program, until(tests.each.cpu)) {
             return Ok(end);
         }
         loop {
             // Tests that do not end are given what the candidate is.
-            let patience = tests.each.cpu.saturating_mul(2).saturating_add(Duration::from_secs(1));
-            let (kind, payload) = match self.checker.hear(patience) {
+            let (kind, payload) = match self.checker.hear(on_the_clock(tests.each.cpu)) {
                 Heard::Frame { kind, payload } => (kind, payload),
                 Heard::Late => return Ok(End::Tests(Verdict::TimeLimit, "the tests do not end".to_string())),
                 Heard::End | Heard::TooLong => {
@@ -202,7 +201,7 @@ impl Talk<'_> {
                 }
                 b'T' => {
                     let begins: Begins = word(&payload)?;
-                    self.deadline = on_the_clock(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
+                    self.deadline = until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
                 }
                 b'V' => {
                     let Word { nonce, verdict, message } = word(&payload)?;
@@ -222,7 +221,7 @@ impl Talk<'_> {
                 }
                 b'F' => {
                     let why = String::from_utf8_lossy(&payload).into_owned();
-                    return Err(Error::value("the tests of a problem", "tests that can be run", why));
+                    return Err(Error::Unjudgeable { why: format!("its tests cannot be run: {why}") });
                 }
                 // The child has ended without a last word: a crash of the programs, or its memory.
                 _ => {
@@ -272,9 +271,9 @@ impl Talk<'_> {
     }
 }
 
-/// When a test that may take so much processor time must be over: as the sandbox's rule for whole programs.
-fn on_the_clock(cpu: Duration) -> Option<Instant> {
-    Instant::now().checked_add(cpu.saturating_mul(2).saturating_add(Duration::from_secs(1)))
+/// When a test that may take so much processor time must be over.
+fn until(cpu: Duration) -> Option<Instant> {
+    Instant::now().checked_add(on_the_clock(cpu))
 }
 
 fn word<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {

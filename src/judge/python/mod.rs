@@ -11,22 +11,27 @@ mod marshal;
 mod programs;
 mod stream;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::json;
 
-use self::checker::Checkers;
+use self::checker::{Checkers, NoAnswer};
 use self::judging::{Judging, Tests};
 use self::programs::Programs;
 use super::Judgement;
 use super::sandbox::Sandbox;
 use super::toolchain::Interpreter;
 use crate::error::{Error, Result};
+use crate::task::json::RawJson;
 use crate::task::problem::{Calls, Limits, Reference, Script};
 
 /// How many problems' reference answers are kept.
 const KEPT_ANSWERS: usize = 16;
+
+/// A reference may take so many times as long over an input as a candidate by its limit.
+const REFERENCE_SLOWER: u32 = 10;
 
 /// How far the tests of a candidate are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +71,8 @@ pub struct Python {
     programs: Programs,
     checkers: Checkers,
     answers: Mutex<VecDeque<Arc<Answers>>>,
+    /// Why references do not answer, by the keys of their answers: none is asked again.
+    unanswered: Mutex<HashMap<blake3::Hash, String>>,
 }
 
 /// What a reference program answers to a list of inputs.
@@ -80,7 +87,7 @@ impl Python {
     /// Fails in one sentence where the interpreter cannot run our programs.
     pub fn set_up(interpreter: Interpreter, sandbox: &Sandbox) -> Result<Python> {
         let programs = Programs::compile(interpreter, sandbox)?;
-        Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default() })
+        Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default(), unanswered: Mutex::default() })
     }
 
     /// One test: the whole script.
@@ -100,8 +107,11 @@ impl Python {
         limits: Limits,
         extent: Extent,
     ) -> Result<Judgement> {
-        let tests: Vec<_> =
-            calls.tests.iter().map(|test| json!({ "arguments": test.arguments, "expected": test.expected })).collect();
+        let tests = calls
+            .tests
+            .iter()
+            .map(|test| json!({ "arguments": test.arguments.as_str(), "expected": texts(&test.expected) }));
+        let tests: Vec<_> = tests.collect();
         let count = tests.len();
         let order = json!({
             "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
@@ -111,7 +121,7 @@ impl Python {
     }
 
     /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts as one.
-    /// Fails where the reference program does.
+    /// [`Error::Unjudgeable`] where the reference program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
@@ -120,10 +130,13 @@ impl Python {
         limits: Limits,
         extent: Extent,
     ) -> Result<Compared> {
-        let on = |inputs: &[serde_json::Value]| {
-            let answers = self.answers(sandbox, reference, inputs)?;
+        let patience = on_the_clock(limits.cpu.saturating_mul(REFERENCE_SLOWER));
+        let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
+        // Both before any judging: without them there is none.
+        let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
+        let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
-                "suite": "reference", "entry": reference.entry, "inputs": inputs, "mbpp": reference.mbpp,
+                "suite": "reference", "entry": reference.entry, "inputs": texts(inputs), "mbpp": reference.mbpp,
                 "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
             });
             let count = inputs.len();
@@ -134,26 +147,43 @@ impl Python {
             )
             .run()
         };
-        Ok(Compared { base: on(&reference.base)?, plus: on(&reference.plus)? })
+        Ok(Compared { base: on(&reference.base, &of_base)?, plus: on(&reference.plus, &of_plus)? })
     }
 
     fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: Tests<'a>) -> Judging<'a> {
         Judging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
     }
 
-    /// The reference's answers, made once for all candidates of a problem.
-    fn answers(&self, sandbox: &Sandbox, reference: &Reference, inputs: &[serde_json::Value]) -> Result<Arc<Answers>> {
+    /// The reference's answers to the inputs of a field, made once for all candidates of a problem.
+    fn answers(
+        &self,
+        sandbox: &Sandbox,
+        reference: &Reference,
+        field: &str,
+        inputs: &[RawJson],
+        patience: Duration,
+    ) -> Result<Arc<Answers>> {
         let order = json!({
-            "suite": "expect", "nonce": "", "program": reference.program, "entry": reference.entry, "inputs": inputs, "mbpp": reference.mbpp,
+            "suite": "expect", "nonce": "", "program": reference.program, "entry": reference.entry,
+            "inputs": texts(inputs), "mbpp": reference.mbpp,
         });
         let key = blake3::hash(order.to_string().as_bytes());
+        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = unanswered().get(&key) {
+            return Err(Error::Unjudgeable { why: why.clone() });
+        }
         let kept = || self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(answers) = kept().iter().find(|answers| answers.key == key) {
             return Ok(answers.clone());
         }
         let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
-        let written = checker.answers().map_err(|why| {
-            Error::value(format!("the reference program of `{}`", reference.entry), "an answer to every input", why)
+        let written = checker.answers(patience).map_err(|NoAnswer { given, why }| {
+            let why = match given.checked_sub(1).and_then(|ix| Some((ix, inputs.get(ix)?))) {
+                Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", input.shown()),
+                None => format!("its reference cannot be run: {why}"),
+            };
+            unanswered().insert(key, why.clone());
+            Error::Unjudgeable { why }
         })?;
         self.checkers.give_back(checker);
         let answers = Arc::new(Answers { key, written });
@@ -162,4 +192,14 @@ impl Python {
         kept.push_front(answers.clone());
         Ok(answers)
     }
+}
+
+/// For Python's `json`, which alone reads them.
+fn texts(values: &[RawJson]) -> Vec<&str> {
+    values.iter().map(RawJson::as_str).collect()
+}
+
+/// How long on the clock what may take so much processor time: as the sandbox's rule for whole programs.
+fn on_the_clock(cpu: Duration) -> Duration {
+    cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
 }

@@ -8,13 +8,14 @@ use super::{Form, Sample, Text, unknown};
 use crate::error::{Error, Result};
 use crate::scoring::problems::Problems;
 use crate::task::file::describe;
+use crate::task::json;
 use crate::task::records::{Place, Record};
 
 const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
 
 /// The form of the file whose first line this is; `None` where the line is no record of samples.
 pub(super) fn form(line: &str) -> Option<Form> {
-    let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let fields: Map<String, Value> = json::read(line).ok()?;
     let has = |name: &str| fields.contains_key(name);
     match () {
         () if has("task_id") && has("solution") => Some(Form::EvalPlus),

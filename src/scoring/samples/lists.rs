@@ -9,6 +9,7 @@ use super::{Form, Sample, Samples, Text, lines, unknown};
 use crate::error::{Error, Result};
 use crate::scoring::problems::Problems;
 use crate::task::file::{describe, read_text};
+use crate::task::json;
 use crate::task::records::{Place, inline};
 
 /// A whole program, the `index`-th of its problem.
@@ -40,7 +41,7 @@ pub(super) fn list<'a>(path: &'a Path, value: Value, problems: &'a Problems) -> 
 /// Whether the file is one JSON object whose values are programs.
 pub(super) fn is_object_of_codes(path: &Path, head: &str) -> Result<bool> {
     let codes = |map: &Map<String, Value>| map.values().all(|value| value.is_string() || value.is_array());
-    match serde_json::from_str::<Map<String, Value>>(head) {
+    match json::read::<Map<String, Value>>(head) {
         Ok(map) => Ok(!map.is_empty() && codes(&map) && map.keys().all(|key| key.bytes().all(|b| b.is_ascii_digit()))),
         // An object over several lines does not end on its first.
         Err(error) => Ok(error.is_eof() && super::whole(path)?.as_object().is_some_and(codes)),

@@ -1,5 +1,6 @@
 //! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of lines are
-//! read line by line; JSON lists and folders of programs as a whole.
+//! read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half a surrogate pair, which no
+//! text here can hold, is U+FFFD.
 //!
 //! | form | a record or file |
 //! |---|---|
@@ -21,6 +22,7 @@ use serde_json::{Map, Value};
 
 use super::problems::Problems;
 use crate::error::{Error, Result};
+use crate::task::json;
 use crate::task::records::{Format, open, records};
 
 /// What a sample is.
@@ -119,7 +121,7 @@ fn head(path: &Path) -> Result<String> {
 fn whole(path: &Path) -> Result<Value> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
-    serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|e| Error::format(path, format!("not JSON: {e}")))
+    json::read(text.trim_start_matches('\u{feff}')).map_err(|e| Error::format(path, format!("not JSON: {e}")))
 }
 
 /// An id that no problem has.

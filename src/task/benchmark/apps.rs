@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::fields::{Fields, Read, list, object, text, wrong};
-use crate::task::file::describe;
+use super::fields::{Fields, Read, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong};
+use crate::task::json::RawJson;
 use crate::task::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
 
 /// What APPS's own script allows a test.
@@ -43,44 +41,45 @@ pub(super) fn has_tests(fields: Fields) -> Read<bool> {
 
 struct Tests {
     function: Option<String>,
-    pairs: Vec<(Value, Value)>,
+    pairs: Vec<(RawJson, RawJson)>,
 }
 
 fn tests(fields: Fields) -> Read<Option<Tests>> {
     let field = "input_output";
-    let Some(value) = fields.json(field)? else { return Ok(None) };
-    let all = Fields(object(field, &value)?);
+    let Some(value) = fields.raw(field)? else { return Ok(None) };
+    let all = raw_object(field, &value)?;
+    let get = |name: &str| all.get(name).filter(|value| value.as_str() != "null");
     let part = |name: &str| {
         let expected = "a list with one entry a test";
-        let value = all.get(name).ok_or_else(|| wrong(format!("{field}.{name}"), expected, "nothing"))?;
-        list(&format!("{field}.{name}"), value).cloned()
+        let value = get(name).ok_or_else(|| wrong(format!("{field}.{name}"), expected, "nothing"))?;
+        raw_list(&format!("{field}.{name}"), value)
     };
     let (inputs, outputs) = (part("inputs")?, part("outputs")?);
     if inputs.len() != outputs.len() {
         let expected = format!("as many entries as `{field}.inputs` has: {}", inputs.len());
         return Err(wrong(format!("{field}.outputs"), expected, outputs.len().to_string()));
     }
-    let function = all.get("fn_name").map(|name| text("input_output.fn_name", name)).transpose()?.map(str::to_string);
+    let function = get("fn_name").map(|name| raw_text("input_output.fn_name", name)).transpose()?;
     let pairs: Vec<_> = inputs.into_iter().zip(outputs).collect();
     Ok(if pairs.is_empty() { None } else { Some(Tests { function, pairs }) })
 }
 
 /// A list of arguments and the result; many results are wrapped in a list, so that its first entry is right too.
-fn call(ix: usize, input: &Value, output: &Value) -> Read<CallTest> {
-    let arguments = list(&format!("input_output.inputs.{ix}"), input)?.clone();
-    let first = output.as_array().and_then(|list| list.first()).cloned();
-    Ok(CallTest { arguments, expected: [output.clone()].into_iter().chain(first).collect() })
+fn call(ix: usize, input: &RawJson, output: &RawJson) -> Read<CallTest> {
+    check_raw_list(&format!("input_output.inputs.{ix}"), input)?;
+    let first = output.list().and_then(|list| list.into_iter().next());
+    Ok(CallTest { arguments: input.clone(), expected: [output.clone()].into_iter().chain(first).collect() })
 }
 
 /// A text, or its lines.
-fn lines(field: &str, value: &Value) -> Read<String> {
-    match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(lines) => {
-            let lines = lines.iter().map(|line| text(field, line)).collect::<Read<Vec<_>>>()?;
+fn lines(field: &str, value: &RawJson) -> Read<String> {
+    match (value.text(), value.list()) {
+        (Some(text), _) => Ok(text),
+        (None, Some(lines)) => {
+            let lines = lines.iter().map(|line| raw_text(field, line)).collect::<Read<Vec<_>>>()?;
             Ok(lines.join("\n"))
         }
-        other => Err(wrong(field, "a text or a list of lines", describe(other))),
+        (None, None) => Err(wrong(field, "a text or a list of lines", value.describe())),
     }
 }
 

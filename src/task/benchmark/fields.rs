@@ -1,9 +1,13 @@
 //! Typed access to the fields of one benchmark record. What is wrong with a field is said without its place; who knows the place
 //! adds it.
 
+use std::collections::HashMap;
+
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::task::file::describe;
+use crate::task::json::{self, RawJson};
 
 /// A field that holds something else than it must.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +63,16 @@ impl<'a> Fields<'a> {
             Some(value) => Ok(Some(value.clone())),
         }
     }
+
+    /// As [`Fields::json`], as the text that Python is to read.
+    pub fn raw(self, name: &str) -> Read<Option<RawJson>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
+            Some(Value::String(text)) => raw(name, text).map(Some),
+            Some(value) => Ok(Some(value.into())),
+        }
+    }
 }
 
 pub(super) fn text<'a>(field: &str, value: &'a Value) -> Read<&'a str> {
@@ -73,6 +87,35 @@ pub(super) fn object<'a>(field: &str, value: &'a Value) -> Read<&'a Map<String, 
     value.as_object().ok_or_else(|| wrong(field, "an object", describe(value)))
 }
 
-pub(super) fn parse(field: &str, text: &str) -> Read<Value> {
-    serde_json::from_str(text).map_err(|error| wrong(field, "a text of JSON", format!("a text that is not ({error})")))
+pub(super) fn parse<T: DeserializeOwned>(field: &str, text: &str) -> Read<T> {
+    json::read(text).map_err(|error| no_json(field, error))
+}
+
+pub(super) fn raw(field: &str, text: &str) -> Read<RawJson> {
+    RawJson::parse(text).map_err(|error| no_json(field, error))
+}
+
+fn no_json(field: &str, error: serde_json::Error) -> Wrong {
+    wrong(field, "a text of JSON", format!("a text that is not ({error})"))
+}
+
+pub(super) fn raw_list(field: &str, value: &RawJson) -> Read<Vec<RawJson>> {
+    value.list().ok_or_else(|| no_list(field, value))
+}
+
+/// As [`raw_list`], where nobody looks into the list.
+pub(super) fn check_raw_list(field: &str, value: &RawJson) -> Read<()> {
+    if value.is_list() { Ok(()) } else { Err(no_list(field, value)) }
+}
+
+fn no_list(field: &str, value: &RawJson) -> Wrong {
+    wrong(field, "a list", value.describe())
+}
+
+pub(super) fn raw_object(field: &str, value: &RawJson) -> Read<HashMap<String, RawJson>> {
+    value.object().ok_or_else(|| wrong(field, "an object", value.describe()))
+}
+
+pub(super) fn raw_text(field: &str, value: &RawJson) -> Read<String> {
+    value.text().ok_or_else(|| wrong(field, "a text", value.describe()))
 }

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::fields::{Fields, Read, list, wrong};
+use super::fields::{Fields, Read, check_raw_list, raw_list, wrong};
 use crate::task::file::describe;
+use crate::task::json::RawJson;
 use crate::task::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
 
 /// The least that EvalPlus gives a test; the judge gives more where the reference is slow.
@@ -95,16 +94,17 @@ pub(super) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
 }
 
 /// Argument lists; an empty object stands for none in EvalPlus's files.
-fn calls(fields: Fields, name: &str) -> Read<Vec<Value>> {
-    let value = fields.need(name, "a list of argument lists")?;
-    if value.as_object().is_some_and(|object| object.is_empty()) {
+fn calls(fields: Fields, name: &str) -> Read<Vec<RawJson>> {
+    fields.need(name, "a list of argument lists")?;
+    let Some(value) = fields.raw(name)? else { return Ok(Vec::new()) };
+    if value.object().is_some_and(|object| object.is_empty()) {
         return Ok(Vec::new());
     }
-    let calls = list(name, value)?;
+    let calls = raw_list(name, &value)?;
     for (ix, call) in calls.iter().enumerate() {
-        list(&format!("{name}.{ix}"), call)?;
+        check_raw_list(&format!("{name}.{ix}"), call)?;
     }
-    Ok(calls.clone())
+    Ok(calls)
 }
 
 /// The prompt and its solution as one program.

@@ -7,9 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::fields::{Fields, Read, list, object, parse, text, wrong};
+use super::fields::{Fields, Read, list, object, parse, raw, text, wrong};
 use super::pickle;
 use crate::task::file::describe;
+use crate::task::json::RawJson;
 use crate::task::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
 
 /// What LiveCodeBench's own script allows a test.
@@ -97,8 +98,9 @@ fn function(fields: Fields) -> Read<String> {
 /// One JSON value a line, each an argument.
 fn call(case: &Case) -> Read<CallTest> {
     let lines = case.input.lines().filter(|line| !line.trim().is_empty());
-    let arguments = lines.map(|line| parse(&format!("{}.input", case.field), line)).collect::<Read<_>>()?;
-    Ok(CallTest { arguments, expected: vec![parse(&format!("{}.output", case.field), &case.output)?] })
+    let arguments = lines.map(|line| raw(&format!("{}.input", case.field), line)).collect::<Read<Vec<_>>>()?;
+    let expected = vec![raw(&format!("{}.output", case.field), &case.output)?];
+    Ok(CallTest { arguments: RawJson::of_list(&arguments), expected })
 }
 
 /// The question, the code to start from where there is some, and what form the answer has.

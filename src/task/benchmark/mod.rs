@@ -21,10 +21,14 @@ use serde_json::{Map, Value};
 use super::items::names;
 use super::problem::Problem;
 use crate::error::{Error, Result};
-use fields::{Fields, Read, Wrong};
+use fields::{Fields, Read, Wrong, wrong};
 
 pub use functions::with_body;
 pub use read::{Entries, Entry, read};
+
+/// The fields that hold test data as JSON, where they do not hold it as texts of JSON. A record keeps them as texts of JSON where a
+/// [`Value`] would change a number or a surrogate in them.
+pub(super) const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
 
 /// Whose fields a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +89,18 @@ impl BenchmarkFormat {
         }
     }
 
+    /// Fails where a field that this format is recognised by is missing and the others are of another format.
+    fn fits(self, fields: &Map<String, Value>) -> Read<()> {
+        let missing = self.marks().iter().find(|field| !fields.contains_key(**field));
+        match (missing, BenchmarkFormat::recognise(fields)) {
+            (Some(field), Some(other)) => {
+                let found = format!("nothing (the field is missing; the record looks like one of {})", other.name());
+                Err(wrong(*field, format!("a field of {}", self.name()), found))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn problem(self, id: &str, fields: Fields) -> Read<Problem> {
         match self {
             BenchmarkFormat::HumanEval => functions::human_eval(id, fields),
@@ -99,7 +115,8 @@ impl BenchmarkFormat {
 /// The problem in the fields of the item `id`. Without a format, that of its fields.
 pub fn problem(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Problem> {
     let format = known(format, id, fields)?;
-    format.problem(id, Fields(fields)).map_err(|wrong| of_item(id, wrong))
+    let problem = format.fits(fields).and_then(|()| format.problem(id, Fields(fields)));
+    problem.map_err(|wrong| of_item(id, wrong))
 }
 
 /// The prompt by which the benchmark's own authors ask a model that continues text.

@@ -57,6 +57,7 @@ impl Entries {
         let at_place = |wrong: Wrong| {
             Error::field(&self.path, wrong.field, format!("{}, at {place}", wrong.expected), wrong.found)
         };
+        format.fits(&fields).map_err(at_place)?;
         let id = id_of(format, &fields).map_err(at_place)?;
         let tested = format != BenchmarkFormat::Apps || apps::has_tests(Fields(&fields)).map_err(at_place)?;
         let problem = tested.then(|| format.problem(&id, Fields(&fields))).transpose().map_err(at_place)?;
