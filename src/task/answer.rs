@@ -235,7 +235,10 @@ mod tests {
     #[test]
     fn boxes_come_before_regexes() {
         let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], false, Normalise::Latex) };
-        assert_eq!(value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(), Some(r"\frac{1}{2}"));
+        assert_eq!(
+            value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
+            Some(r"\frac{1}{2}")
+        );
         assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
         assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
         assert_eq!(value(&Extractor { first: true, ..e }, r"\fbox{1}, no, \boxed{2}").as_deref(), Some("1"));

@@ -41,9 +41,46 @@ const DEEPEST: usize = 32;
 const LONGEST: usize = 1000;
 /// Units that stand behind a number without `\text`.
 const UNITS: [&str; 40] = [
-    "degree", "degrees", "percent", "dollar", "dollars", "cent", "cents", "unit", "units", "square", "sq", "cubic", "cm", "mm",
-    "km", "kg", "ft", "mph", "inch", "inches", "foot", "feet", "yard", "yards", "mile", "miles", "meter", "meters",
-    "centimeters", "kilometers", "gallons", "pounds", "second", "seconds", "minute", "minutes", "hour", "hours", "days", "years",
+    "degree",
+    "degrees",
+    "percent",
+    "dollar",
+    "dollars",
+    "cent",
+    "cents",
+    "unit",
+    "units",
+    "square",
+    "sq",
+    "cubic",
+    "cm",
+    "mm",
+    "km",
+    "kg",
+    "ft",
+    "mph",
+    "inch",
+    "inches",
+    "foot",
+    "feet",
+    "yard",
+    "yards",
+    "mile",
+    "miles",
+    "meter",
+    "meters",
+    "centimeters",
+    "kilometers",
+    "gallons",
+    "pounds",
+    "second",
+    "seconds",
+    "minute",
+    "minutes",
+    "hour",
+    "hours",
+    "days",
+    "years",
 ];
 
 /// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where nothing is left.
@@ -64,7 +101,7 @@ fn set(mut elements: Vec<String>) -> String {
 }
 
 fn braced(elements: &mut [String]) -> String {
-    elements.sort();
+    elements.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
     format!("\\{{{}\\}}", elements.join(", "))
 }
 
@@ -121,7 +158,8 @@ fn enclosed(tokens: &[Token]) -> Option<&[Token]> {
 
 /// The elements of a list, each canonical. `None` where one is no answer that is looked into.
 fn elements(tokens: &[Token]) -> Option<Vec<String>> {
-    let is_word = |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
+    let is_word =
+        |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
     let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
     listed.retain(|part| !part.is_empty());
     let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
@@ -194,7 +232,9 @@ fn without_units(tokens: &[Token]) -> &[Token] {
             {
                 before
             }
-            [before @ .., over, Token::Sign('/'), unit] if !before.is_empty() && is_unit(over) && is_unit(unit) => before,
+            [before @ .., over, Token::Sign('/'), unit] if !before.is_empty() && is_unit(over) && is_unit(unit) => {
+                before
+            }
             [before @ .., unit] if !before.is_empty() && is_unit(unit) => before,
             _ => return kept,
         };

@@ -7,14 +7,49 @@ use crate::task::rational::Rational;
 
 /// Of one argument; their values are not computed, so that they equal only what has an equal argument.
 const FUNCTIONS: [&str; 16] = [
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg", "exp",
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg",
+    "exp",
 ];
 /// Marks over what stands in braces behind them.
 const MARKS: [&str; 7] = ["overline", "vec", "hat", "bar", "overrightarrow", "widehat", "tilde"];
 const SYMBOLS: [&str; 37] = [
-    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu",
-    "xi", "pi", "rho", "sigma", "tau", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Pi",
-    "Sigma", "Phi", "Psi", "Omega", "infty", "emptyset", "ell", "dots",
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "varepsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "xi",
+    "pi",
+    "rho",
+    "sigma",
+    "tau",
+    "phi",
+    "varphi",
+    "chi",
+    "psi",
+    "omega",
+    "Gamma",
+    "Delta",
+    "Theta",
+    "Lambda",
+    "Pi",
+    "Sigma",
+    "Phi",
+    "Psi",
+    "Omega",
+    "infty",
+    "emptyset",
+    "ell",
+    "dots",
 ];
 /// Words that are commands even where the backslash was forgotten.
 const PLAIN: [&str; 9] = ["sqrt", "pi", "infty", "sin", "cos", "tan", "log", "ln", "theta"];
@@ -132,6 +167,9 @@ impl Reader {
             if self.take('^') {
                 let exponent = self.script()?;
                 value = match exponent.as_number() {
+                    Some(exponent) if is_too_large(&value, exponent) => {
+                        Sum::named(format!("{}^{{{}}}", base(&value), exponent.above))
+                    }
                     Some(exponent) => value.power(exponent)?,
                     None => Sum::named(format!("{}^{{{}}}", base(&value), exponent.latex())),
                 };
@@ -231,9 +269,7 @@ impl Reader {
                 }
             }
             _ if FUNCTIONS.contains(&name) => self.function(name),
-            _ if MARKS.contains(&name) => {
-                Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex())))
-            }
+            _ if MARKS.contains(&name) => Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex()))),
             _ if is_symbol(name) && self.peek() == Some(&Token::Sign('_')) => self.indexed(&format!("\\{name}")),
             _ if is_symbol(name) => Some(Sum::named(format!("\\{name}"))),
             _ => None,
@@ -322,6 +358,13 @@ impl Reader {
 /// Whether a command begins a value.
 fn is_value(name: &str) -> bool {
     ["frac", "sqrt", "binom"].contains(&name) || FUNCTIONS.contains(&name) || MARKS.contains(&name) || is_symbol(name)
+}
+
+/// Whether a power of a whole number is one that does not fit.
+fn is_too_large(value: &Sum, exponent: Rational) -> bool {
+    exponent.is_whole()
+        && exponent.above > 0
+        && value.as_number().is_some_and(|number| number.is_whole() && number.power(exponent.above).is_none())
 }
 
 /// What a power or factorial is of, bracketed where it is more than one number or symbol.

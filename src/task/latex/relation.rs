@@ -76,9 +76,8 @@ pub(super) fn name(tokens: &[Token]) -> Option<&[Token]> {
 }
 
 fn is_name(tokens: &[Token]) -> bool {
-    let is_letter = |token: &Token| {
-        matches!(token, Token::Word(word) if word.len() == 1) || reader::is_symbol(command(token))
-    };
+    let is_letter =
+        |token: &Token| matches!(token, Token::Word(word) if word.len() == 1) || reader::is_symbol(command(token));
     match tokens {
         [] => false,
         [one] if is_letter(one) => true,
@@ -114,7 +113,8 @@ pub(super) fn relation(tokens: &[Token], is_named: bool) -> Option<String> {
                 values.reverse();
                 signs = signs.into_iter().rev().map(Sign::turned).collect();
             }
-            let rest: String = signs.iter().zip(&values[1..]).map(|(sign, value)| sign.latex().to_string() + value).collect();
+            let rest: String =
+                signs.iter().zip(&values[1..]).map(|(sign, value)| sign.latex().to_string() + value).collect();
             Some(values[0].clone() + &rest)
         }
         _ => None,

@@ -139,7 +139,8 @@ impl Sum {
             return self.times(&conjugate)?.inverse()?.times(&conjugate);
         }
         let leading = if self.leading()?.above < 0 { Rational::whole(-1) } else { ONE };
-        let outside = Sum::term(raised(&self.common(), Rational::whole(-1))?, self.content()?.times(leading)?.inverse()?);
+        let outside =
+            Sum::term(raised(&self.common(), Rational::whole(-1))?, self.content()?.times(leading)?.inverse()?);
         match outside == Sum::number(ONE) {
             true => Some(Sum::term(Product::from([(Atom::Group(self.clone()), Rational::whole(-1))]), ONE)),
             false => self.times(&outside)?.inverse()?.times(&outside),

@@ -16,15 +16,43 @@ pub(super) enum Token {
 
 /// Commands that only space, size or set off what follows.
 const SILENT: [&str; 32] = [
-    "!", ",", ";", ":", ">", " ", "(", ")", "[", "]", "$", "%", "/", "quad", "qquad", "left", "right", "big", "Big", "bigg",
-    "Bigg", "bigl", "bigr", "Bigl", "Bigr", "displaystyle", "textstyle", "limits", "degree", "boxed", "fbox", "enspace",
+    "!",
+    ",",
+    ";",
+    ":",
+    ">",
+    " ",
+    "(",
+    ")",
+    "[",
+    "]",
+    "$",
+    "%",
+    "/",
+    "quad",
+    "qquad",
+    "left",
+    "right",
+    "big",
+    "Big",
+    "bigg",
+    "Bigg",
+    "bigl",
+    "bigr",
+    "Bigl",
+    "Bigr",
+    "displaystyle",
+    "textstyle",
+    "limits",
+    "degree",
+    "boxed",
+    "fbox",
+    "enspace",
 ];
 const TEXTS: [&str; 7] = ["text", "textbf", "textit", "textrm", "textnormal", "mbox", "hbox"];
 /// Alphabets: a letter in one stays a letter, a word is a text.
 const ALPHABETS: [&str; 6] = ["mathrm", "mathbf", "mathit", "mathsf", "mathbb", "mathcal"];
 const MATRICES: [&str; 5] = ["pmatrix", "bmatrix", "matrix", "smallmatrix", "array"];
-/// What stands between the digits of a long number; the comma only outside brackets, where it separates elements.
-const SEPARATORS: [&str; 5] = [",\\!", "{,}", "\\!", "\\,", ","];
 
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false };
@@ -69,7 +97,7 @@ impl Lexer {
         let token = match c {
             '~' | '$' | '%' | '°' => return,
             c if c.is_whitespace() => return,
-            '.' | ';' | ':' | '?' | '!' | '\'' | '"' if self.in_text => return,
+            '.' | ';' | '?' | '!' | '\'' | '"' if self.in_text => return,
             '−' | '–' => Token::Sign('-'),
             '×' | '·' => Token::Sign('*'),
             '÷' => Token::Sign('/'),
@@ -109,10 +137,9 @@ impl Lexer {
         let digits = |text: &'t str| split(text, |c| c.is_ascii_digit());
         let (first, mut rest) = digits(text);
         let mut number = if first.is_empty() { "0".to_string() } else { first.to_string() };
-        let separators = if self.depth == 0 { &SEPARATORS[..] } else { &SEPARATORS[..4] };
         while (1..=3).contains(&first.len()) && !first.starts_with('0') {
-            let groups = separators.iter().filter_map(|separator| rest.strip_prefix(separator).map(digits));
-            let Some((group, behind)) = groups.into_iter().find(|(group, _)| group.len() == 3) else { break };
+            let group = without_separator(rest, self.depth == 0).map(digits);
+            let Some((group, behind)) = group.filter(|(group, _)| group.len() == 3) else { break };
             number.push_str(group);
             rest = behind;
         }
@@ -169,6 +196,15 @@ impl Lexer {
         }
         rest
     }
+}
+
+/// `text` without the sign between thousands that it begins with. A comma alone is one only outside brackets: in them it separates
+/// elements.
+fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
+    let comma = text.trim_start().strip_prefix(',').unwrap_or(text);
+    let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);
+    let others = || text.strip_prefix("{,}").or_else(|| text.strip_prefix("\\,"));
+    set_close.or_else(others).or_else(|| text.strip_prefix(',').filter(|_| is_outside))
 }
 
 /// The name, among those of commands that mean the same, which the modules beside this one know.

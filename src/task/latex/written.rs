@@ -30,10 +30,10 @@ impl Sum {
     /// Terms as they are written: those with more symbols first.
     fn ordered(&self) -> Vec<(&Product, &Rational)> {
         let mut terms: Vec<_> = self.terms.iter().collect();
-        terms.sort_by_cached_key(|(product, _)| {
+        terms.sort_by_key(|(product, _)| {
             let symbols = product.iter().filter(|(atom, _)| !matches!(atom, Atom::Prime(_)));
             let degree: i128 = symbols.fold(0, |degree, (_, exponent)| degree.saturating_add(exponent.floor()));
-            (Reverse(degree), term(product, ONE))
+            (Reverse(degree), *product)
         });
         terms
     }
@@ -76,7 +76,8 @@ fn term(product: &Product, coefficient: Rational) -> String {
 fn join(text: &mut String, factor: &str) {
     if !text.is_empty() && factor.starts_with(|c: char| c.is_ascii_digit()) {
         text.push_str("\\cdot ");
-    } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) && factor.starts_with(|c: char| c.is_ascii_alphabetic()) {
+    } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) && factor.starts_with(|c: char| c.is_ascii_alphabetic())
+    {
         text.push(' ');
     }
     text.push_str(factor);
