@@ -24,6 +24,10 @@
 //! decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Whatever is no such answer, or has numbers beyond 128 bits, equals
 //! what has the same tokens; identities (of logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
 
+mod names;
+mod numbers;
+#[cfg(test)]
+mod properties;
 mod reader;
 mod relation;
 mod sum;
@@ -39,50 +43,6 @@ use tokens::{Token, tokens, written};
 /// Brackets within brackets, and tokens, of an answer that is looked into.
 const DEEPEST: usize = 32;
 const LONGEST: usize = 1000;
-/// Units that stand behind a number without `\text`.
-const UNITS: [&str; 40] = [
-    "degree",
-    "degrees",
-    "percent",
-    "dollar",
-    "dollars",
-    "cent",
-    "cents",
-    "unit",
-    "units",
-    "square",
-    "sq",
-    "cubic",
-    "cm",
-    "mm",
-    "km",
-    "kg",
-    "ft",
-    "mph",
-    "inch",
-    "inches",
-    "foot",
-    "feet",
-    "yard",
-    "yards",
-    "mile",
-    "miles",
-    "meter",
-    "meters",
-    "centimeters",
-    "kilometers",
-    "gallons",
-    "pounds",
-    "second",
-    "seconds",
-    "minute",
-    "minutes",
-    "hour",
-    "hours",
-    "days",
-    "years",
-];
-
 /// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where nothing is left.
 pub fn canonical(text: &str) -> Option<String> {
     let tokens = tokens(text);
@@ -212,7 +172,7 @@ fn words(tokens: &[Token]) -> Option<String> {
     let words: Vec<String> = tokens.iter().map(word).collect::<Option<_>>()?;
     let is_word = |word: &String| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_alphabetic());
     let is_first = matches!(tokens.first()?, Token::Word(_) | Token::Text(_));
-    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if reader::is_plain(word)));
+    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
     (is_first && !has_command && words.iter().any(is_word)).then(|| words.join(" "))
 }
 
@@ -220,7 +180,7 @@ fn words(tokens: &[Token]) -> Option<String> {
 fn without_units(tokens: &[Token]) -> &[Token] {
     let is_unit = |token: &Token| match token {
         Token::Text(_) => true,
-        Token::Word(word) => UNITS.contains(&&word[..]),
+        Token::Word(word) => names::has(names::UNITS, word),
         _ => false,
     };
     let mut kept = tokens;

@@ -1,69 +1,14 @@
 //! Tokens to expressions: recursive descent over what answers hold (numbers, symbols, fractions, roots, powers, functions). `None`:
 //! the tokens are no such expression, or a number does not fit. Lists, intervals and equations are left to `mod`.
 
+use super::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
+use super::numbers::{binomial, decimal, factorial, is_too_large};
 use super::sum::Sum;
 use super::tokens::{Token, written};
 use crate::task::rational::Rational;
 
-/// Of one argument; their values are not computed, so that they equal only what has an equal argument.
-const FUNCTIONS: [&str; 16] = [
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "log", "ln", "lg",
-    "exp",
-];
-/// Marks over what stands in braces behind them.
-const MARKS: [&str; 7] = ["overline", "vec", "hat", "bar", "overrightarrow", "widehat", "tilde"];
-const SYMBOLS: [&str; 37] = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "varepsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "varphi",
-    "chi",
-    "psi",
-    "omega",
-    "Gamma",
-    "Delta",
-    "Theta",
-    "Lambda",
-    "Pi",
-    "Sigma",
-    "Phi",
-    "Psi",
-    "Omega",
-    "infty",
-    "emptyset",
-    "ell",
-    "dots",
-];
-/// Words that are commands even where the backslash was forgotten.
-const PLAIN: [&str; 9] = ["sqrt", "pi", "infty", "sin", "cos", "tan", "log", "ln", "theta"];
 /// Expressions within expressions at most: a text of nothing but roots must not use up the stack.
 const DEEPEST: usize = 64;
-
-pub(super) fn is_symbol(command: &str) -> bool {
-    SYMBOLS.contains(&command)
-}
-
-/// Whether a word stands for a command.
-pub(super) fn is_plain(word: &str) -> bool {
-    PLAIN.contains(&word)
-}
 
 pub(super) fn sum(tokens: &[Token]) -> Option<Sum> {
     let mut reader = Reader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
@@ -168,16 +113,14 @@ impl Reader {
                 let exponent = self.script()?;
                 value = match exponent.as_number() {
                     Some(exponent) if is_too_large(&value, exponent) => {
-                        Sum::named(format!("{}^{{{}}}", base(&value), exponent.above))
+                        Sum::named(format!("{}^{{{}}}", value.base(), exponent.above))
                     }
                     Some(exponent) => value.power(exponent)?,
-                    None => Sum::named(format!("{}^{{{}}}", base(&value), exponent.latex())),
+                    None => Sum::named(format!("{}^{{{}}}", value.base(), exponent.latex())),
                 };
             } else if self.take('!') {
-                value = match value.as_whole() {
-                    Some(number @ 0..=20) => Sum::number(Rational::whole((1..=number).product())),
-                    _ => Sum::named(format!("{}!", base(&value))),
-                };
+                let factorial = value.as_whole().and_then(factorial);
+                value = factorial.unwrap_or_else(|| Sum::named(format!("{}!", value.base())));
             } else {
                 return Some(value);
             }
@@ -260,16 +203,11 @@ impl Reader {
             }
             "binom" => {
                 let (n, k) = (self.argument()?, self.argument()?);
-                match (n.as_whole(), k.as_whole()) {
-                    (Some(n @ 0..=60), Some(k @ 0..)) if k <= n => {
-                        let value = (0..k).fold(1, |value, step| value * (n - step) / (step + 1));
-                        Some(Sum::number(Rational::whole(value)))
-                    }
-                    _ => Some(Sum::named(format!("\\binom{{{}}}{{{}}}", n.latex(), k.latex()))),
-                }
+                let value = n.as_whole().zip(k.as_whole()).and_then(|(n, k)| binomial(n, k));
+                Some(value.unwrap_or_else(|| Sum::named(format!("\\binom{{{}}}{{{}}}", n.latex(), k.latex()))))
             }
-            _ if FUNCTIONS.contains(&name) => self.function(name),
-            _ if MARKS.contains(&name) => Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex()))),
+            _ if has(FUNCTIONS, name) => self.function(name),
+            _ if has(MARKS, name) => Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex()))),
             _ if is_symbol(name) && self.peek() == Some(&Token::Sign('_')) => self.indexed(&format!("\\{name}")),
             _ if is_symbol(name) => Some(Sum::named(format!("\\{name}"))),
             _ => None,
@@ -297,7 +235,7 @@ impl Reader {
     /// Factors side by side up to the next function.
     fn bare_argument(&mut self) -> Option<Sum> {
         let mut argument = self.signed_factor()?;
-        while self.is_factor() && !matches!(self.peek(), Some(Token::Command(name)) if FUNCTIONS.contains(&&name[..])) {
+        while self.is_factor() && !matches!(self.peek(), Some(Token::Command(name)) if has(FUNCTIONS, name)) {
             argument = argument.times(&self.factor()?)?;
         }
         Some(argument)
@@ -353,35 +291,4 @@ impl Reader {
         self.at = start + length + usize::from(start != self.at);
         Some(name)
     }
-}
-
-/// Whether a command begins a value.
-fn is_value(name: &str) -> bool {
-    ["frac", "sqrt", "binom"].contains(&name) || FUNCTIONS.contains(&name) || MARKS.contains(&name) || is_symbol(name)
-}
-
-/// Whether a power of a whole number is one that does not fit.
-fn is_too_large(value: &Sum, exponent: Rational) -> bool {
-    exponent.is_whole()
-        && exponent.above > 0
-        && value.as_number().is_some_and(|number| number.is_whole() && number.power(exponent.above).is_none())
-}
-
-/// What a power or factorial is of, bracketed where it is more than one number or symbol.
-fn base(value: &Sum) -> String {
-    let text = value.latex();
-    let is_one = text.bytes().all(|byte| byte.is_ascii_digit())
-        || text.len() == 1
-        || text.strip_prefix('\\').is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_alphabetic()));
-    if is_one { text } else { format!("({text})") }
-}
-
-/// The value of a number's digits; a group under a line repeats without end.
-fn decimal(digits: &str) -> Option<Rational> {
-    let Some((fixed, repeated)) = digits.split_once("\\overline{") else { return Rational::parse(digits) };
-    let repeated = repeated.trim_end_matches('}');
-    let places = u32::try_from(fixed.split_once('.')?.1.len()).ok()?;
-    let period = 10i128.checked_pow(u32::try_from(repeated.len()).ok()?)? - 1;
-    let tail = Rational::new(repeated.parse().ok()?, period.checked_mul(10i128.checked_pow(places)?)?)?;
-    Rational::parse(fixed)?.plus(tail)
 }

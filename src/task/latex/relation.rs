@@ -2,7 +2,7 @@
 //! is read by the modules beside this one.
 
 use super::tokens::{Token, tokens, written};
-use super::{command, parts, reader, value};
+use super::{command, names, parts, reader, value};
 
 /// How two sides are related.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(super) fn name(tokens: &[Token]) -> Option<&[Token]> {
 
 fn is_name(tokens: &[Token]) -> bool {
     let is_letter =
-        |token: &Token| matches!(token, Token::Word(word) if word.len() == 1) || reader::is_symbol(command(token));
+        |token: &Token| matches!(token, Token::Word(word) if word.len() == 1) || names::is_symbol(command(token));
     match tokens {
         [] => false,
         [one] if is_letter(one) => true,

@@ -1,6 +1,8 @@
 //! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are gone and
 //! commands that mean the same have one name. What the tokens say is left to the modules beside this one.
 
+use super::names::{ALPHABETS, MATRICES, SILENT, TEXTS, has, one_name};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// `12`, `0.5`, `0.1\overline{6}`: digits before and, where there is a point, behind it; without thousands separators.
@@ -13,46 +15,6 @@ pub(super) enum Token {
     Command(String),
     Sign(char),
 }
-
-/// Commands that only space, size or set off what follows.
-const SILENT: [&str; 32] = [
-    "!",
-    ",",
-    ";",
-    ":",
-    ">",
-    " ",
-    "(",
-    ")",
-    "[",
-    "]",
-    "$",
-    "%",
-    "/",
-    "quad",
-    "qquad",
-    "left",
-    "right",
-    "big",
-    "Big",
-    "bigg",
-    "Bigg",
-    "bigl",
-    "bigr",
-    "Bigl",
-    "Bigr",
-    "displaystyle",
-    "textstyle",
-    "limits",
-    "degree",
-    "boxed",
-    "fbox",
-    "enspace",
-];
-const TEXTS: [&str; 7] = ["text", "textbf", "textit", "textrm", "textnormal", "mbox", "hbox"];
-/// Alphabets: a letter in one stays a letter, a word is a text.
-const ALPHABETS: [&str; 6] = ["mathrm", "mathbf", "mathit", "mathsf", "mathbb", "mathcal"];
-const MATRICES: [&str; 5] = ["pmatrix", "bmatrix", "matrix", "smallmatrix", "array"];
 
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false };
@@ -164,17 +126,16 @@ impl Lexer {
         let (letters, _) = split(text, |c| c.is_ascii_alphabetic());
         let length = if letters.is_empty() { text.chars().next().map_or(0, char::len_utf8) } else { letters.len() };
         let (name, rest) = text.split_at(length);
-        if TEXTS.contains(&name) || ALPHABETS.contains(&name) {
-            if let Some((inside, rest)) = group(rest) {
-                let letter = ALPHABETS.contains(&name) && inside.trim().chars().count() == 1;
-                let outer = std::mem::replace(&mut self.in_text, !letter);
-                self.read(inside);
-                self.in_text = outer;
-                return rest;
-            }
+        let is_text = has(TEXTS, name) || has(ALPHABETS, name);
+        if let (true, Some((inside, rest))) = (is_text, group(rest)) {
+            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1;
+            let outer = std::mem::replace(&mut self.in_text, !is_letter);
+            self.read(inside);
+            self.in_text = outer;
+            return rest;
         }
         if let ("begin" | "end", Some((kind, behind))) = (name, group(rest)) {
-            let is_matrix = MATRICES.contains(&kind);
+            let is_matrix = has(MATRICES, kind);
             self.push(Token::Command(if is_matrix { name.to_string() } else { format!("{name}{{{kind}}}") }));
             let columns = (name == "begin" && kind == "array").then(|| group(behind)).flatten();
             return columns.map_or(behind, |(_, behind)| behind);
@@ -182,7 +143,7 @@ impl Lexer {
         if name == "left" || name == "right" {
             return rest.strip_prefix('.').unwrap_or(rest);
         }
-        let is_silent = SILENT.contains(&name) || name.starts_with(char::is_whitespace) || name.is_empty();
+        let is_silent = has(SILENT, name) || name.starts_with(char::is_whitespace) || name.is_empty();
         if !is_silent {
             self.push(match name {
                 "cdot" | "times" | "ast" => Token::Sign('*'),
@@ -205,21 +166,6 @@ fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
     let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);
     let others = || text.strip_prefix("{,}").or_else(|| text.strip_prefix("\\,"));
     set_close.or_else(others).or_else(|| text.strip_prefix(',').filter(|_| is_outside))
-}
-
-/// The name, among those of commands that mean the same, which the modules beside this one know.
-fn one_name(name: &str) -> &str {
-    match name {
-        "dfrac" | "tfrac" | "cfrac" => "frac",
-        "dbinom" | "tbinom" => "binom",
-        "leq" | "leqslant" => "le",
-        "geq" | "geqslant" => "ge",
-        "neq" => "ne",
-        "lbrace" => "{",
-        "rbrace" => "}",
-        "varnothing" => "emptyset",
-        other => other,
-    }
 }
 
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {

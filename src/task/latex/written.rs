@@ -22,6 +22,15 @@ impl Sum {
         if text.is_empty() { "0".to_string() } else { text }
     }
 
+    /// As what a power or factorial is of: bracketed where it is more than one number or symbol.
+    pub fn base(&self) -> String {
+        let text = self.latex();
+        let is_one = text.bytes().all(|byte| byte.is_ascii_digit())
+            || text.len() == 1
+            || text.strip_prefix('\\').is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_alphabetic()));
+        if is_one { text } else { format!("({text})") }
+    }
+
     /// The coefficient of the term that is written first.
     pub fn leading(&self) -> Option<Rational> {
         self.ordered().first().map(|(_, coefficient)| **coefficient)
