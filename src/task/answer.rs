@@ -1,11 +1,13 @@
 //! Pure text to answer: where in a sample its answer stands, and the canonical form in which answers are counted and
-//! compared. Which answer wins is left to the search, which one is right to grade.
+//! compared (that of mathematics is `latex`'s). Which answer wins is left to the search, which one is right to grade.
 
 use regex::Regex;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::boxed::boxes;
 use super::file::{Section, Source, listed};
+use super::latex;
 use crate::error::{Error, Result};
 
 /// What a sample answers.
@@ -26,14 +28,17 @@ pub(super) enum Normalise {
     Text,
     /// One letter, upper case: `(b).` is `B`.
     Choice,
+    /// Mathematics: `\dfrac12` and `0.5` are `\frac{1}{2}`.
+    Latex,
     /// Trimmed of white space only.
     AsIs,
 }
 
-const NORMALISE: [(&str, Normalise); 4] = [
+const NORMALISE: [(&str, Normalise); 5] = [
     ("number", Normalise::Number),
     ("text", Normalise::Text),
     ("choice", Normalise::Choice),
+    ("latex", Normalise::Latex),
     ("none", Normalise::AsIs),
 ];
 
@@ -50,6 +55,7 @@ impl Normalise {
         let canonical = match self {
             Normalise::Number => return number(text),
             Normalise::Choice => return choice(text),
+            Normalise::Latex => return latex::canonical(text),
             Normalise::Text => {
                 let text = text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
                 text.trim_end_matches('.').trim_matches(['"', '\'', '`']).trim_end_matches('.').trim().to_string()
@@ -91,16 +97,18 @@ fn choice(text: &str) -> Option<String> {
 /// Finds a text's answer.
 #[derive(Clone, Debug)]
 pub(super) struct Extractor {
-    /// Tried in order; none: the whole text is the answer.
+    /// Whether boxes are looked into before the regexes are tried.
+    boxed: bool,
+    /// Tried in order; where there is neither box nor regex, the whole text is the answer.
     regexes: Vec<Regex>,
     first: bool,
     pub normalise: Normalise,
 }
 
 impl Extractor {
-    pub const KEYS: [&str; 3] = ["regex", "take", "normalise"];
+    pub const KEYS: [&str; 4] = ["boxed", "regex", "take", "normalise"];
 
-    /// The keys `regex`, `take` and `normalise` of a section; `default` stands in for an absent `normalise`.
+    /// The keys [`Extractor::KEYS`] of a section; `default` stands in for an absent `normalise`.
     pub fn read(section: &Section, default: Normalise) -> Result<Extractor> {
         let first = match section.text("take")? {
             None | Some("last") => false,
@@ -110,25 +118,34 @@ impl Extractor {
         let patterns = section.texts("regex")?;
         let regexes = patterns.iter().map(|p| compile(section.source, &section.field("regex"), p));
         Ok(Extractor {
+            boxed: section.flag("boxed")?,
             regexes: regexes.collect::<Result<_>>()?,
             first,
             normalise: Normalise::read(section)?.unwrap_or(default),
         })
     }
 
-    /// The answer of the first regex that finds one: its last match (or first, where the task says so) that has a
-    /// canonical form. Of a match it is the first group that took part, or the whole match where the regex has no groups.
+    /// The answer in the last box, where boxes are asked for and there is one, or else of the first regex that finds one: its last
+    /// match. Only boxes and matches that have a canonical form count, and where the task says so the first, not the last. Of a
+    /// match it is the first group that took part, or the whole match where the regex has no groups.
     pub fn extract(&self, text: &str) -> Option<Answer> {
-        if self.regexes.is_empty() {
+        if !self.boxed && self.regexes.is_empty() {
             return self.answer(text);
         }
-        self.regexes.iter().find_map(|regex| {
-            let mut answers = regex.captures_iter(text).filter_map(|c| {
-                let found = c.iter().skip(1).flatten().next().or((c.len() == 1).then(|| c.get(0)).flatten())?;
-                self.answer(found.as_str())
-            });
-            if self.first { answers.next() } else { answers.last() }
+        let boxed = self.boxed.then(|| self.pick(boxes(text))).flatten();
+        boxed.or_else(|| {
+            self.regexes.iter().find_map(|regex| {
+                self.pick(regex.captures_iter(text).filter_map(|c| {
+                    let found = c.iter().skip(1).flatten().next().or((c.len() == 1).then(|| c.get(0)).flatten())?;
+                    Some(found.as_str())
+                }))
+            })
         })
+    }
+
+    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<Answer> {
+        let mut answers = found.filter_map(|found| self.answer(found));
+        if self.first { answers.next() } else { answers.last() }
     }
 
     fn answer(&self, found: &str) -> Option<Answer> {
@@ -159,7 +176,7 @@ mod tests {
     use super::*;
 
     fn extractor(patterns: &[&str], first: bool, normalise: Normalise) -> Extractor {
-        Extractor { regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), first, normalise }
+        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), first, normalise }
     }
 
     fn value(e: &Extractor, text: &str) -> Option<String> {
@@ -213,5 +230,17 @@ mod tests {
         assert_eq!(value(&e, "perhaps $12 or 7").as_deref(), Some("7"));
         assert_eq!(value(&extractor(&["[A-D]"], false, Normalise::Choice), "A or C").as_deref(), Some("C"));
         assert_eq!(value(&extractor(&[], false, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
+    }
+
+    #[test]
+    fn boxes_come_before_regexes() {
+        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], false, Normalise::Latex) };
+        assert_eq!(
+            value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
+            Some(r"\frac{1}{2}")
+        );
+        assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
+        assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
+        assert_eq!(value(&Extractor { first: true, ..e }, r"\fbox{1}, no, \boxed{2}").as_deref(), Some("1"));
     }
 }

@@ -1,7 +1,7 @@
 //! Arithmetic as an answer: whether an expression uses just the numbers given (Game of 24, Countdown) and has the value wanted, in
 //! exact rational numbers. Where an answer stands, and which fields hold numbers and value, is left to `answer` and `grade`.
 
-use std::cmp::Ordering;
+use super::rational::Rational;
 
 /// What an expression must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,67 +40,6 @@ impl Target {
         reader.numbers.sort();
         value == Some(self.value) && reader.numbers == self.numbers
     }
-}
-
-/// In lowest terms, the denominator above 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rational {
-    above: i128,
-    below: i128,
-}
-
-impl Rational {
-    /// `None` where `below` is 0.
-    fn new(above: i128, below: i128) -> Option<Rational> {
-        let divisor = gcd(above.checked_abs()?, below.checked_abs()?);
-        let sign = below.signum();
-        (below != 0).then_some(())?;
-        Some(Rational { above: sign * above / divisor, below: sign * below / divisor })
-    }
-
-    /// A decimal number such as `12`, `-3` or `2.5`.
-    fn parse(text: &str) -> Option<Rational> {
-        let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
-        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let plain = |s: &str| s.bytes().all(|byte| byte.is_ascii_digit());
-        (plain(whole) && plain(fraction) && !whole.is_empty()).then_some(())?;
-        let above: i128 = format!("{whole}{fraction}").parse().ok()?;
-        Rational::new(sign * above, 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?)
-    }
-
-    fn plus(self, other: Rational) -> Option<Rational> {
-        let (a, b) = (self.above.checked_mul(other.below)?, other.above.checked_mul(self.below)?);
-        Rational::new(a.checked_add(b)?, self.below.checked_mul(other.below)?)
-    }
-
-    fn times(self, other: Rational) -> Option<Rational> {
-        Rational::new(self.above.checked_mul(other.above)?, self.below.checked_mul(other.below)?)
-    }
-
-    fn negative(self) -> Rational {
-        Rational { above: -self.above, ..self }
-    }
-
-    fn inverse(self) -> Option<Rational> {
-        Rational::new(self.below, self.above)
-    }
-}
-
-impl Ord for Rational {
-    /// Any order will do that equal numbers agree on.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.above, self.below).cmp(&(other.above, other.below))
-    }
-}
-
-impl PartialOrd for Rational {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-fn gcd(a: i128, b: i128) -> i128 {
-    if b == 0 { a.max(1) } else { gcd(b, a % b) }
 }
 
 /// Brackets within brackets at most: a text of nothing but brackets must not use up the stack.

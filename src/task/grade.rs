@@ -92,12 +92,12 @@ impl Grader {
         let open = |keys: &[&str]| Section::open(source, section.field(name), inside, keys);
         let grader = match name {
             "exact" => {
-                let s = open(&["field", "regex", "take", "normalise"])?;
+                let s = open(&["field", "boxed", "regex", "take", "normalise"])?;
                 let extractor = Extractor::read(&s, normalise.unwrap_or(Normalise::Text))?;
                 Grader::Exact { field: field(&s)?, extractor }
             }
             "number" => {
-                let s = open(&["field", "regex", "take", "tolerance"])?;
+                let s = open(&["field", "boxed", "regex", "take", "tolerance"])?;
                 let tolerance = s.real("tolerance", "a number of at least 0", |x| x >= 0.0)?.unwrap_or(0.0);
                 Grader::Number { field: field(&s)?, extractor: Extractor::read(&s, Normalise::Number)?, tolerance }
             }

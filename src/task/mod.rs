@@ -12,8 +12,8 @@
 //! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
 //! | `method` | one of `{self_consistency: {samples, stop_when_decided}}` (`true`, or `{confidence: P}`: see [`Decided`]), `{best_of_n: {samples, by, stop_when_passed}}` (by `logprob`, `mean_logprob`, `grade` or `judge`), `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
 //! | `sampling` | see [`Sampling`] |
-//! | `answer` | `{regex, take, normalise}`: regex or list of them, `last` or `first`, `number`, `text`, `choice` or `none` |
-//! | `grade` | one of `{exact: {field, regex, take, normalise}}`, `{number: {field, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`]), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
+//! | `answer` | `{boxed, regex, take, normalise}`: `true` where an answer stands in `\boxed{…}` or `\fbox{…}`, regex or list of them (tried where there is no box), `last` or `first`, `number`, `text`, `choice`, `latex` (mathematics: see [`latex`]) or `none` |
+//! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`]), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the fields `id` (the file's
@@ -25,6 +25,7 @@
 
 mod answer;
 pub mod benchmark;
+mod boxed;
 pub mod candidate;
 mod decided;
 mod documents;
@@ -35,11 +36,13 @@ mod imports;
 mod items;
 pub mod json;
 pub mod language;
+pub mod latex;
 mod matched;
 mod method;
 pub mod problem;
 mod prompt;
 pub mod ranked;
+mod rational;
 pub(crate) mod records;
 pub mod scaffold;
 mod shots;
