@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+#[path = "common/signals.rs"]
+mod signals;
+use signals::hear;
 
 fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -537,8 +542,53 @@ fn weights_that_are_no_numbers_are_one_sentence() {
 /// Ctrl-C, and a request to end: what is finished stays, in whole lines; the exit code says which it was.
 #[test]
 fn an_interrupt_keeps_what_is_finished() {
-    stopped_by("-INT", 130);
-    stopped_by("-TERM", 143);
+    for (signal, number) in [("INT", SIGINT), ("TERM", SIGTERM)] {
+        hear(number);
+        stopped_by(signal, 128 + number);
+    }
+}
+
+/// As `nohup` starts it, and a shell that has it in the background: the signal that is ignored from the start on stops nothing.
+#[test]
+fn a_signal_that_was_ignored_before_stays_ignored() {
+    for signal in ["HUP", "INT"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let task = task_in(folder.path(), |task| {
+            task["method"]["self_consistency"]["samples"] = json!(4000);
+            task["sampling"]["max_tokens"] = json!(200);
+        });
+        let out = folder.path().join("out");
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("trap '' {signal}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_offshoot"), "run"])
+            .args([&task, Path::new("--out"), &out])
+            .current_dir(repository())
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh is there");
+        let samples = out.join("samples.jsonl");
+        let id = child.id();
+        let mut drawn_past = |bytes: u64| {
+            while fs::metadata(&samples).map_or(0, |file| file.len()) <= bytes {
+                assert!(child.try_wait().expect("a child").is_none(), "it ended before more was drawn");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            fs::metadata(&samples).expect("it is there").len()
+        };
+        let before = drawn_past(0);
+        send(signal, id);
+        drawn_past(before + 8192);
+        send("TERM", id);
+        let ended = child.wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(143), "{}", stderr(&ended));
+        assert_eq!(stderr(&ended).matches("stopping:").count(), 1, "{}", stderr(&ended));
+    }
+}
+
+fn send(signal: &str, id: u32) {
+    let sent = Command::new("kill").args(["-s", signal, &id.to_string()]).status().expect("kill is there");
+    assert!(sent.success());
 }
 
 fn stopped_by(signal: &str, code: i32) {
@@ -559,8 +609,7 @@ fn stopped_by(signal: &str, code: i32) {
         assert!(child.try_wait().expect("a child").is_none(), "8,000 samples were drawn before one was seen");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill is there");
-    assert!(sent.success());
+    send(signal, child.id());
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(code), "{}", stderr(&ended));
     let kept = lines(&samples).len();
