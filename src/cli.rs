@@ -360,7 +360,7 @@ impl From<RescoreArgs> for RescoreOptions {
             run: args.run,
             task: args.task,
             set: args.set,
-            k: args.k,
+            k: args.k.map(each_once),
             out: args.out,
             judges: args.judging.judges.map(usize::from),
             isolation: args.judging.sandboxing.isolation(),
@@ -449,7 +449,7 @@ impl RunArgs {
             set: args.set,
             plan: args.plan,
             out: args.out,
-            k: args.k,
+            k: args.k.map(each_once),
             resume: args.resume,
             trees: args.trees,
             dry_run: args.dry_run,
@@ -459,6 +459,13 @@ impl RunArgs {
             budget: args.engine.into(),
         }
     }
+}
+
+/// The ks in their order, each once.
+fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
+    ks.sort_unstable();
+    ks.dedup();
+    ks
 }
 
 /// A span of time that can be waited for.

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use offshoot::task::benchmark::{self, BenchmarkFormat, Entry};
+use offshoot::task::benchmark::{self, BenchmarkFormat, Entry, Malformed};
 use offshoot::task::json::RawJson;
-use offshoot::task::problem::{Assembly, Compare, Suite};
+use offshoot::task::problem::{Assembly, Compare, Problem, Suite};
 use serde_json::{Map, Value, json};
 
 #[path = "common/shared.rs"]
@@ -18,13 +18,21 @@ fn read(path: &Path) -> Vec<Entry> {
     entries.map(|entry| entry.unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// What is said of a file with this text.
+fn problem(entry: &Entry) -> Option<&Problem> {
+    entry.problem.as_ref().expect("well formed").as_ref()
+}
+
+/// What is said of a file with this text: why it cannot be read, or else why its last record is no problem.
 fn error(name: &str, text: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join(name);
     fs::write(&path, text).expect("writable");
     let entries = benchmark::read(&path, None).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    entries.expect_err("the file is broken").to_string().replace(&path.display().to_string(), name)
+    let said = entries.map_err(|error| error.to_string()).and_then(|mut entries| {
+        let last = entries.pop().expect("there are records");
+        last.problem.map_err(|Malformed { why }| format!("{name}: {why}"))
+    });
+    said.expect_err("the file is broken").replace(&path.display().to_string(), name)
 }
 
 fn fields(value: Value) -> Map<String, Value> {
@@ -46,7 +54,7 @@ fn human_eval_is_read_from_its_own_file() {
     let entries = read(&path);
     assert_eq!(entries.len(), 164);
     for entry in &entries {
-        let problem = entry.problem.as_ref().expect("all have tests");
+        let problem = problem(entry).expect("all have tests");
         let Suite::Script(script) = &problem.suite else { panic!("{} has another suite", entry.id) };
         let call = format!("\ncheck({})", script.entry.as_deref().expect("HumanEval names its functions"));
         assert!(script.code.ends_with(&call), "{}", entry.id);
@@ -65,9 +73,7 @@ fn mbpp_is_read_from_its_own_file() {
     assert_eq!(entries.len(), 974);
     assert_eq!(entries[10].id, "11");
     let with_setup = entries.iter().find(|entry| entry.fields["test_setup_code"] != json!("")).expect("a few have it");
-    let Some(Suite::Script(script)) = with_setup.problem.as_ref().map(|problem| &problem.suite) else {
-        panic!("a script")
-    };
+    let Some(Suite::Script(script)) = problem(with_setup).map(|problem| &problem.suite) else { panic!("a script") };
     let setup = with_setup.fields["test_setup_code"].as_str().expect("a text");
     assert!(script.code.starts_with(setup) && script.code.contains("\nassert "), "{}", script.code);
     let prompt = benchmark::prompt(None, "11", &entries[10].fields).expect("a prompt");
@@ -79,7 +85,7 @@ fn mbpp_is_read_from_its_own_file() {
 fn apps_is_read_from_its_rows() {
     let Some(path) = shared("data/apps/apps_train_5.jsonl") else { return };
     let entries = read(&path);
-    let suites: Vec<_> = entries.iter().map(|entry| &entry.problem.as_ref().expect("all have tests").suite).collect();
+    let suites: Vec<_> = entries.iter().map(|entry| &problem(entry).expect("all have tests").suite).collect();
     let [Suite::Streams(one), Suite::Streams(_), Suite::Streams(three), Suite::Calls(method), Suite::Calls(function)] =
         suites[..]
     else {
@@ -118,10 +124,8 @@ fn apps_is_read_from_its_folders() {
     let entries = benchmark::read(folder.path(), Some(BenchmarkFormat::Apps)).expect("the folder is one of APPS");
     let entries: Vec<Entry> = entries.collect::<Result<_, _>>().expect("readable");
     assert_eq!(entries.iter().map(|entry| entry.id.as_str()).collect::<Vec<_>>(), ["0000", "0001"]);
-    assert!(entries[0].problem.is_none(), "no tests, as some of APPS");
-    let Some(Suite::Streams(streams)) = entries[1].problem.as_ref().map(|problem| &problem.suite) else {
-        panic!("streams")
-    };
+    assert!(problem(&entries[0]).is_none(), "no tests, as some of APPS");
+    let Some(Suite::Streams(streams)) = problem(&entries[1]).map(|problem| &problem.suite) else { panic!("streams") };
     assert_eq!(streams.tests[0].input, "1\n2", "a list of lines");
     assert_eq!(benchmark::references(None, "0001", &entries[1].fields).expect("readable"), ["print(3)"]);
 }
@@ -192,7 +196,7 @@ fn test_data_stays_as_it_is_written() {
         let path = folder.path().join(name);
         fs::write(&path, text).expect("writable");
         let [entry] = &read(&path)[..] else { panic!("one record") };
-        let Some(Suite::Reference(reference)) = entry.problem.as_ref().map(|problem| &problem.suite) else {
+        let Some(Suite::Reference(reference)) = problem(entry).map(|problem| &problem.suite) else {
             panic!("a reference")
         };
         let read: Vec<&str> = reference.base.iter().map(RawJson::as_str).collect();
@@ -239,7 +243,7 @@ fn a_format_that_the_fields_are_not_of_is_refused_in_a_sentence() {
         assert_eq!(error, format!("{}: {expected}", path.display()));
     }
     let human_eval_of_plus = first(BenchmarkFormat::HumanEval, &Value::Object(plus)).expect("it has both's fields");
-    assert!(matches!(human_eval_of_plus.problem.expect("tested").suite, Suite::Script(_)));
+    assert!(matches!(problem(&human_eval_of_plus).expect("tested").suite, Suite::Script(_)));
     let error =
         benchmark::problem(Some(BenchmarkFormat::Mbpp), "a", &fields(human_eval())).expect_err("the same in a task");
     assert!(error.to_string().starts_with("item a: `test_list`: expected a field of mbpp"), "{error}");

@@ -14,9 +14,13 @@ mod compiler;
 mod judging;
 #[path = "common/shared.rs"]
 mod shared;
+#[path = "common/signals.rs"]
+mod signals;
 use compiler::has_compiler;
 use judging::can_judge;
 use shared::shared;
+use signal_hook::consts::SIGINT;
+use signals::hear;
 
 fn judge(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
@@ -204,6 +208,7 @@ fn an_interrupt_keeps_what_is_done() {
     if !can_judge() {
         return;
     }
+    hear(SIGINT);
     let programs: Vec<String> = (0..40).map(|n| format!("import time\ntime.sleep(0.2)\n{RIGHT}\n# {n}")).collect();
     let files = Files::of_programs(&programs.iter().map(String::as_str).collect::<Vec<_>>());
     let mut child = Command::new(env!("CARGO_BIN_EXE_offshoot"))

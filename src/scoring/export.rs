@@ -128,7 +128,7 @@ impl Scored<'_> {
             out.entry(first, &listed.id, &format!("[{}]", lines.join(", ")))
         })?;
         let at = |right: &[u32]| named(&self.tally.pass_at(right, self.ks));
-        let extended = |listed: &Listed| matches!(&listed.problem, Some(p) if matches!(p.suite, Suite::Reference(_)));
+        let extended = |listed: &Listed| matches!(listed.tests(), Some(p) if matches!(p.suite, Suite::Reference(_)));
         let mut pass_at_k = Map::new();
         pass_at_k.insert("base".to_string(), Value::Object(at(&self.tally.base_right)));
         if self.problems.list.iter().any(extended) {
@@ -188,7 +188,7 @@ impl Line {
     /// As a text of JSON: the inputs stand in it as in their file.
     fn eval_plus(&self, listed: &Listed) -> String {
         let field = |name: &str| self.fields.get(name).and_then(Value::as_str);
-        let problem = listed.problem.as_ref().expect("only problems with tests are judged");
+        let problem = listed.tests().expect("only problems with tests are judged");
         let solution = match (field("solution"), field("completion")) {
             (Some(program), _) => program.to_string(),
             (None, text) => problem.assembly.program(text.unwrap_or_default()),

@@ -13,7 +13,6 @@ mod summary;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -25,7 +24,7 @@ pub use problems::LimitChanges;
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, Judge, Language};
 use crate::out;
-use crate::task::benchmark::BenchmarkFormat;
+use crate::task::benchmark::{BenchmarkFormat, Malformed};
 use crate::task::problem::Problem;
 use export::{Export, Scored};
 use pool::Step;
@@ -54,7 +53,8 @@ pub struct ScoreOptions {
     pub format: Option<BenchmarkFormat>,
     pub language: Language,
     pub limits: LimitChanges,
-    pub workers: Option<NonZeroUsize>,
+    /// Threads that judge; `None`: one a core.
+    pub workers: Option<usize>,
     pub all_tests: bool,
     /// `None`: the usual ones.
     pub ks: Option<Vec<u32>>,
@@ -67,6 +67,27 @@ pub struct ScoreOptions {
 }
 
 impl ScoreOptions {
+    /// The file or folder that results stand beside.
+    fn judged(&self) -> &Path {
+        match &self.candidates {
+            Candidates::Samples(path) => path,
+            Candidates::References => &self.problems,
+        }
+    }
+
+    /// Results of what comes through a pipe have no place of their own.
+    fn check_place(&self) -> Result<()> {
+        let judged = self.judged();
+        let is_stream = ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|stream| judged.starts_with(stream))
+            || judged.exists() && !judged.is_file() && !judged.is_dir();
+        match self.out.is_none() && is_stream {
+            true => {
+                Err(Error::value("--out", format!("a file, for {} has no place beside it", judged.display()), "none"))
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Where the lines of the results go, and the harness's own file.
     fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
         let samples = match &self.candidates {
@@ -95,6 +116,7 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 /// Judges all samples, writes the results as they come and says what they add up to.
 pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     let started = Instant::now();
+    options.check_place()?;
     let references = matches!(options.candidates, Candidates::References);
     let problems = Problems::read(&options.problems, options.format, options.limits, references)?;
     let samples = match &options.candidates {
@@ -112,7 +134,7 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     let mut scoring = Scoring {
         options,
         problems: &problems,
-        tally: Tally::new(problems.list.len()),
+        tally: Tally::new(&problems),
         results: if options.resume { Results::resume(&lines)? } else { Results::create(&lines)? },
         places: vec![Vec::new(); problems.list.len()],
     };
@@ -122,7 +144,7 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     }
     judged?;
     let Scoring { tally, mut results, places, .. } = scoring;
-    if tally.total() == 0 && tally.left_out.is_empty() {
+    if tally.total() == 0 {
         return Err(Error::value("--samples", "samples of problems that have tests", "none"));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
@@ -161,9 +183,9 @@ struct Scoring<'a> {
     places: Vec<Vec<u64>>,
 }
 
-/// One candidate for the judge.
+/// One candidate for the judge, or what keeps it from judging.
 struct Job<'a> {
-    problem: &'a Problem,
+    problem: Result<&'a Problem, &'a Malformed>,
     program: String,
 }
 
@@ -185,34 +207,38 @@ impl Seen {
 impl Scoring<'_> {
     fn judge(&mut self, judge: &Judge, samples: Samples, interrupted: &AtomicBool) -> Result<()> {
         let (problems, options) = (self.problems, self.options);
-        let workers =
-            options.workers.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-        let (mut judged, mut untested) = (0, 0);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = options.workers.unwrap_or_else(cores);
+        let mut untested = 0;
         let mut samples = samples.iter.filter(|sample| {
-            let tested = sample.as_ref().map_or(true, |sample| problems.list[sample.problem].problem.is_some());
+            let tested = sample.as_ref().map_or(true, |sample| !problems.list[sample.problem].is_untested());
             untested += u64::from(!tested);
             tested
         });
         let mut seen = Seen::default();
         let earlier = if options.resume { self.earlier(&mut samples, &mut seen)? } else { HashMap::new() };
-        let source = || -> Result<Option<Step<Sample, Job>>> {
+        let source = || -> Result<Option<Step<(Sample, bool), Job>>> {
             let Some(sample) = samples.next().transpose()? else { return Ok(None) };
-            let problem = tested(problems, &sample);
-            let program = extract::program(problem, &options.language, &sample.text, options.extract);
+            let (problem, program) = program(problems, options, &sample);
             let (number, fresh) = seen.number(sample.problem, &program);
             let bytes = 2 * sample.text.as_str().len() + program.len();
-            judged += u64::from(fresh);
-            Ok(Some(Step { item: sample, number, job: fresh.then_some(Job { problem, program }), bytes }))
+            Ok(Some(Step { item: (sample, fresh), number, job: fresh.then_some(Job { problem, program }), bytes }))
         };
-        let work = |job: Job| match judge.judge_program(job.problem, &options.language, &job.program) {
-            Ok(judgement) => Ok(Ok(Outcome::from(judgement))),
-            Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
-            Err(error) => Err(error),
+        let work = |Job { problem, program }: Job| match problem {
+            Err(Malformed { why }) => Ok(Err(NotJudged { why: why.clone() })),
+            Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
+                Ok(judgement) => Ok(Ok(Outcome::from(judgement))),
+                Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
+                Err(error) => Err(error),
+            },
         };
-        let sink = |sample: Sample, ruling: &Ruling| self.keep(&sample, ruling);
+        let sink = |(sample, fresh): (Sample, bool), ruling: &Ruling| {
+            let kind = if fresh { &mut self.tally.judged } else { &mut self.tally.equal };
+            *kind += u64::from(ruling.is_ok());
+            self.keep(&sample, ruling)
+        };
         let ended = pool::in_order(workers, interrupted, earlier, source, work, sink);
         drop(samples);
-        self.tally.judged = judged;
         self.tally.untested = untested;
         ended
     }
@@ -220,7 +246,7 @@ impl Scoring<'_> {
     fn keep(&mut self, sample: &Sample, ruling: &Ruling) -> Result<()> {
         let place = self.results.append(sample, ruling)?;
         self.places[sample.problem].push(place);
-        self.tally.add(sample.problem, &tested(self.problems, sample).suite, ruling);
+        self.tally.add(sample.problem, &self.problems.list[sample.problem], ruling);
         Ok(())
     }
 
@@ -238,15 +264,14 @@ impl Scoring<'_> {
             let number = tally.resumed + 1;
             let other = |what: &str| Error::format(&path, format!("line {number}: {what}"));
             let sample = samples.next().ok_or_else(|| other("there are more results than samples"))??;
-            if !sample.fields.iter().all(|(name, value)| results::is_own(name) || line.get(name) == Some(value)) {
+            if !results::is_of(&line, &sample) {
                 return Err(other("the result of another sample than the samples' file has there"));
             }
             let ruling = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
-            let problem = tested(problems, &sample);
-            tally.add(sample.problem, &problem.suite, &ruling);
+            tally.add(sample.problem, &problems.list[sample.problem], &ruling);
             tally.resumed += 1;
             places[sample.problem].push(place);
-            let program = extract::program(problem, &options.language, &sample.text, options.extract);
+            let (_, program) = program(problems, options, &sample);
             earlier.insert(seen.number(sample.problem, &program).0, ruling);
             Ok(())
         })?;
@@ -254,7 +279,18 @@ impl Scoring<'_> {
     }
 }
 
-/// The problem of a sample that is not left out.
-fn tested<'a>(problems: &'a Problems, sample: &Sample) -> &'a Problem {
-    problems.list[sample.problem].problem.as_ref().expect("samples of problems without tests are left out")
+/// What judges a sample that has something to judge it, and its program; of a malformed problem nobody knows what that would be, and
+/// the sample's text stands for it.
+fn program<'a>(
+    problems: &'a Problems,
+    options: &ScoreOptions,
+    sample: &Sample,
+) -> (Result<&'a Problem, &'a Malformed>, String) {
+    match &problems.list[sample.problem].problem {
+        Ok(problem) => {
+            let problem = problem.as_ref().expect("samples of problems without tests are left out");
+            (Ok(problem), extract::program(problem, &options.language, &sample.text, options.extract))
+        }
+        Err(malformed) => (Err(malformed), sample.text.as_str().to_string()),
+    }
 }

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ pub struct Step<T, J> {
     pub bytes: usize,
 }
 
-/// Takes steps from `source` until it has none, has `work` done by `workers` threads, and gives `sink` every item with its
+/// Takes steps from `source` until it has none, has `work` done by `workers` threads (fewer where no more start), and gives `sink` every item with its
 /// result, in order. `done` has the results of numbers whose work needs no doing. An error of the source is returned when all
 /// that it gave before has come out; at any other error and at an interrupt, what is under way is finished and given out first.
 pub fn in_order<T, J: Send, R: Send + Sync>(
@@ -42,10 +43,10 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
     let taken = Mutex::new(taken);
     let (finished, results) = channel();
     std::thread::scope(|scope| {
-        for _ in 0..workers {
+        for started in 0..workers {
             let finished = finished.clone();
             let (taken, stop, work) = (&taken, &stop, &work);
-            scope.spawn(move || {
+            let work = move || {
                 let next = || taken.lock().expect("taking a job does not panic").recv().ok();
                 while let Some((number, job)) = next() {
                     if stop.load(Ordering::Relaxed) {
@@ -57,7 +58,14 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
                         return;
                     }
                 }
-            });
+            };
+            if let Err(error) = Builder::new().spawn_scoped(scope, work) {
+                if started == 0 {
+                    return Err(Error::value("--workers", "threads that judge", format!("that none starts: {error}")));
+                }
+                log::warn!("{started} of {workers} threads judge, for no more of them start: {error}");
+                break;
+            }
         }
         drop(finished);
         let mut waiting = Waiting { queue: VecDeque::new(), bytes: 0, done };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::task::benchmark::{self, BenchmarkFormat, Entry};
+use crate::task::benchmark::{self, BenchmarkFormat, Entry, Malformed};
 use crate::task::problem::{Assembly, Problem};
 
 /// What the command line says of every problem.
@@ -21,10 +21,21 @@ pub struct LimitChanges {
 pub struct Listed {
     pub id: String,
     /// `None`: the record has no tests.
-    pub problem: Option<Problem>,
+    pub problem: Result<Option<Problem>, Malformed>,
     /// LiveCodeBench's other fields, which its result file repeats.
     pub about: Map<String, Value>,
     pub references: Vec<String>,
+}
+
+impl Listed {
+    /// What judges its samples, where there is something.
+    pub fn tests(&self) -> Option<&Problem> {
+        self.problem.as_ref().ok()?.as_ref()
+    }
+
+    pub fn is_untested(&self) -> bool {
+        matches!(self.problem, Ok(None))
+    }
 }
 
 pub struct Problems {
@@ -58,14 +69,25 @@ impl Problems {
             if let Some(number) = number_of(&entry.id) {
                 by_number.entry(number).and_modify(|place| *place = None).or_insert(Some(ix));
             }
-            if let Some(Problem { assembly: Assembly::After(prompt), .. }) = &entry.problem {
+            let prompt = match &entry.problem {
+                Ok(Some(Problem { assembly: Assembly::After(prompt), .. })) => Some(prompt.as_str()),
+                Ok(_) => None,
+                Err(Malformed { .. }) => entry.fields.get("prompt").and_then(Value::as_str),
+            };
+            if let Some(prompt) = prompt {
                 by_head.entry(head(prompt).to_string()).or_default().push((prompt.trim().to_string(), ix));
             }
-            list.push(listed(entry, format, changes, references)?);
+            list.push(listed(entry, format, changes, references));
         }
         let format = entries.format().filter(|_| !list.is_empty());
         let format = format.ok_or_else(|| Error::format(path, "no problems"))?;
-        Ok(Problems { format, list, by_id, by_number, by_head })
+        // Where there is not one problem, the file is wrong, not a record of it.
+        match list.iter().find_map(|listed| listed.problem.as_ref().err()) {
+            Some(Malformed { why }) if list.iter().all(|listed| listed.tests().is_none()) => {
+                Err(Error::format(path, why))
+            }
+            _ => Ok(Problems { format, list, by_id, by_number, by_head }),
+        }
     }
 
     /// By the id as it stands, else by the number that it ends in (`Mbpp/2`, `2` and, as a folder's name, `Mbpp_2`).
@@ -88,20 +110,23 @@ impl Problems {
     }
 }
 
-fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, references: bool) -> Result<Listed> {
-    let Entry { id, problem, mut fields } = entry;
-    let references = if references { benchmark::references(format, &id, &fields)? } else { Vec::new() };
-    let problem = problem.map(|mut problem| {
-        problem.limits.cpu = changes.cpu.unwrap_or(problem.limits.cpu);
-        problem.limits.memory_bytes = changes.memory_bytes.unwrap_or(problem.limits.memory_bytes);
-        problem
-    });
+fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, references: bool) -> Listed {
+    let Entry { id, mut problem, mut fields } = entry;
+    if let Ok(Some(Problem { limits, .. })) = &mut problem {
+        limits.cpu = changes.cpu.unwrap_or(limits.cpu);
+        limits.memory_bytes = changes.memory_bytes.unwrap_or(limits.memory_bytes);
+    }
+    let wanted = if references { benchmark::references(format, &id, &fields) } else { Ok(Vec::new()) };
+    let (references, problem) = match (wanted, problem) {
+        (Err(error), Ok(_)) => (Vec::new(), Err(Malformed { why: error.to_string() })),
+        (wanted, problem) => (wanted.unwrap_or_default(), problem),
+    };
     if format == Some(BenchmarkFormat::LiveCodeBench) {
         fields.retain(|name, _| !matches!(name.as_str(), "public_test_cases" | "private_test_cases" | "metadata"));
     } else {
         fields.clear();
     }
-    Ok(Listed { id, problem, about: fields, references })
+    Listed { id, problem, about: fields, references }
 }
 
 /// The line that begins the last function of a prompt; empty where there is none.

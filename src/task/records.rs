@@ -62,9 +62,21 @@ pub(crate) fn records(
 ) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
     let reader = open(path)?;
     Ok(match format {
-        Format::JsonLines => Box::new(JsonLines { path: path.to_path_buf(), reader, line: 0 }),
+        Format::JsonLines => Box::new(JsonLines::new(path, reader)),
         Format::JsonList => Box::new(json_list(path, &read_all(path, reader)?)?.into_iter().map(Ok)),
         Format::Csv => Box::new(csv(path, &read_all(path, reader)?, columns)?.into_iter().map(Ok)),
+    })
+}
+
+/// The records of JSON lines, each with its text as it stands there.
+pub(crate) fn lines_and_texts(
+    path: &Path,
+    reader: Box<dyn BufRead>,
+) -> impl Iterator<Item = Result<(Record, RawJson)>> {
+    let mut lines = JsonLines::new(path, reader);
+    std::iter::from_fn(move || {
+        let line = lines.next_line()?;
+        Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
     })
 }
 
@@ -80,6 +92,8 @@ fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
     Ok(text)
 }
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 struct JsonLines {
     path: PathBuf,
     reader: Box<dyn BufRead>,
@@ -90,6 +104,18 @@ impl Iterator for JsonLines {
     type Item = Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let line = self.next_line()?;
+        Some(line.and_then(|line| self.parse(&line)))
+    }
+}
+
+impl JsonLines {
+    fn new(path: &Path, reader: Box<dyn BufRead>) -> Self {
+        JsonLines { path: path.to_path_buf(), reader, line: 0 }
+    }
+
+    /// The next line that is not blank.
+    fn next_line(&mut self) -> Option<Result<Vec<u8>>> {
         loop {
             let mut bytes = Vec::new();
             match self.reader.read_until(b'\n', &mut bytes) {
@@ -97,21 +123,24 @@ impl Iterator for JsonLines {
                 Ok(0) => return None,
                 Ok(_) => self.line += 1,
             }
-            let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").filter(|_| self.line == 1).unwrap_or(&bytes);
+            if self.line == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.drain(..BYTE_ORDER_MARK.len());
+            }
             if !bytes.trim_ascii().is_empty() {
-                return Some(self.parse(bytes));
+                return Some(Ok(bytes));
             }
         }
     }
-}
 
-impl JsonLines {
-    fn parse(&self, bytes: &[u8]) -> Result<Record> {
-        let place = Place::Line(self.line);
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let column = error.valid_up_to() + 1;
-            Error::format(&self.path, format!("{place}, column {column}: not JSON: not UTF-8 text"))
-        })?;
+    fn text<'l>(&self, line: &'l [u8]) -> Result<&'l str> {
+        std::str::from_utf8(line).map_err(|error| {
+            let (line, column) = (self.line, error.valid_up_to() + 1);
+            Error::format(&self.path, format!("line {line}, column {column}: not JSON: not UTF-8 text"))
+        })
+    }
+
+    fn parse(&self, line: &[u8]) -> Result<Record> {
+        let (place, text) = (Place::Line(self.line), self.text(line)?);
         match json::read(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
             Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Form, Sample, Text, unknown};
 use crate::error::{Error, Result};
 use crate::scoring::problems::Problems;
 use crate::task::file::describe;
-use crate::task::json;
+use crate::task::json::{self, RawJson};
 use crate::task::records::{Place, Record};
 
 const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
@@ -27,11 +27,11 @@ pub(super) fn form(line: &str) -> Option<Form> {
 
 pub(super) fn samples<'a>(
     path: &'a Path,
-    records: impl Iterator<Item = Result<Record>> + 'a,
+    records: impl Iterator<Item = Result<(Record, RawJson)>> + 'a,
     problems: &'a Problems,
 ) -> impl Iterator<Item = Result<Sample>> + 'a {
     records.flat_map(move |record| {
-        let samples = record.and_then(|(place, fields)| Line { path, place, problems }.samples(fields));
+        let samples = record.and_then(|((place, fields), text)| Line { path, place, problems }.samples(&fields, text));
         match samples {
             Ok(samples) => samples.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
@@ -46,15 +46,17 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// One sample, or those of one prompt or question.
-    fn samples(&self, fields: Map<String, Value>) -> Result<Vec<Sample>> {
+    /// One sample, or those of one prompt or question. `raw`: the fields as they stand in the file.
+    fn samples(&self, fields: &Map<String, Value>, raw: RawJson) -> Result<Vec<Sample>> {
         let has = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
         match () {
-            () if has("prompt") && has("samples") => self.of_prompt(&fields),
-            () if has("code_list") => self.of_question(&fields),
-            () if has("solution") => self.one("task_id", "solution", Text::Program, fields),
-            () if has("completion") || has("task_id") => self.one("task_id", "completion", Text::Completion, fields),
-            () if has("text") => self.one("id", "text", Text::Completion, fields),
+            () if has("prompt") && has("samples") => self.of_prompt(fields),
+            () if has("code_list") => self.of_question(fields),
+            () if has("solution") => self.one(["task_id", "solution"], Text::Program, fields, raw),
+            () if has("completion") || has("task_id") => {
+                self.one(["task_id", "completion"], Text::Completion, fields, raw)
+            }
+            () if has("text") => self.one(["id", "text"], Text::Completion, fields, raw),
             () => {
                 let what = format!("{}: expected the fields of a sample: {EXPECTED}", self.place);
                 Err(Error::format(self.path, what))
@@ -62,10 +64,16 @@ impl Line<'_> {
         }
     }
 
-    fn one(&self, id: &str, text: &str, kind: fn(String) -> Text, fields: Map<String, Value>) -> Result<Vec<Sample>> {
-        let problem = self.problem(&fields, id)?;
-        let text = kind(self.text(&fields, text)?.to_string());
-        Ok(vec![Sample { problem, text, fields }])
+    fn one(
+        &self,
+        [id, text]: [&str; 2],
+        kind: fn(String) -> Text,
+        fields: &Map<String, Value>,
+        raw: RawJson,
+    ) -> Result<Vec<Sample>> {
+        let problem = self.problem(fields, id)?;
+        let text = kind(self.text(fields, text)?.to_string());
+        Ok(vec![Sample { problem, text, fields: raw }])
     }
 
     fn of_prompt(&self, fields: &Map<String, Value>) -> Result<Vec<Sample>> {
@@ -76,8 +84,7 @@ impl Line<'_> {
         })?;
         let id = &self.problems.list[problem].id;
         let of_text = |text: String| {
-            let fields = [("task_id", id.clone()), ("completion", text.clone())];
-            let fields = fields.into_iter().map(|(name, value)| (name.to_string(), Value::String(value))).collect();
+            let fields = RawJson::from(&json!({"task_id": id, "completion": text}));
             Sample { problem, text: Text::Completion(text), fields }
         };
         Ok(self.texts(fields, "samples")?.into_iter().map(of_text).collect())

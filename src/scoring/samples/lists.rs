@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{Form, Sample, Samples, Text, lines, unknown};
 use crate::error::{Error, Result};
 use crate::scoring::problems::Problems;
 use crate::task::file::{describe, read_text};
-use crate::task::json;
+use crate::task::json::{self, RawJson};
 use crate::task::records::{Place, inline};
 
 /// A whole program, the `index`-th of its problem.
@@ -18,15 +19,16 @@ pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) ->
     fields.insert("task_id".to_string(), Value::String(id.to_string()));
     fields.insert("index".to_string(), index.into());
     fields.insert("solution".to_string(), Value::String(program.clone()));
-    Sample { problem, text: Text::Program(program), fields }
+    Sample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
 }
 
 /// A JSON list: of lists of programs, or of objects as in a file of lines.
-pub(super) fn list<'a>(path: &'a Path, value: Value, problems: &'a Problems) -> Result<Samples<'a>> {
-    let Value::Array(list) = value else { return Err(Error::format(path, "not a JSON list")) };
+pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Result<Samples<'a>> {
+    let Value::Array(list) = value(path, text)? else { return Err(Error::format(path, "not a JSON list")) };
     if !list.first().is_some_and(Value::is_array) {
         let form = list.first().and_then(|first| lines::form(&first.to_string())).unwrap_or(Form::Lines);
-        let records = inline(path, list)?.into_iter().map(Ok);
+        let texts = RawJson::part(without_mark(text)).list().expect("it was read as a list");
+        let records = inline(path, list)?.into_iter().zip(texts).map(Ok);
         return Ok(Samples { form, iter: Box::new(lines::samples(path, records, problems)) });
     }
     if list.len() > problems.list.len() {
@@ -38,19 +40,26 @@ pub(super) fn list<'a>(path: &'a Path, value: Value, problems: &'a Problems) -> 
     Ok(Samples { form: Form::BigCode, iter: Box::new(samples.into_iter().flatten().map(Ok)) })
 }
 
-/// Whether the file is one JSON object whose values are programs.
-pub(super) fn is_object_of_codes(path: &Path, head: &str) -> Result<bool> {
-    let codes = |map: &Map<String, Value>| map.values().all(|value| value.is_string() || value.is_array());
-    match json::read::<Map<String, Value>>(head) {
-        Ok(map) => Ok(!map.is_empty() && codes(&map) && map.keys().all(|key| key.bytes().all(|b| b.is_ascii_digit()))),
-        // An object over several lines does not end on its first.
-        Err(error) => Ok(error.is_eof() && super::whole(path)?.as_object().is_some_and(codes)),
-    }
+pub(super) fn value<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
+    json::read(without_mark(text)).map_err(|e| Error::format(path, format!("not JSON: {e}")))
+}
+
+fn without_mark(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}')
+}
+
+/// Whether the values of an object are programs.
+pub(super) fn are_codes(object: &Map<String, Value>) -> bool {
+    object.values().all(|value| value.is_string() || value.is_array())
+}
+
+/// Whether an object that could also be a line of samples has programs by number, and nothing else.
+pub(super) fn are_codes_by_number(object: &Map<String, Value>) -> bool {
+    !object.is_empty() && are_codes(object) && object.keys().all(|key| key.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// APPS: by id where every key is one, else by place.
-pub(super) fn codes<'a>(path: &'a Path, value: Value, problems: &'a Problems) -> Result<Samples<'a>> {
-    let Value::Object(codes) = value else { return Err(Error::format(path, "not a JSON object")) };
+pub(super) fn codes<'a>(path: &'a Path, codes: Map<String, Value>, problems: &'a Problems) -> Result<Samples<'a>> {
     let by_id = codes.keys().all(|key| problems.find(key).is_some());
     let mut samples = Vec::new();
     for (number, (key, programs)) in codes.into_iter().enumerate() {

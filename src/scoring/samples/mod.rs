@@ -1,6 +1,6 @@
 //! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of lines are
 //! read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half a surrogate pair, which no
-//! text here can hold, is U+FFFD.
+//! program can hold, is judged as U+FFFD.
 //!
 //! | form | a record or file |
 //! |---|---|
@@ -15,15 +15,15 @@
 mod lines;
 mod lists;
 
-use std::io::Read;
+use std::io::{BufRead, Cursor, Read};
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::problems::Problems;
 use crate::error::{Error, Result};
-use crate::task::json;
-use crate::task::records::{Format, open, records};
+use crate::task::json::{self, RawJson};
+use crate::task::records::{lines_and_texts, open};
 
 /// What a sample is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub struct Sample {
     /// Place in the list of problems.
     pub problem: usize,
     pub text: Text,
-    /// What its line of the results repeats.
-    pub fields: Map<String, Value>,
+    /// The object that its line of the results repeats: as it stands in the file, where it is one there.
+    pub fields: RawJson,
 }
 
 /// How the samples came, which says how results are written.
@@ -69,22 +69,37 @@ pub struct Samples<'a> {
     pub iter: Box<dyn Iterator<Item = Result<Sample>> + 'a>,
 }
 
-/// Opens a file or folder of samples.
+/// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
 pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
     if path.is_dir() {
         return lists::folder(path, problems);
     }
-    let head = head(path)?;
+    let mut reader = open(path)?;
+    let mut taken = Vec::new();
+    let head = head(path, &mut reader, &mut taken)?;
+    reader = Box::new(Cursor::new(taken).chain(reader));
     if head.trim_start().starts_with('[') {
-        return lists::list(path, whole(path)?, problems);
+        return lists::list(path, &whole(path, reader)?, problems);
     }
-    let blank = head.trim().is_empty();
-    if !blank && lines::form(&head).is_none() && lists::is_object_of_codes(path, &head)? {
-        return lists::codes(path, whole(path)?, problems);
+    let form = lines::form(&head);
+    if form.is_none() && !head.trim().is_empty() {
+        match json::read(&head) {
+            Ok(codes) if lists::are_codes_by_number(&codes) => {
+                return lists::codes(path, lists::value(path, &whole(path, reader)?)?, problems);
+            }
+            // An object over several lines does not end on its first.
+            Err(error) if error.is_eof() => {
+                let text = whole(path, reader)?;
+                match lists::value(path, &text)? {
+                    Value::Object(codes) if lists::are_codes(&codes) => return lists::codes(path, codes, problems),
+                    _ => reader = Box::new(Cursor::new(text)),
+                }
+            }
+            _ => {}
+        }
     }
-    let records = records(path, Format::JsonLines, None)?;
-    let form = lines::form(&head).unwrap_or(Form::Lines);
-    Ok(Samples { form, iter: Box::new(lines::samples(path, records, problems)) })
+    let records = lines_and_texts(path, reader);
+    Ok(Samples { form: form.unwrap_or(Form::Lines), iter: Box::new(lines::samples(path, records, problems)) })
 }
 
 /// The problems' own solutions as samples.
@@ -100,28 +115,26 @@ pub fn references(problems: &Problems) -> Samples<'_> {
     Samples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
 }
 
-/// The file's first line that is not blank, at most 64 MiB of it.
-fn head(path: &Path) -> Result<String> {
-    use std::io::BufRead;
+/// The first line that is not blank, at most 64 MiB of it. `taken`: all that was read.
+fn head(path: &Path, reader: &mut dyn BufRead, taken: &mut Vec<u8>) -> Result<String> {
     const MOST: u64 = 64 << 20;
-    let mut reader = open(path)?.take(MOST);
-    let mut line = Vec::new();
-    while line.trim_ascii().is_empty() {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(Error::io(path, "read"))? == 0 {
-            break;
-        }
-        if let Some(rest) = line.strip_prefix(b"\xef\xbb\xbf") {
-            line = rest.to_vec();
+    let mut reader = reader.take(MOST);
+    loop {
+        let start = taken.len();
+        let read = reader.read_until(b'\n', taken).map_err(Error::io(path, "read"))?;
+        let line = String::from_utf8_lossy(&taken[start..]);
+        let line = line.trim_start_matches('\u{feff}');
+        if read == 0 || !line.trim().is_empty() {
+            return Ok(line.to_string());
         }
     }
-    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-fn whole(path: &Path) -> Result<Value> {
+/// The rest of a file.
+fn whole(path: &Path, mut reader: impl Read) -> Result<String> {
     let mut text = String::new();
-    open(path)?.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
-    json::read(text.trim_start_matches('\u{feff}')).map_err(|e| Error::format(path, format!("not JSON: {e}")))
+    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
+    Ok(text)
 }
 
 /// An id that no problem has.

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use fields::{Fields, Read, Wrong, wrong};
 
 pub use functions::with_body;
-pub use read::{Entries, Entry, read};
+pub use read::{Entries, Entry, Malformed, read};
 
 /// The fields that hold test data as JSON, where they do not hold it as texts of JSON. A record keeps them as texts of JSON where a
 /// [`Value`] would change a number or a surrogate in them.
@@ -99,6 +99,12 @@ impl BenchmarkFormat {
             }
             _ => Ok(()),
         }
+    }
+
+    /// `None`: the record has no tests, as some of APPS.
+    fn problem_with_tests(self, id: &str, fields: Fields) -> Read<Option<Problem>> {
+        let tested = self != BenchmarkFormat::Apps || apps::has_tests(fields)?;
+        tested.then(|| self.problem(id, fields)).transpose()
     }
 
     fn problem(self, id: &str, fields: Fields) -> Read<Problem> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::fields::{Fields, Wrong};
-use super::{BenchmarkFormat, apps, expected_marks};
+use super::{BenchmarkFormat, expected_marks};
 use crate::error::{Error, Result};
 use crate::task::file::{describe, read_text};
 use crate::task::items::names;
@@ -19,8 +19,14 @@ use crate::task::records::{self, Format, Place, Record};
 pub struct Entry {
     pub id: String,
     /// `None`: the record has no tests, as some of APPS.
-    pub problem: Option<Problem>,
+    pub problem: Result<Option<Problem>, Malformed>,
     pub fields: Map<String, Value>,
+}
+
+/// Why a record that has an id is no problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    pub why: String,
 }
 
 /// The records of a problem file, one by one in its order; all of one format.
@@ -59,8 +65,9 @@ impl Entries {
         };
         format.fits(&fields).map_err(at_place)?;
         let id = id_of(format, &fields).map_err(at_place)?;
-        let tested = format != BenchmarkFormat::Apps || apps::has_tests(Fields(&fields)).map_err(at_place)?;
-        let problem = tested.then(|| format.problem(&id, Fields(&fields))).transpose().map_err(at_place)?;
+        let problem = format.problem_with_tests(&id, Fields(&fields)).map_err(|Wrong { field, expected, found }| {
+            Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
+        });
         Ok(Entry { id, problem, fields })
     }
 }
