@@ -338,10 +338,10 @@ pub struct DecodeArgs {
 pub struct RescoreArgs {
     /// Folder of a run's results; what was there is kept as *.before
     pub run: PathBuf,
-    /// Task file to answer and grade by, instead of the run's own
+    /// Task file to answer, grade and choose by, instead of the run's own
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
-    /// Change any value of the task: answer.regex='#### (.*)'
+    /// Change how answers are found, graded and chosen: answer.regex='#### (.*)' (what decided the samples stays)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// The k of pass@k, maj@k and best@k (default: powers of two)

@@ -88,7 +88,8 @@ pub struct Scores {
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
-    /// Of k samples the likeliest: by log-probability a token, or by that of the whole where the method chooses so.
+    /// Of k samples the best: by what a scorer gave them or by the log-probability of the whole, where the method chooses so,
+    /// else by log-probability a token. Empty also where the scorer's values are not known.
     pub best_at: Vec<AtK>,
     /// `None`: every k that was asked for is in a row.
     pub k_left_out: Option<LeftOut>,

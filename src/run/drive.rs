@@ -11,8 +11,8 @@ use crate::search::{
     tree_of_thought,
 };
 use crate::task::steps::Steps;
-use crate::task::{Method, Prompt, Scoring, Verdicts};
-use crate::tokenizer::AddSpecial;
+use crate::task::{Item, Method, Prompt, Scoring, Verdicts};
+use crate::tokenizer::{AddSpecial, SharedEncoder};
 use crate::tree::SamplingTree;
 
 use super::{ItemPrompt, Prepared};
@@ -80,7 +80,17 @@ fn question(prepared: &Prepared, prompt: &ItemPrompt, thoughts: &str) -> Result<
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };
+    question_of(verdicts, &prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
+}
+
+/// What `verdicts` asks about a solution of `item`, in tokens; one question of many.
+pub(super) fn question_of(
+    verdicts: &Verdicts,
+    item: &Item,
+    thoughts: &str,
+    encoder: &mut SharedEncoder,
+) -> Result<Question> {
     let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
-    let encoded = verdicts.question(&prompt.item, thoughts)?.encode_choices(&prepared.tokenizer, &words)?;
+    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
     Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

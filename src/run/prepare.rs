@@ -18,6 +18,7 @@ use crate::task::{Item, Overrides, Sampling, Task};
 use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
 use super::assess::Judging;
+use super::drive::question_of;
 use super::{Budget, RunOptions, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
@@ -78,7 +79,9 @@ impl Prepared {
         params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(path, error))?;
         let mut prompts = Vec::new();
         let mut encoder = SharedEncoder::new(&tokenizer);
+        let mut asking = SharedEncoder::new(&tokenizer);
         for item in task.items(options.limit)? {
+            check_question(&task, &item, &mut asking, &folder)?;
             prompts.push(ItemPrompt::new(&task, item, &mut encoder, &folder)?);
         }
         if prompts.is_empty() {
@@ -149,24 +152,44 @@ impl ItemPrompt {
             Method::Choose(choose) => offered(choose, &prompt, &item, encoder)?,
             _ => (prompt.encode_shared(encoder)?, Vec::new()),
         };
-        let (tokens, context, vocab) = (&levels.tokens, model.config.context, model.config.vocab);
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
-        let needed = tokens.len() + longest.unwrap_or(1);
-        if needed > context {
-            let what = format!("the prompt of item `{}` of {}", item.id, task.items_path().display());
-            return Err(Error::ContextTooLong { what, tokens: longest.map_or(tokens.len(), |_| needed), context });
-        }
-        if let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) {
-            let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
-            let found = format!("token {token} in the prompt of item `{}`", item.id);
-            return Err(Error::field(&model.path, "tokenizer", expected, found));
-        }
+        check_fits(model, || about("the prompt", task, &item), &levels.tokens, longest)?;
         Ok(Self { item, text, levels, choices })
     }
 
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
+}
+
+fn about(what: &str, task: &Task, item: &Item) -> String {
+    format!("{what} of item `{}` of {}", item.id, task.items_path().display())
+}
+
+/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.
+fn check_fits(
+    model: &ModelFolder,
+    what: impl Fn() -> String,
+    tokens: &[TokenId],
+    longest: Option<usize>,
+) -> Result<()> {
+    let (context, vocab) = (model.config.context, model.config.vocab);
+    let needed = tokens.len() + longest.unwrap_or(1);
+    if needed > context {
+        return Err(Error::ContextTooLong { what: what(), tokens: longest.map_or(tokens.len(), |_| needed), context });
+    }
+    let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) else { return Ok(()) };
+    let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
+    Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
+}
+
+/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with that is wrong
+/// with every solution.
+fn check_question(task: &Task, item: &Item, encoder: &mut SharedEncoder, model: &ModelFolder) -> Result<()> {
+    let Some(verdicts) = task.method.verdicts() else { return Ok(()) };
+    let question = question_of(verdicts, item, "", encoder)?;
+    let longest = question.words.iter().map(Vec::len).max();
+    check_fits(model, || about("the scorer's prompt", task, item), &question.prompt, longest)
 }
 
 /// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.

@@ -1,28 +1,24 @@
 //! `offshoot rescore`: answers, votes and grades anew from the samples of a run, whose texts are the truth; no model is loaded and
-//! nothing is sampled. What a search chose by other means than answers and grades stays chosen. The new results take the place of
-//! the old ones all or none: see [`replace`].
+//! nothing is sampled. What a search chose by other means than answers and grades stays chosen. What cannot be told from the samples
+//! is refused, what is left out is said. The new results take the place of the old ones all or none: see [`replace`].
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use petgraph::graph::NodeIndex;
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Recorded, replace};
+use crate::figures::counted;
+use crate::journal::{Journal, fresh_folder, replace};
 use crate::judge::Isolation;
 use crate::out;
-use crate::search::best_of_n::choose_best;
-use crate::search::self_consistency::vote;
-use crate::search::{Assessment, Assessor, Outcome, Sample};
-use crate::task::{Item, Method, Overrides, Task};
+use crate::task::{Method, Overrides, Spares, Task};
 
-use super::assess::{self, Judging};
+use super::assess::Judging;
 use super::manifest::{self, Manifest};
+use super::regrade::{Graded, Grading};
 use super::summary::scores;
-use super::worker::{Finished, Line};
 
 /// What is to be graded anew, and how.
 #[derive(Clone, Debug)]
@@ -41,39 +37,48 @@ pub struct RescoreOptions {
     pub isolation: Isolation,
 }
 
+const SAMPLES: &str = "samples.jsonl";
+const ITEMS: &str = "items.jsonl";
+
 pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let run = &options.run;
     let Some(mut manifest) = Manifest::read(run)? else {
         let found = format!("none in {}", run.display());
         return Err(Error::value("the run to rescore", format!("a folder of results with {}", manifest::NAME), found));
     };
-    let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
-    let task = match &options.task {
-        Some(path) => Task::load(path, &overrides)?,
-        None => Task::reload(&manifest.task_file, manifest.task.clone(), &overrides)?,
-    };
+    check_both_are_there(run)?;
+    let was = Task::method_of(&manifest.task_file, manifest.task.clone())?;
+    let task = task_of(options, &manifest, &was)?;
     let folder = options.out.as_ref().unwrap_or(run);
     if options.out.is_some() {
         Journal::check_free(folder)?;
     }
     let items = task.items(None)?;
+    if let Some(path) = manifest.changed_items(&task)? {
+        out::aside(format_args!(
+            "warning: {} is not what it was when the run was made: grades are by what it holds now",
+            path.display()
+        ));
+    }
     let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
     // While the journal is open, no other process writes to the run.
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
-    let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
+    let lines = lines(&run.join(ITEMS))?;
+    check_method(&task, &manifest, &was, &lines)?;
     let judging = Judging::open(&task, items.iter(), options.isolation, options.judges)?;
     let grading = Grading { task: &task, judging: judging.as_ref() };
-    let graded = Graded::new(&grading, &by_index, recorded, lines(&run.join("items.jsonl"))?)?;
+    let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
+    say_what_is_left_out(&graded);
+    say_what_was_stopped(&graded, &task, &manifest);
     let scores = scores(&task, &graded.finished, options.k.as_deref());
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {
         true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?)?,
-        false => Map::from_iter([
-            ("task".to_string(), json!(task.name)),
-            ("method".to_string(), json!(task.method.described())),
-        ]),
+        false => Map::from_iter([("task".to_string(), json!(task.name))]),
     };
+    before.insert("method".to_string(), json!(task.method.described()));
+    before.insert("failed".to_string(), json!(graded.failed.len() + graded.unjudged.len()));
     if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
         before.extend(scores);
     }
@@ -85,137 +90,130 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         }
     }
     let files = [
-        ("samples.jsonl", graded.samples),
-        ("items.jsonl", graded.items),
+        (SAMPLES, graded.samples),
+        (ITEMS, graded.items),
         ("summary.json", format!("{:#}\n", Value::Object(before))),
         ("task.json", format!("{:#}\n", manifest.task)),
         (manifest::NAME, manifest.text()?),
     ];
     fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
+    if graded.moved {
+        put_trees_aside(folder)?;
+    }
     // What was there first stays: a second rescore keeps the run's own.
     files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
     replace(folder, &files)?;
-    out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))
+    out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
+    if graded.unjudged.is_empty() {
+        return Ok(());
+    }
+    let (failed, first) = (graded.unjudged.len(), graded.unjudged.swap_remove(0));
+    let what = format!("{} could not be graded, first `{}`: {}", counted(failed as u64, "item"), first.id, first.error);
+    Err(Error::format(folder.join(ITEMS), what))
 }
 
-/// The lines of a run, graded anew.
-struct Graded {
-    samples: String,
-    items: String,
-    finished: Vec<Finished>,
-}
-
-impl Graded {
-    /// `lines`: those of `items.jsonl`, each of an item that `items` has, for the journal has read them.
-    fn new(
-        grading: &Grading<'_>,
-        items: &HashMap<usize, &Item>,
-        mut recorded: Recorded,
-        mut lines: Vec<Map<String, Value>>,
-    ) -> Result<Self> {
-        let mut drawn: Vec<(&Item, &mut Vec<Sample>)> =
-            recorded.samples.iter_mut().map(|(index, samples)| (items[index], samples)).collect();
-        drawn.sort_by_key(|(item, _)| item.index);
-        drawn.iter_mut().for_each(|(_, samples)| samples.sort_by_key(|sample| sample.index));
-        grading.grade(&mut drawn)?;
-        let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
-            samples.iter().map(|sample| text(&Line { id: &item.id, rest: sample })).collect()
-        };
-        let samples = drawn.iter().map(line).collect();
-        let mut finished = Vec::new();
-        for line in &mut lines {
-            let index = line.get("index").and_then(Value::as_u64).map(|index| index as usize);
-            let Some((item, ended)) =
-                index.and_then(|index| Some((items.get(&index)?, recorded.finished.remove(&index)?)))
-            else {
-                continue;
-            };
-            let drawn = recorded.samples.remove(&item.index).unwrap_or_default();
-            let outcome = settle(grading, item, ended.outcome, drawn);
-            let right = outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count();
-            line.insert("reference".to_string(), json!(item.reference()));
-            line.insert("prediction".to_string(), json!(outcome.prediction));
-            line.insert("correct".to_string(), json!(outcome.correct));
-            line.insert("chosen".to_string(), json!(outcome.chosen));
-            line.insert("votes".to_string(), json!(outcome.votes));
-            line.insert("samples_correct".to_string(), json!(right));
-            finished.push(Finished { index: item.index, outcome });
+/// Neither of a run's two files of lines says anything without the other.
+fn check_both_are_there(run: &Path) -> Result<()> {
+    for (one, other) in [(SAMPLES, ITEMS), (ITEMS, SAMPLES)] {
+        let has_lines = fs::metadata(run.join(one)).is_ok_and(|file| file.len() > 0);
+        let lost = run.join(other);
+        if has_lines && !lost.exists() {
+            return Err(Error::format(lost, format!("it is missing, though {one} has lines")));
         }
-        finished.sort_by_key(|item| item.index);
-        Ok(Self { samples, items: lines.iter().map(text).collect(), finished })
+    }
+    Ok(())
+}
+
+/// What is recorded of the run's task, or another task, with the changes that were asked for; its samples are as many as were drawn.
+fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
+    const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
+    let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
+    if let Some(set) = options.set.iter().find(of_samples) {
+        let expected = "a key of `answer`, `grade`, `method` or `items`, for the samples stay as they were drawn";
+        return Err(Error::value("--set", expected, format!("`{set}`")));
+    }
+    let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
+    let task = match &options.task {
+        Some(path) => Task::load(path, &overrides)?,
+        None => Task::reload(&manifest.task_file, manifest.task.clone(), &overrides)?,
+    };
+    let (drawn, asked) = (was.samples(), task.method.samples());
+    if drawn == asked || !was.draws_alike() || !task.method.draws_alike() {
+        return Ok(task);
+    }
+    out::aside(format_args!(
+        "warning: the task asks for {asked} samples, the run asked for {drawn}: its own number stays"
+    ));
+    Task::reload(&task.path, task.source, &Overrides { samples: Some(drawn), ..Overrides::default() })
+}
+
+/// Whether what the task's method comes to can be told from samples that were drawn for the method that the run `was` made by.
+fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<String, Value>]) -> Result<()> {
+    if task.method == *was || task.source.get("method") == manifest.task.get("method") {
+        return Ok(());
+    }
+    let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
+    let is_told_by_samples =
+        matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
+    if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
+        return refused(
+            "the run's own method (or, of samples drawn alike, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
+             `mean_logprob` or `grade` that stop nothing early), for no model is asked",
+        );
+    }
+    let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
+    match lines.iter().map(cancelled).sum::<u64>() {
+        0 => Ok(()),
+        spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
     }
 }
 
-/// What a text is worth: by the task's graders, or the judge.
-struct Grading<'a> {
-    task: &'a Task,
-    judging: Option<&'a Judging>,
-}
-
-impl Grading<'_> {
-    /// All samples are handed over before the first is waited for, so that no judge is idle while there is one left.
-    fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<()> {
-        let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
-        let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
-        let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
-        for ((item, samples), grade) in drawn.iter().zip(&grades) {
-            let mut assessor = assess::assessor(self.judging, item, grade);
-            for (ix, sample) in samples.iter().enumerate() {
-                assessor.begin(NodeIndex::new(ix), &sample.text);
-            }
-            begun.push(assessor);
-        }
-        for ((_, samples), assessor) in drawn.iter_mut().zip(&mut begun) {
-            loop {
-                while let Some((at, Assessment { answer, correct, judged })) = assessor.take() {
-                    let sample = &mut samples[at.index()];
-                    (sample.answer, sample.correct, sample.judged) = (answer, correct, judged);
-                }
-                if !assessor.is_awaited() {
-                    break;
-                }
-                assessor.wait()?;
-            }
-        }
-        Ok(())
+fn say_what_is_left_out(graded: &Graded) {
+    if let [first, ..] = &graded.failed[..] {
+        let failed = counted(graded.failed.len() as u64, "item");
+        out::aside(format_args!(
+            "warning: {failed} failed in the run, first `{first}`, and left out here (`offshoot run --resume` tries again)"
+        ));
     }
-
-    /// The verdict where nobody answered: wrong, where the task has a grader.
-    fn no_answer(&self, item: &Item) -> Option<bool> {
-        (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
+    if graded.unfinished > 0 {
+        let unfinished = counted(graded.unfinished as u64, "item");
+        out::aside(format_args!(
+            "warning: {unfinished} not finished by the run: no number counts the samples there are"
+        ));
     }
 }
 
-/// What the samples come to by the task's method.
-fn settle(grading: &Grading<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
-    let n = samples.len() + before.cancelled;
-    match grading.task.method {
-        Method::SelfConsistency { .. } => {
-            Outcome { cancelled_tokens: before.cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) }
+/// Where sampling stopped early is the old answers' and grades' word.
+fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
+    let (stopped, open) = graded.stopped_early(&task.method);
+    let has_changed = |key: &str| task.source.get(key) != manifest.task.get(key);
+    let items = counted(stopped as u64, "item");
+    match task.method.spares() {
+        Some(Spares::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
+            "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are not decided by \
+             the answers found now"
+        )),
+        Some(Spares::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
+            out::aside(format_args!(
+                "warning: {items} were stopped when a sample had passed by the run's own grader; in {open} of these none passes now"
+            ));
         }
-        Method::BestOfN { by, .. } => choose_best(
-            Outcome {
-                samples,
-                cancelled: before.cancelled,
-                cancelled_tokens: before.cancelled_tokens,
-                ..Outcome::default()
-            },
-            by,
-        ),
-        Method::Sample { .. } => Outcome {
-            samples,
-            cancelled: before.cancelled,
-            cancelled_tokens: before.cancelled_tokens,
-            ..Outcome::default()
-        },
-        _ => match samples.iter().find(|sample| Some(sample.index) == before.chosen) {
-            Some(chosen) => {
-                let (prediction, correct) = (chosen.answer.clone(), chosen.correct);
-                Outcome { prediction, correct, samples, ..before }
-            }
-            None => Outcome { samples, ..before },
-        },
+        _ => {}
     }
+}
+
+/// Trees are named by their items' places.
+fn put_trees_aside(folder: &Path) -> Result<()> {
+    let trees = folder.join("trees");
+    if !trees.exists() {
+        return Ok(());
+    }
+    let aside = fresh_folder(&folder.join("trees.before"));
+    out::aside(format_args!(
+        "warning: items stand at other places than in the run: its trees are now in {}",
+        aside.display()
+    ));
+    fs::rename(&trees, &aside).map_err(Error::io(&trees, "rename"))
 }
 
 fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
@@ -225,8 +223,4 @@ fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
 
 fn object(path: &Path, text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| Error::format(path, format!("not a JSON object: {error}")))
-}
-
-fn text(line: &impl Serialize) -> String {
-    serde_json::to_string(line).expect("maps with text keys are JSON") + "\n"
 }

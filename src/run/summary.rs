@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::figures::counted;
 use crate::judge;
 use crate::report::{AtK, Estimate, Interval, LeftOut, Scores, Summary};
-use crate::search::{Outcome, Sample, tally, verdict_on};
+use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 use crate::task::ranked::{Ranked, best_of_k, weighted_leader};
 use crate::task::{BestBy, Method, Scoring, Task, stats};
 
@@ -52,9 +52,14 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scor
     let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
     // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
-    let unbiased = if cancelled == 0 && task.method.draws_all() { samples.as_slice() } else { &[] };
+    let is_unbiased = cancelled == 0 && task.method.draws_all();
+    let unbiased = if is_unbiased { samples.as_slice() } else { &[] };
     let voted = if task.has_answers() { unbiased } else { &[] };
-    let by_whole = matches!(task.method, Method::BestOfN { by: BestBy::Logprob, .. });
+    let ranked: Vec<Vec<Ranked>> = match is_unbiased {
+        true => finished.iter().map(|item| ranked(&task.method, &item.outcome).unwrap_or_default()).collect(),
+        false => Vec::new(),
+    };
+    let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
     let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
     let scores = Scores {
         items: finished.len(),
@@ -72,7 +77,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scor
         single: mean(unbiased, 1, single),
         pass_at: at_k(unbiased, ks, pass_at_k),
         maj_at: at_k(voted, ks, maj_at_k),
-        best_at: at_k(unbiased, ks, if by_whole { likeliest_of_k } else { likeliest_by_token_of_k }),
+        best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
         weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
         k_left_out: None,
     };
@@ -123,7 +128,7 @@ fn share(right: usize, of: usize) -> Option<Estimate> {
 
 /// The mean of `value` over the items for which it is defined. Where each of them is one verdict (it has `drawn` samples, all
 /// of which count) the interval is Wilson's; else it is by bootstrap, which has nothing to say of values that are all equal.
-fn mean(items: &[&[Sample]], drawn: usize, value: impl Fn(&[Sample]) -> Option<f64>) -> Option<Estimate> {
+fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
     let defined: Vec<(usize, f64)> = items.iter().filter_map(|item| Some((item.len(), value(item)?))).collect();
     let values: Vec<f64> = defined.iter().map(|&(_, value)| value).collect();
     // A tied vote is a half, not a verdict; maj@k comes out of logarithms, so a whole one is so but for roundings.
@@ -146,9 +151,9 @@ fn single(samples: &[Sample]) -> Option<f64> {
 
 /// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is nothing
 /// to say that `single` does not.
-fn at_k(items: &[&[Sample]], ks: &[u32], value: fn(&[Sample], u32) -> Option<f64>) -> Vec<AtK> {
+fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> Vec<AtK> {
     let estimate = |&k: &u32| {
-        let at = |samples: &[Sample]| value(samples, k);
+        let at = |samples: &[T]| value(samples, k);
         let covered = items.iter().filter(|samples| at(samples).is_some()).count();
         Some(AtK { k: k as usize, items: covered, estimate: mean(items, k as usize, at)? })
     };
@@ -171,17 +176,20 @@ fn by_token(sample: &Sample) -> f64 {
     sample.logprob / sample.tokens.max(1) as f64
 }
 
-fn likeliest_of_k(samples: &[Sample], k: u32) -> Option<f64> {
-    best_by(|sample| sample.logprob, samples, k)
-}
-
-fn likeliest_by_token_of_k(samples: &[Sample], k: u32) -> Option<f64> {
-    best_by(by_token, samples, k)
-}
-
-fn best_by(score: impl Fn(&Sample) -> f64, samples: &[Sample], k: u32) -> Option<f64> {
-    let ranked = |sample: &Sample| Some(Ranked { score: score(sample), right: sample.correct? });
-    best_of_k(&samples.iter().map(ranked).collect::<Option<Vec<Ranked>>>()?, k as usize)
+/// The samples as `method` ranks them; where it has no ranking of its own, by log-probability a token. `None` where some are not
+/// graded, or what ranks them is not known.
+fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
+    let samples = &outcome.samples;
+    let scores: Vec<f64> = match (method, &outcome.details) {
+        (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
+            scores.clone()
+        }
+        (Method::BestByScorer { .. }, _) => return None,
+        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
+        _ => samples.iter().map(by_token).collect(),
+    };
+    let ranked = |(sample, score): (&Sample, f64)| Some(Ranked { score, right: sample.correct? });
+    samples.iter().zip(scores).map(ranked).collect()
 }
 
 /// Whether the vote weighted by likelihood is right; nobody answering is wrong. `None` without a grader.

@@ -245,7 +245,8 @@ impl Judging<'_> {
         let (judge, to, left) = (self.judge.clone(), self.desk.sender.clone(), self.desk.left.clone());
         let at_work = self.judges.at_work.clone();
         self.judges.pool.spawn_fifo(move || {
-            let _at_work = at_work;
+            // The judge is dropped first: whoever waits for `at_work` waits until it has given back its folders.
+            let (_at_work, judge) = (at_work, judge);
             if left.load(Ordering::Relaxed) {
                 return;
             }

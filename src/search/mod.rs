@@ -110,7 +110,7 @@ pub struct Outcome {
     /// of it was shared.
     pub search_prompt_tokens: usize,
     /// What the method found beyond that.
-    #[serde(flatten, skip_deserializing)]
+    #[serde(flatten)]
     pub details: Option<Details>,
 }
 
@@ -121,15 +121,15 @@ pub enum Details {
     Choices {
         choices: Vec<choose::ChoiceScore>,
     },
-    /// What a scorer gave each sample, by index.
-    Scores {
-        scores: Vec<f64>,
-    },
     /// As search-and-learn writes them: the solutions, and the values of each one's steps.
     Solutions {
         completions: Vec<String>,
         scores: Vec<Vec<f64>>,
         pred: Option<String>,
+    },
+    /// What a scorer gave each sample, by index. Read last, for solutions have a field of the same name.
+    Scores {
+        scores: Vec<f64>,
     },
 }
 

@@ -103,11 +103,7 @@ const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling
 impl Task {
     /// Reads and checks a task file and the text files that its prompt names; items are not touched.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
-        let mut source = Source::read(path, &overrides.assignments())?;
-        if let Some(samples) = overrides.samples {
-            source.set_samples(samples);
-        }
-        Task::of(path, source, overrides)
+        Task::of(path, Source::read(path, &overrides.assignments())?, overrides)
     }
 
     /// The task whose file, at `path`, held `value` (its [`Task::source`]), changed by `overrides`.
@@ -115,7 +111,16 @@ impl Task {
         Task::of(path, Source::of(path, value, &overrides.assignments())?, overrides)
     }
 
-    fn of(path: &Path, source: Source, overrides: &Overrides) -> Result<Task> {
+    /// The method alone of the task whose file, at `path`, held `value`.
+    pub fn method_of(path: &Path, value: Value) -> Result<Method> {
+        let source = Source::of(path, value, &[])?;
+        Method::read(&source, source.root(&KEYS)?.get("method"))
+    }
+
+    fn of(path: &Path, mut source: Source, overrides: &Overrides) -> Result<Task> {
+        if let Some(samples) = overrides.samples {
+            source.set_samples(samples);
+        }
         let root = source.root(&KEYS)?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let answer = answer::read(&source, root.get("answer"))?;

@@ -55,12 +55,7 @@ impl Prompt {
         Ok(encoded)
     }
 
-    /// As [`Prompt::encode`], with texts that may follow it directly.
-    pub fn encode_choices(&self, tokenizer: &Tokenizer, continuations: &[String]) -> Result<ChoiceTokens> {
-        self.encode_choices_shared(&mut SharedEncoder::new(tokenizer), continuations)
-    }
-
-    /// As [`Prompt::encode_choices`], one prompt of many.
+    /// As [`Prompt::encode_shared`], with texts that may follow it directly.
     pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
         match self {
             Prompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
@@ -101,6 +96,15 @@ impl PromptTemplate {
             Part::Fixed(_) | Part::Template(_) => None,
         };
         parts.iter().filter_map(file).collect()
+    }
+
+    /// Whether the item's own text in it takes in the field `name`.
+    pub fn takes_in(&self, name: &str) -> bool {
+        let template = |part: &Part| matches!(part, Part::Template(template) if template.takes_in(name));
+        match self {
+            PromptTemplate::Levels(parts) => parts.iter().any(template),
+            PromptTemplate::Chat { turns, .. } => turns.iter().any(|(_, content)| content.takes_in(name)),
+        }
     }
 
     pub fn render(&self, item: &Item) -> Result<Prompt> {

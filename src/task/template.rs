@@ -45,6 +45,12 @@ impl Template {
         }
     }
 
+    /// Whether it takes in the field `name`.
+    pub(super) fn takes_in(&self, name: &str) -> bool {
+        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
+        template.undeclared_variables(false).contains(name)
+    }
+
     /// The text for the item `id` with these fields. An error names the item and the fields that it lacks.
     pub(super) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
         let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");

@@ -48,6 +48,10 @@ impl Verdicts {
     pub(super) fn read(source: &Source, at: &str, value: &Value) -> Result<Verdicts> {
         let section = Section::open(source, at.to_string(), value, &["prompt", "words"])?;
         let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
+        if !prompt.takes_in(THOUGHTS) {
+            let expected = "a prompt that takes in `{{thoughts}}`, the solution that it asks about";
+            return Err(Error::field(&source.path, section.field("prompt"), expected, "one without it"));
+        }
         let wrong = || section.wrong("words", "at least two words and what each is worth, {\" yes\": 1, \" no\": 0}");
         let words =
             section.get("words").and_then(Value::as_object).filter(|words| words.len() > 1).ok_or_else(wrong)?;
@@ -67,12 +71,15 @@ impl Verdicts {
     }
 }
 
+/// The field that a scorer's prompt has for the solution.
+const THOUGHTS: &str = "thoughts";
+
 fn with(item: &Item, thoughts: &str) -> Result<Item> {
-    if item.fields.contains_key("thoughts") {
+    if item.fields.contains_key(THOUGHTS) {
         let expected = "items without a field `thoughts`, which a scorer's prompt has for the solution";
         return Err(Error::value(format!("item `{}`", item.id), expected, "one"));
     }
     let mut item = item.clone();
-    item.fields.insert("thoughts".to_string(), json!(thoughts));
+    item.fields.insert(THOUGHTS.to_string(), json!(thoughts));
     Ok(item)
 }
