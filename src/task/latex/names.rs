@@ -45,7 +45,7 @@ pub(super) const KEPT_WORDS: &str = "\
     august september october november december monday tuesday wednesday thursday friday saturday sunday north south \
     east west left right up down above below under over before after ago early late clockwise counterclockwise \
     forward backward forwards backwards positive negative more less fewer greater than most least not none never no \
-    is are was even odd if for when where unless except mod modulo base remainder times plus minus divided infinity \
+    is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for when where unless except mod modulo base remainder times plus minus divided infinity \
     undefined true false and or";
 /// Those among them that are texts outside `\text` too.
 pub(super) const DATE_WORDS: &str = "\

@@ -1,7 +1,7 @@
 //! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are gone and
 //! commands that mean the same have one name. What the tokens say is left to the modules beside this one.
 
-use super::names::{ALPHABETS, DATE_WORDS, MATRICES, SILENT, TEXTS, compass, has, magnitude, one_name};
+use super::names::{ALPHABETS, DATE_WORDS, MATRICES, SHORT_UNITS, SILENT, TEXTS, compass, has, magnitude, one_name};
 use super::unicode::spelled;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,12 @@ impl Lexer {
             ([.., Token::Text(half)], _, "m" | "M") if self.in_text && has("a p A P", half) => {
                 let half = half.to_lowercase();
                 self.found.pop();
+                self.found.push(Token::Text(half + "m"));
+            }
+            ([.., Token::Number(_)], ..) if has("am pm", &lower) => self.found.push(Token::Text(lower)),
+            ([.., Token::Number(_), Token::Word(half), Token::Sign('.')], _, "m") if has("a p", half) => {
+                let half = half.clone();
+                self.found.truncate(self.found.len() - 2);
                 self.found.push(Token::Text(half + "m"));
             }
             _ if word.len() > 1 && (self.in_text || has(DATE_WORDS, &lower)) => self.found.push(Token::Text(lower)),
@@ -142,7 +148,9 @@ impl Lexer {
         let (name, rest) = text.split_at(length);
         let is_text = has(TEXTS, name) || has(ALPHABETS, name);
         if let (true, Some((inside, rest))) = (is_text, group(rest)) {
-            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1;
+            let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
+            let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
+            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1 && !is_unit;
             let outer = std::mem::replace(&mut self.in_text, !is_letter);
             self.read(inside);
             self.in_text = outer;

@@ -19,7 +19,9 @@ pub(super) fn without_units(tokens: &[Token], place: Place) -> &[Token] {
         let is_relation = |token: &Token| *token == Token::Sign('=');
         &value[value.iter().rposition(is_relation).map_or(0, |at| at + 1)..]
     };
-    let start = (1..tokens.len()).find(|start| !value(*start).is_empty() && is_end(start));
+    let is_behind_value =
+        |start: usize| !matches!(value(start), [] | [.., Token::Sign('_' | '^' | '*' | '/' | '+' | '-')]);
+    let start = (1..tokens.len()).find(|start| is_behind_value(*start) && is_end(start));
     let is_only = |start: &usize| {
         let value = value(*start);
         is_bare(value) && (is_phrase(&tokens[*start..]) || is_number(value))
@@ -73,6 +75,9 @@ fn is_phrase(tokens: &[Token]) -> bool {
             Token::Sign('}'),
         ] if name == "frac" => {
             return is_unit(above) && is_below(below);
+        }
+        [Token::Sign('{'), inside @ .., Token::Sign('}')] | [Token::Sign('('), inside @ .., Token::Sign(')')] => {
+            return is_phrase(inside);
         }
         [unit, rest @ ..] if is_unit(unit) => without_power(rest),
         _ => return false,
