@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::json;
 use crate::error::{Error, Result};
 
 /// A task file's JSON, overrides applied, before anything is checked.
@@ -19,8 +20,12 @@ impl Source {
     /// Reads `path` and applies the overrides (`key=value`, `key` a dotted path, `value` JSON or else a string).
     pub fn read(path: &Path, set: &[String]) -> Result<Source> {
         let text = read_text(path)?;
-        let value = serde_json::from_str(&strip_comments(&text))
-            .map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        let text = strip_comments(&text);
+        let mut value: Value =
+            serde_json::from_str(&text).map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        if let Some(items @ Value::Array(_)) = value.get_mut("items") {
+            *items = json::read_with_digits::<Value>(&text).expect("it was read before")["items"].take();
+        }
         Source::of(path, value, set)
     }
 
