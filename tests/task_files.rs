@@ -398,6 +398,78 @@ fn a_prompt_that_lacks_a_field_names_item_and_field() {
 }
 
 #[test]
+fn a_prompt_that_prints_null_names_item_and_field() {
+    let desk = Desk::new();
+    let prompt = |prompt: &str| {
+        let mut task = with("prompt", json!({"item": prompt}));
+        task["items"] = json!([{"id": "x9", "q": null, "deep": {"a": null}, "list": [1, null]}]);
+        let task = desk.load(&task).unwrap();
+        let prompt = task.prompt(&task.items(None).unwrap()[0]).map_err(|e| one_sentence(e.to_string()))?;
+        let Prompt::Levels(levels) = prompt else { panic!("no chat") };
+        Ok::<String, String>(levels.concat())
+    };
+    for (template, field) in
+        [("Q: {{ q }}", "`q`"), ("{{ deep.a }}", "`deep.a`"), ("{{ q }}{{ deep.a }}", "`deep.a`, `q`")]
+    {
+        let error = prompt(template).unwrap_err();
+        assert!(error.contains("`prompt.item`: expected a text or number in "), "{error}");
+        assert!(error.contains(&format!("{field} of item `x9`")) && error.contains("found null"), "{error}");
+    }
+    let error = prompt("{% for one in list %}{{ one }}{% endfor %}").unwrap_err();
+    assert!(error.contains("item `x9`") && error.contains("null"), "{error}");
+    let tested = "{% if q is none %}no{% endif %}{{ q or '' }}{{ deep.a if deep.a else 'thing' }}";
+    assert_eq!(prompt(tested).as_deref(), Ok("nothing"));
+}
+
+/// In JSON lines, a JSON list and inline alike.
+#[test]
+fn numbers_of_items_keep_the_digits_of_the_file() {
+    let (one, other) = ("12345678901234567890123", "12345678901234567890124");
+    let item =
+        |id: &str| format!(r#"{{"id": {id}, "q": {id}, "a": {id}, "x": [0.1000000000000000055, 1.5, {{"y": {id}}}]}}"#);
+    let lines = format!("{}\n{}\n", item(one), item(other));
+    let list = format!("[{}, {}]", item(one), item(other));
+    for (name, items) in [("i.jsonl", &lines), ("i.json", &list), ("", &list)] {
+        let desk = Desk::new();
+        let named = match name {
+            "" => items.clone(),
+            name => {
+                desk.put(name, items);
+                json!({"path": name, "id": "id"}).to_string()
+            }
+        };
+        let rest = r#""prompt": "{{q}} {{x[0]}} {{x[1] * 2}} {{x[2].y}}", "method": {"sample": {"samples": 1}},
+            "answer": {"normalise": "latex"}, "grade": {"exact": {"field": "a"}}"#;
+        let path = desk.put("t.json", format!(r#"{{"items": {named}, {rest}, }} // end"#));
+        let task = Task::load(&path, &Overrides::default()).unwrap();
+        let items = task.items(None).unwrap();
+        for (item, digits) in items.iter().zip([one, other]) {
+            assert_eq!((item.id.as_str(), item.reference().as_deref()), (digits, Some(digits)), "{name}");
+            assert_eq!(levels(&task, item), [format!("{digits} 0.1000000000000000055 3.0 {digits}")], "{name}");
+            let right = |text: &str| task.grade(item, text, task.answer(text).as_ref()).unwrap().correct;
+            assert_eq!((right(one), right(other)), (digits == one, digits == other), "{name}");
+        }
+        assert_eq!(items.len(), 2);
+    }
+}
+
+#[test]
+fn numbers_with_exponents_are_references_of_their_value() {
+    for (number, text) in [("1e-7", "0.0000001"), ("1e20", "100000000000000000000"), ("-2.5E+3", "-2500")] {
+        for normalise in ["latex", "number"] {
+            let desk = Desk::new();
+            let task = format!(
+                r#"{{"items": [{{"q": "", "a": {number}}}], "prompt": "{{{{q}}}}", "method": {{"sample": {{"samples": 1}}}},
+                "answer": {{"normalise": "{normalise}"}}, "grade": {{"exact": {{"field": "a"}}}}}}"#
+            );
+            let task = Task::load(&desk.put("t.json", task), &Overrides::default()).unwrap();
+            let items = task.items(None).unwrap();
+            assert!(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap().correct, "{number} {normalise}");
+        }
+    }
+}
+
+#[test]
 fn a_chat_prompt() {
     let desk = Desk::new();
     desk.put("system.txt", "Be {{mood}}.\r\n");

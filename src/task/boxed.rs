@@ -4,7 +4,7 @@
 use super::latex::group;
 
 /// What the boxes of a text hold, in its order. A box within a box is part of the outer one; one that does not close is none. Without
-/// braces (`\boxed 5`) a box ends with its line, or before a `$`.
+/// braces (`\boxed 5`, `\boxed5`) a box ends with its line, or before a `$`.
 pub(super) fn boxes(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -16,7 +16,8 @@ pub(super) fn boxes(text: &str) -> impl Iterator<Item = &str> {
                 rest = behind;
                 return Some(inside);
             }
-            if after.starts_with(' ') && !after.trim_start().starts_with('{') {
+            let is_value = |c: char| c.is_ascii_digit() || matches!(c, ' ' | '-' | '+' | '\\' | '(');
+            if after.starts_with(is_value) && !after.trim_start().starts_with('{') {
                 let end = after.find(['$', '\n']).unwrap_or(after.len());
                 rest = &after[end..];
                 return Some(&after[..end]);
@@ -51,5 +52,7 @@ mod tests {
     #[test]
     fn a_box_without_braces_ends_with_its_formula() {
         assert_eq!(all("is $\\boxed 5$, or \\boxed 6 \\%\nnot 7"), [" 5", " 6 \\%"]);
+        assert_eq!(all(r"$\boxed5$, $\boxed-1$, $\boxed\frac12$"), ["5", "-1", r"\frac12"]);
+        assert_eq!(all(r"put it into \boxed. Or \boxed, or \boxedin 5"), Vec::<&str>::new());
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::json;
 use crate::error::{Error, Result};
 
 /// A task file's JSON, overrides applied, before anything is checked.
@@ -18,9 +19,12 @@ pub(super) struct Source {
 impl Source {
     /// Reads `path` and applies the overrides (`key=value`, `key` a dotted path, `value` JSON or else a string).
     pub fn read(path: &Path, set: &[String]) -> Result<Source> {
-        let text = read_text(path)?;
-        let value = serde_json::from_str(&strip_comments(&text))
-            .map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        let text = strip_comments(&read_text(path)?);
+        let mut value: Value =
+            serde_json::from_str(&text).map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
+        if let Some(items @ Value::Array(_)) = value.get_mut("items") {
+            *items = json::read_with_digits::<Value>(&text).expect("it was read before")["items"].take();
+        }
         Source::of(path, value, set)
     }
 
@@ -51,8 +55,7 @@ impl Source {
 
     /// `--samples`: the setting of whichever method the file names.
     pub fn set_samples(&mut self, samples: u32) {
-        let method = self.value.get_mut("method").and_then(Value::as_object_mut);
-        for (name, settings) in method.into_iter().flatten() {
+        for (name, settings) in self.value.get_mut("method").and_then(Value::as_object_mut).into_iter().flatten() {
             if let Value::Object(settings) = settings {
                 settings.insert("samples".to_string(), samples.into());
                 self.overridden.push(format!("method.{name}.samples"));

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use regex::Regex;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::answer::{Extractor, Normalise, broken, compile};
 use super::candidate::JudgeGrade;
+use super::digits::written_out;
 use super::expression::Target;
 use super::file::{Section, Source, describe, listed};
 use super::items::names;
@@ -177,10 +178,16 @@ impl ItemFields<'_> {
 
     /// The field as text: a string, number or truth value, or a list of them, any of which is right.
     fn texts(&self, field: &str) -> Result<Vec<String>> {
+        self.texts_with(field, Number::to_string)
+    }
+
+    /// As [`ItemFields::texts`], with the text of a number.
+    fn texts_with(&self, field: &str, number: fn(&Number) -> String) -> Result<Vec<String>> {
         let expected = "a string, a number or a list of them";
         let text = |value: &Value| match value {
             Value::String(text) => Ok(text.clone()),
-            Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
+            Value::Number(value) => Ok(number(value)),
+            Value::Bool(value) => Ok(value.to_string()),
             _ => Err(self.wrong(field, expected, describe(value))),
         };
         match self.fields.get(field) {
@@ -195,7 +202,12 @@ impl ItemFields<'_> {
             Some(answer) => Ok(answer.value),
             None => Err(self.wrong(field, "a text in which `grade` finds an answer", describe(&Value::String(text)))),
         };
-        self.texts(field)?.into_iter().map(extract).collect()
+        // A number's exponent is a letter to those who read digits.
+        let number = match extractor.normalise {
+            Normalise::Number | Normalise::Latex => written_out,
+            Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
+        };
+        self.texts_with(field, number)?.into_iter().map(extract).collect()
     }
 
     /// The numbers may be a text of them or a list.

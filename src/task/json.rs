@@ -1,6 +1,6 @@
 //! JSON as Python's `json` writes it, in which benchmarks' files come: NaN and infinities stand as bare words, texts may hold halves
 //! of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is read as the nearest that
-//! serde_json has ([`read`]); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
+//! serde_json has ([`read`]), or with its digits ([`read_with_digits`]); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::ops::Range;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use super::digits::is_held;
 use super::file::describe;
 
 /// Reads `text`, strictly but for what Python alone writes: NaN, infinities and numbers beyond a double are `null`, half a surrogate
@@ -18,6 +19,17 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
         Cow::Borrowed(_) => Err(error),
         Cow::Owned(text) => serde_json::from_str(&text),
     })
+}
+
+/// As [`read`], but numbers that serde_json does not hold exactly are texts of what is written.
+pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    let value = read(text)?;
+    let lost = |(range, piece): &(Range<usize>, Piece)| matches!(piece, Piece::Bare) && !is_held(&text[range.clone()]);
+    let quoted = |(range, _): (Range<usize>, Piece)| (range.clone(), Cow::Owned(format!("\"{}\"", &text[range])));
+    match rewritten(text, pieces(text).filter(lost).map(quoted)) {
+        Cow::Borrowed(_) => Ok(value),
+        Cow::Owned(text) => read(&text),
+    }
 }
 
 /// One JSON value as the text that it is in its file, for Python's `json` to read: no digit and no surrogate is lost on the way.
@@ -75,7 +87,7 @@ impl RawJson {
     pub fn is_held_by_value(&self) -> bool {
         pieces(&self.0).all(|(range, piece)| match (piece, &self.0[range]) {
             (Piece::HalfPair, _) | (Piece::Bare, "-0") => false,
-            (Piece::Bare, bare) => !is_no_double(bare) && (!is_whole(bare) || fits_in_64_bits(bare)),
+            (Piece::Bare, bare) => !is_no_double(bare) && is_held(bare),
         })
     }
 
@@ -132,15 +144,19 @@ fn parts(text: &str) -> Vec<&str> {
 
 /// `text` with what Python alone writes rewritten; all else, right or wrong, stays as it is.
 fn standard(text: &str) -> Cow<'_, str> {
+    let instead = |(range, piece): (Range<usize>, Piece)| match piece {
+        Piece::HalfPair => Some((range, Cow::Borrowed("\\ufffd"))),
+        Piece::Bare => is_no_double(&text[range.clone()]).then_some((range, Cow::Borrowed("null"))),
+    };
+    rewritten(text, pieces(text).filter_map(instead))
+}
+
+/// `text` with other texts in the place of these ranges, which follow each other.
+fn rewritten<'t>(text: &'t str, instead: impl Iterator<Item = (Range<usize>, Cow<'t, str>)>) -> Cow<'t, str> {
     let (mut out, mut copied) = (String::new(), 0);
-    for (range, piece) in pieces(text) {
-        let instead = match piece {
-            Piece::HalfPair => "\\ufffd",
-            Piece::Bare if is_no_double(&text[range.clone()]) => "null",
-            Piece::Bare => continue,
-        };
+    for (range, instead) in instead {
         out.push_str(&text[copied..range.start]);
-        out.push_str(instead);
+        out.push_str(&instead);
         copied = range.end;
     }
     if copied == 0 {
@@ -207,14 +223,6 @@ fn escaped_unit(bytes: &[u8], at: usize) -> Option<u16> {
 fn is_no_double(bare: &str) -> bool {
     let beyond = || bare.parse().is_ok_and(f64::is_infinite) && serde_json::from_str::<IgnoredAny>(bare).is_ok();
     matches!(bare, "NaN" | "Infinity" | "-Infinity") || beyond()
-}
-
-fn is_whole(bare: &str) -> bool {
-    bare.strip_prefix('-').unwrap_or(bare).bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn fits_in_64_bits(whole: &str) -> bool {
-    whole.parse::<i64>().is_ok() || whole.parse::<u64>().is_ok()
 }
 
 #[cfg(test)]
@@ -382,6 +390,15 @@ for line in sys.stdin:
     }
 
     #[test]
+    fn numbers_that_a_value_does_not_hold_keep_their_digits() {
+        let text = r#"{"a": [12345678901234567890123, 1.5, -1e400], "12345678901234567890123": "NaN", "b": NaN}"#;
+        let kept = serde_json::json!({
+            "a": ["12345678901234567890123", 1.5, "-1e400"], "12345678901234567890123": "NaN", "b": null
+        });
+        assert_eq!(read_with_digits::<Value>(text).expect("it is valid"), kept);
+    }
+
+    #[test]
     fn near_misses_stay_refused() {
         for text in [
             "nan",
@@ -397,6 +414,7 @@ for line in sys.stdin:
             "\"\\ud8\"",
         ] {
             assert!(RawJson::parse(text).is_err() && read::<Value>(text).is_err(), "{text}");
+            assert!(read_with_digits::<Value>(text).is_err(), "{text}");
         }
         assert!(RawJson::parse("[1] 2").is_err() && RawJson::parse("").is_err());
     }

@@ -28,6 +28,7 @@ pub mod benchmark;
 mod boxed;
 pub mod candidate;
 mod decided;
+mod digits;
 mod documents;
 mod expression;
 pub(crate) mod file;

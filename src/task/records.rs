@@ -1,5 +1,6 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line ends,
-//! with or without a byte order mark. JSON is read as Python writes it (see `json`). A record knows its place, so that an error can
+//! with or without a byte order mark. JSON is read as Python writes it (see `json`), numbers that no
+//! value holds as texts of their digits. A record knows its place, so that an error can
 //! name it.
 
 use std::fmt;
@@ -141,7 +142,7 @@ impl JsonLines {
 
     fn parse(&self, line: &[u8]) -> Result<Record> {
         let (place, text) = (Place::Line(self.line), self.text(line)?);
-        match json::read(text) {
+        match json::read_with_digits(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
             Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
             // serde_json counts lines within the bytes that it was given, here always one.
@@ -156,7 +157,7 @@ impl JsonLines {
 
 fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
     let text = text.trim_start_matches('\u{feff}');
-    let list: Vec<Value> = json::read(text).map_err(|e| {
+    let list: Vec<Value> = json::read_with_digits(text).map_err(|e| {
         Error::format(path, format!("not a JSON list of items (for one object a line say \"format\": \"jsonl\"): {e}"))
     })?;
     let mut records = inline(path, list)?;

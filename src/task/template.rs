@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, escape_formatter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -24,15 +24,22 @@ pub struct Template {
     at: String,
 }
 
-/// Jinja as in Python, except that the last line end is kept, undefined names are errors and nothing is escaped.
+/// Jinja as in Python, except that the last line end is kept, undefined names and printed nulls are errors and nothing is escaped.
 static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut jinja = Environment::new();
     jinja.set_keep_trailing_newline(true);
     jinja.set_undefined_behavior(UndefinedBehavior::Strict);
+    jinja.set_formatter(|out, state, value| match value.is_none() {
+        true => Err(minijinja::Error::new(ErrorKind::InvalidOperation, PRINTS_NULL)),
+        false => escape_formatter(out, state, value),
+    });
     jinja.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     jinja.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     jinja
 });
+
+/// What the formatter says of a null.
+const PRINTS_NULL: &str = "it prints null";
 
 impl Template {
     /// The value of the key at the dotted path `at`: a string or `{"file": PATH}`.
@@ -58,7 +65,17 @@ impl Template {
             let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
             let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
             missing.sort();
+            let nulls = template.undeclared_variables(true).into_iter().filter(|name| is_null(fields, name));
+            let mut nulls: Vec<String> = nulls.map(|v| format!("`{v}`")).collect();
+            nulls.sort();
             let (expected, found) = match (e.kind(), missing.is_empty()) {
+                _ if e.detail() == Some(PRINTS_NULL) && !nulls.is_empty() => (
+                    format!(
+                        "a text or number in {} of item `{id}`, or a template that tests for null",
+                        nulls.join(", ")
+                    ),
+                    "null".to_string(),
+                ),
                 (ErrorKind::UndefinedError, false) => {
                     (format!("fields {} in item `{id}`", missing.join(", ")), format!("the fields {}", names(fields)))
                 }
@@ -67,6 +84,15 @@ impl Template {
             Error::field(&self.task, &self.at, expected, found)
         })
     }
+}
+
+/// Whether the field at a dotted path is there and null.
+fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let inner = |value, name| Value::get(value, name);
+    let found =
+        fields.get(first).and_then(|value| rest.split('.').filter(|name| !name.is_empty()).try_fold(value, inner));
+    found.is_some_and(Value::is_null)
 }
 
 /// A string, or the text of `{"file": PATH}`.

@@ -13,15 +13,18 @@
 //! | `\sqrt{12}`, `2\sqrt3`; `\frac{1}{\sqrt2}`, `\frac{\sqrt2}{2}` | roots without square factors, denominators without square roots |
 //! | `(x+1)^2`, `x^2+2x+1`; `\frac{\pi}{2}`, `0.5\pi` | sums of products of powers, expanded; `i` is the imaginary unit |
 //! | `\left( 3, 4 \right)`, `(3,4)` | spacing, sizes of brackets and dollars say nothing |
-//! | `10`, `10^\circ`, `10\%`, `\$10`, `10\text{ cm}^2`, `10 degrees` | units at the end, degrees, percent and dollars are dropped |
-//! | `x=5`, `x \in \{5\}` and what stands behind | a name before `=` or `\in` is dropped |
+//! | `10`, `10^\circ`, `10\%`, `\$10`, `10\text{ cm}^2`, `10 km/h` | a known unit at the end, degrees, percent and money are dropped |
+//! | `5`, `5\text{ apples}` | so is one noun behind the one value of an answer, but no time, date or number word |
+//! | `5\text{ million}`, `5000000` | number words behind a number multiply it |
+//! | `x=5`, `AB=5`, `x \in \{5\}` and what stands behind | a name before `=` or `\in` is dropped |
+//! | `√2`, `x²`, `½`; `{\bf 5}` | signs beyond ASCII are LaTeX; fonts and colours say nothing |
 //! | `2x+3y=6`, `4x=12-6y`; `x<5`, `5>x` | an equation's two sides are subtracted, then divided by their common factor |
 //! | `1,2`, `2 and 1`, `\{1,2\}` | a list has no order and is a set; intervals of a union have none |
 //! | `1\pm\sqrt2`, `1+\sqrt2, 1-\sqrt2` | one `\pm` makes two elements |
-//! | `\text{Evelyn}`, `evelyn` | words have no case; answers of letters with three side by side are words |
+//! | `\text{Evelyn}`, `evelyn` | words have no case; answers of letters with three side by side, `no` and `IV` are words |
 //!
 //! Not equal: `(1,2)` and `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8` and its
-//! decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Whatever is no such answer, or has numbers beyond 128 bits, equals
+//! decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Texts are never products of their letters. Whatever is no such answer, or has numbers beyond 128 bits, equals
 //! what has the same tokens; identities (of logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
 
 mod names;
@@ -34,11 +37,14 @@ mod sum;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod unicode;
+mod units;
 mod written;
 
 use relation::relation;
 pub(super) use tokens::group;
 use tokens::{Token, tokens, written};
+use units::{Place, without_units};
 
 /// Brackets within brackets, and tokens, of an answer that is looked into.
 const DEEPEST: usize = 32;
@@ -122,12 +128,14 @@ fn elements(tokens: &[Token]) -> Option<Vec<String>> {
         |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
     let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
     listed.retain(|part| !part.is_empty());
+    units::are_alike(&listed).then_some(())?;
+    let place = if listed.len() > 1 { Place::Listed } else { Place::Whole };
     let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
     names.dedup();
     let mut found = Vec::new();
     for part in listed {
         for part in both_signs(part)? {
-            found.push(element(&part, names.len() > 1)?);
+            found.push(element(&part, names.len() > 1, place)?);
         }
     }
     (!found.is_empty()).then_some(found)
@@ -158,11 +166,14 @@ fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
 }
 
 /// `is_named`: a name before `=` tells this element from others, and stays.
-fn element(tokens: &[Token], is_named: bool) -> Option<String> {
-    words(tokens).or_else(|| relation(without_units(tokens), is_named))
+fn element(tokens: &[Token], is_named: bool, place: Place) -> Option<String> {
+    words(tokens).or_else(|| {
+        let value = without_units(tokens, place);
+        words(value).or_else(|| relation(value, is_named))
+    })
 }
 
-/// An answer in words, with the numbers in it (a date): in lower case.
+/// An answer in words, with the numbers in it (a date): in lower case. Words of two letters are some only as texts.
 fn words(tokens: &[Token]) -> Option<String> {
     let word = |token: &Token| match token {
         Token::Word(word) | Token::Text(word) => Some(word.to_lowercase()),
@@ -170,35 +181,23 @@ fn words(tokens: &[Token]) -> Option<String> {
         _ => None,
     };
     let words: Vec<String> = tokens.iter().map(word).collect::<Option<_>>()?;
-    let is_word = |word: &String| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_alphabetic());
-    let is_first = matches!(tokens.first()?, Token::Word(_) | Token::Text(_));
-    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
-    (is_first && !has_command && words.iter().any(is_word)).then(|| words.join(" "))
-}
-
-/// Without the texts and units at the end, and powers of these.
-fn without_units(tokens: &[Token]) -> &[Token] {
-    let is_unit = |token: &Token| match token {
-        Token::Text(_) => true,
-        Token::Word(word) => names::has(names::UNITS, word),
-        _ => false,
+    let is_long = |word: &String| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_plain = |word: &String| is_long(word) || names::has(names::SHORT_WORDS, word);
+    let is_word = |(token, word): (&Token, &String)| match token {
+        Token::Text(_) => word.len() >= 2,
+        _ => is_plain(word),
     };
-    let mut kept = tokens;
-    loop {
-        kept = match kept {
-            [before @ .., unit, Token::Sign('^'), Token::Number(_)] if !before.is_empty() && is_unit(unit) => before,
-            [before @ .., unit, Token::Sign('^'), Token::Sign('{'), Token::Number(_), Token::Sign('}')]
-                if !before.is_empty() && is_unit(unit) =>
-            {
-                before
-            }
-            [before @ .., over, Token::Sign('/'), unit] if !before.is_empty() && is_unit(over) && is_unit(unit) => {
-                before
-            }
-            [before @ .., unit] if !before.is_empty() && is_unit(unit) => before,
-            _ => return kept,
-        };
+    let is_first = match tokens.first()? {
+        Token::Word(_) => tokens.iter().all(|token| !matches!(token, Token::Text(_))) || is_plain(&words[0]),
+        token => matches!(token, Token::Text(_)),
+    };
+    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
+    if !is_first || has_command || !tokens.iter().zip(&words).any(is_word) {
+        return None;
     }
+    let joined = words.join(" ");
+    let is_same_without_text = words.iter().any(is_plain) && !words.iter().any(|word| names::is_plain(word));
+    Some(if is_same_without_text { joined } else { format!("\\text{{{joined}}}") })
 }
 
 /// A set, tuple, interval, matrix, union or ratio of values, or an expression.
@@ -226,7 +225,9 @@ fn value(tokens: &[Token]) -> Option<String> {
                 [one] if (*open == '(') == (*close == ')') => value(one),
                 [_] => None,
                 _ => {
-                    let listed = listed.into_iter().map(|part| element(part, true)).collect::<Option<Vec<_>>>()?;
+                    units::are_alike(&listed).then_some(())?;
+                    let element = |part| element(part, true, Place::Listed);
+                    let listed = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
                     Some(format!("{open}{}{close}", listed.join(", ")))
                 }
             }

@@ -5,26 +5,31 @@ use super::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
 use super::numbers::{binomial, decimal, factorial, is_too_large};
 use super::sum::Sum;
 use super::tokens::{Token, written};
+use super::{closes, opens, units};
 use crate::task::rational::Rational;
 
 /// Expressions within expressions at most: a text of nothing but roots must not use up the stack.
 const DEEPEST: usize = 64;
 
 pub(super) fn sum(tokens: &[Token]) -> Option<Sum> {
+    (!units::are_within(tokens)).then_some(())?;
     let mut reader = Reader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
     let sum = reader.sum()?;
     (reader.at == reader.tokens.len()).then_some(sum)
 }
 
-/// Words are products of their letters, but for those that are commands.
+/// Words are products of their letters, but for those that are commands. Texts are none; one letter alone is a symbol.
 fn letters(tokens: &[Token]) -> Vec<Token> {
+    if let [Token::Text(letter)] = tokens
+        && letter.len() == 1
+    {
+        return vec![Token::Word(letter.clone())];
+    }
     let mut found = Vec::new();
     for token in tokens {
         match token {
             Token::Word(word) if is_plain(word) => found.push(Token::Command(word.clone())),
-            Token::Word(word) | Token::Text(word) if word.len() <= 2 || matches!(token, Token::Word(_)) => {
-                found.extend(word.chars().map(|letter| Token::Word(letter.to_string())));
-            }
+            Token::Word(word) => found.extend(word.chars().map(|letter| Token::Word(letter.to_string()))),
             other => found.push(other.clone()),
         }
     }
@@ -285,7 +290,7 @@ impl Reader {
             false => self.tokens[start..].iter().position(|token| *token == Token::Sign('}'))?,
         };
         let inside = self.tokens.get(start..start + length).filter(|inside| !inside.is_empty())?;
-        let is_plain = |token: &Token| !matches!(token, Token::Sign('{' | '^' | '_'));
+        let is_plain = |token: &Token| !opens(token) && !closes(token) && !matches!(token, Token::Sign('^' | '_'));
         inside.iter().all(is_plain).then_some(())?;
         let name = format!("{name}_{{{}}}", written(inside));
         self.at = start + length + usize::from(start != self.at);

@@ -66,7 +66,7 @@ fn sides(tokens: &[Token]) -> (Vec<&[Token]>, Vec<Sign>) {
     (sides, signs)
 }
 
-/// What `=` or `\in` gives a value to, where that is all that stands before it: `x`, `x_1`, `f(x)`, `(x,y)`, a text.
+/// What `=` or `\in` gives a value to, where that is all that stands before it: `x`, `AB`, `x_1`, `f(x)`, `(x,y)`, a text.
 pub(super) fn name(tokens: &[Token]) -> Option<&[Token]> {
     let (sides, signs) = sides(tokens);
     match (&sides[..], &signs[..]) {
@@ -81,6 +81,7 @@ fn is_name(tokens: &[Token]) -> bool {
     match tokens {
         [] => false,
         [one] if is_letter(one) => true,
+        [Token::Word(word)] => word.len() == 2 && !names::is_plain(word),
         [one, Token::Sign('_'), _] => is_letter(one),
         [one, Token::Sign('_'), Token::Sign('{'), _, Token::Sign('}')] => is_letter(one),
         [one, Token::Sign('('), other, Token::Sign(')')] => is_letter(one) && is_letter(other),

@@ -1,7 +1,8 @@
 //! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are gone and
 //! commands that mean the same have one name. What the tokens say is left to the modules beside this one.
 
-use super::names::{ALPHABETS, MATRICES, SILENT, TEXTS, has, one_name};
+use super::names::{ALPHABETS, DATE_WORDS, MATRICES, SHORT_UNITS, SILENT, TEXTS, compass, has, magnitude, one_name};
+use super::unicode::spelled;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
@@ -9,7 +10,7 @@ pub(super) enum Token {
     Number(String),
     /// Letters side by side.
     Word(String),
-    /// A word within `\text{…}` or its like.
+    /// A word within `\text{…}` or its like, in lower case but for single letters.
     Text(String),
     /// Without its backslash; `begin` and `end` are those of a matrix.
     Command(String),
@@ -17,8 +18,8 @@ pub(super) enum Token {
 }
 
 pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false };
-    lexer.read(text);
+    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false, is_behind_degree: false };
+    lexer.read(&spelled(text));
     while let Some(Token::Sign('.' | ',' | ';' | ':')) = lexer.found.last() {
         lexer.found.pop();
     }
@@ -30,6 +31,8 @@ struct Lexer {
     /// Round, square and set brackets open.
     depth: usize,
     in_text: bool,
+    /// Whether a degree sign was dropped as the last thing.
+    is_behind_degree: bool,
 }
 
 impl Lexer {
@@ -42,8 +45,7 @@ impl Lexer {
                 self.number(rest)
             } else if c.is_ascii_alphabetic() {
                 let (word, behind) = split(rest, |c| c.is_ascii_alphabetic());
-                let word = word.to_string();
-                self.found.push(if self.in_text { Token::Text(word) } else { Token::Word(word) });
+                self.word(word);
                 behind
             } else if c == '\\' {
                 self.command(behind)
@@ -54,23 +56,38 @@ impl Lexer {
         }
     }
 
+    fn word(&mut self, word: &str) {
+        let lower = word.to_lowercase();
+        let is_behind_degree = std::mem::take(&mut self.is_behind_degree);
+        let side = is_behind_degree.then(|| compass(word)).flatten();
+        match (&self.found[..], magnitude(&lower), word) {
+            (_, _, "C" | "F") if is_behind_degree => {}
+            _ if side.is_some() => self.found.extend(side.map(|side| Token::Text(side.to_string()))),
+            ([.., Token::Number(_) | Token::Sign('}')], Some(digits), _) => {
+                self.found.extend([Token::Sign('*'), Token::Number(digits.to_string())]);
+            }
+            ([.., Token::Text(half)], _, "m" | "M") if self.in_text && has("a p A P", half) => {
+                let half = half.to_lowercase();
+                self.found.pop();
+                self.found.push(Token::Text(half + "m"));
+            }
+            ([.., Token::Number(_)], ..) if has("am pm", &lower) => self.found.push(Token::Text(lower)),
+            ([.., Token::Number(_), Token::Word(half), Token::Sign('.')], _, "m") if has("a p", half) => {
+                let half = half.clone();
+                self.found.truncate(self.found.len() - 2);
+                self.found.push(Token::Text(half + "m"));
+            }
+            _ if word.len() > 1 && (self.in_text || has(DATE_WORDS, &lower)) => self.found.push(Token::Text(lower)),
+            _ if self.in_text => self.found.push(Token::Text(word.to_string())),
+            _ => self.found.push(Token::Word(word.to_string())),
+        }
+    }
+
     fn sign(&mut self, c: char) {
-        let named = |name: &str| Token::Command(name.to_string());
         let token = match c {
-            '~' | '$' | '%' | '°' => return,
+            '~' | '$' | '%' => return,
             c if c.is_whitespace() => return,
             '.' | ';' | '?' | '!' | '\'' | '"' if self.in_text => return,
-            '−' | '–' => Token::Sign('-'),
-            '×' | '·' => Token::Sign('*'),
-            '÷' => Token::Sign('/'),
-            'π' => named("pi"),
-            '∞' => named("infty"),
-            '≤' => named("le"),
-            '≥' => named("ge"),
-            '≠' => named("ne"),
-            '±' => named("pm"),
-            '∪' => named("cup"),
-            '∈' => named("in"),
             c => Token::Sign(c),
         };
         self.push(token);
@@ -86,12 +103,15 @@ impl Lexer {
             _ => {}
         }
         let is_circle = |token: &Token| matches!(token, Token::Command(name) if name == "circ");
-        match (&self.found[..], &token) {
-            ([.., Token::Sign('^')], circle) if is_circle(circle) => self.found.truncate(self.found.len() - 1),
-            ([.., Token::Sign('^'), Token::Sign('{'), circle], Token::Sign('}')) if is_circle(circle) => {
-                self.found.truncate(self.found.len() - 3);
-            }
-            _ => self.found.push(token),
+        let dropped = match (&self.found[..], &token) {
+            ([.., Token::Sign('^')], circle) if is_circle(circle) => 1,
+            ([.., Token::Sign('^'), Token::Sign('{'), circle], Token::Sign('}')) if is_circle(circle) => 3,
+            _ => 0,
+        };
+        self.is_behind_degree = dropped > 0;
+        match dropped {
+            0 => self.found.push(token),
+            _ => self.found.truncate(self.found.len() - dropped),
         }
     }
 
@@ -128,11 +148,16 @@ impl Lexer {
         let (name, rest) = text.split_at(length);
         let is_text = has(TEXTS, name) || has(ALPHABETS, name);
         if let (true, Some((inside, rest))) = (is_text, group(rest)) {
-            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1;
+            let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
+            let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
+            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1 && !is_unit;
             let outer = std::mem::replace(&mut self.in_text, !is_letter);
             self.read(inside);
             self.in_text = outer;
             return rest;
+        }
+        if let ("color" | "textcolor", Some((_, behind))) = (name, group(rest)) {
+            return behind;
         }
         if let ("begin" | "end", Some((kind, behind))) = (name, group(rest)) {
             let is_matrix = has(MATRICES, kind);
