@@ -38,8 +38,8 @@ const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
 /// Calls behind one another that are timed together, and how often: the median counts.
 const CALLS: usize = 8;
 const TIMES: usize = 10;
-/// For measuring the algorithms of one layer at one number of rows; far more than is needed.
-const MEASURING: Duration = Duration::from_secs(40);
+/// For measuring the algorithms of one layer at one number of rows, of which it takes a tenth at most.
+const MEASURING: Duration = Duration::from_secs(12);
 /// More rows than any step has.
 const MOST_ROWS: usize = 1 << 16;
 

@@ -82,6 +82,17 @@ impl Algorithm {
         split.chain(cluster).chain(order).filter(|other| *other != self).collect()
     }
 
+    /// What differs from it in its tile or in the stages of its pipeline: hundreds, of which few are fit.
+    pub(super) fn relatives(self) -> Vec<Self> {
+        let all = |capability, setting| {
+            let values = self.capabilities(capability).into_iter();
+            values.filter_map(move |value| self.with(setting, value))
+        };
+        let tiles = all(Capability::CUBLASLT_ALGO_CAP_TILE_IDS, Setting::CUBLASLT_ALGO_CONFIG_TILE_ID);
+        let stages = all(Capability::CUBLASLT_ALGO_CAP_STAGES_IDS, Setting::CUBLASLT_ALGO_CONFIG_STAGES_ID);
+        tiles.chain(stages).filter(|other| *other != self).collect()
+    }
+
     fn with<T: Copy>(self, setting: Setting, value: T) -> Option<Self> {
         let mut raw = self.raw();
         // SAFETY: the library copies `value`, and refuses a size that is not the setting's; it writes only into `raw`.
@@ -114,6 +125,23 @@ impl Algorithm {
             sys::cublasLtMatmulAlgoCapGetAttribute(&raw, capability, to, size_of::<T>(), &mut written)
         };
         (status == Status::CUBLAS_STATUS_SUCCESS).then_some(value)
+    }
+    /// Of a capability that is a list.
+    fn capabilities(&self, capability: Capability) -> Vec<u32> {
+        let raw = self.raw();
+        let get = |to: &mut [u32]| {
+            let mut bytes = 0;
+            // SAFETY: at most as many bytes are written as `to` has; of an empty one only the size is asked.
+            let status = unsafe {
+                let start = if to.is_empty() { std::ptr::null_mut() } else { to.as_mut_ptr().cast() };
+                sys::cublasLtMatmulAlgoCapGetAttribute(&raw, capability, start, size_of_val(to), &mut bytes)
+            };
+            (status == Status::CUBLAS_STATUS_SUCCESS).then_some(bytes / size_of::<u32>())
+        };
+        let mut values = vec![0; get(&mut []).unwrap_or(0)];
+        let written = if values.is_empty() { 0 } else { get(&mut values).unwrap_or(0) };
+        values.truncate(written);
+        values
     }
 }
 

@@ -8,7 +8,7 @@ use super::algorithm::Algorithm;
 use super::choices::{Choices, Machine};
 use super::cublaslt::{Description, Library, Operands};
 use super::memory::Memory;
-use super::trial::Trial;
+use super::trial::{Effort, Trial};
 use crate::error::{Error, Result};
 
 /// How the algorithms of products are chosen.
@@ -19,7 +19,7 @@ pub enum Choosing {
     /// The fastest: the same in every run that finds it in the user's cache. What is not known is measured, for `at_most` in
     /// all; then, as the library recommends until the next run.
     Fastest { at_most: Duration },
-    /// As `Fastest`, but nothing is known yet. For benchmarks.
+    /// As `Fastest`, but nothing is known yet, and more is tried. For benchmarks; later runs take what they found.
     FastestAnew { at_most: Duration },
 }
 
@@ -103,7 +103,8 @@ impl Measured {
         }
         let begun = Instant::now();
         let at_most = (self.at_most / PRODUCTS).min(self.at_most - self.spent);
-        let trial = Trial::new(library, product, operands, siblings, at_most);
+        let effort = Effort { at_most, thorough: self.anew };
+        let trial = Trial::new(library, product, operands, siblings, effort);
         let choice = match trial.and_then(|trial| trial.fastest()) {
             Err(Error::DeviceMemory { .. }) => {
                 log::debug!("no memory to measure {shape:?}");

@@ -6,7 +6,7 @@
 //! | `device`, `memory`, `args`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
 //! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
 //! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
-//! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial` | linear layers, by the fastest algorithm |
+//! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
 //! | `ops`, `attention`, `device_plan`, `sampling` | the launchers |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
@@ -35,6 +35,7 @@ pub mod nvrtc;
 pub mod ops;
 pub mod probe;
 pub mod ptxas;
+mod ranking;
 pub mod sampling;
 mod staged;
 pub mod staging;
