@@ -126,6 +126,7 @@ impl Algorithm {
         };
         (status == Status::CUBLAS_STATUS_SUCCESS).then_some(value)
     }
+
     /// Of a capability that is a list.
     fn capabilities(&self, capability: Capability) -> Vec<u32> {
         let raw = self.raw();
