@@ -16,6 +16,10 @@ enum PlanWord {
     WINDOW,          // a row at position `at` sees p iff p <= at and at - p < WINDOW
     WIDE_TICKET,     // next tile to be taken: 0 before and after a step
     NARROW_TICKET,
+    ENDED_BLOCKS,    // which have written all states: 0 before and after a step
+    LEFT_BLOCKS,     // which have merged theirs: the same
+    REAL_ROWS,       // without padding
+    NARROW_HEADS,    // key heads that a warp takes of a narrow tile, one after another: a unit
     HEADER_WORDS = 16
 };
 
@@ -29,12 +33,14 @@ struct Tile {
     unsigned first_piece;
     unsigned pieces;
     unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
+    unsigned lowest_row;   // the row at the smallest position, not packed
+    unsigned highest_row;  // at the largest
 };
 
 __device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, unsigned index) {
     const uint4* tile = reinterpret_cast<const uint4*>(words + at + index * TILE_WORDS);
-    uint4 a = tile[0];
-    return {a.x, a.y, a.z, a.w, words[at + index * TILE_WORDS + 4]};
+    uint4 a = tile[0], b = tile[1];
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z};
 }
 
 // Slots [from, to) of one page, which hold the positions base + slot.
@@ -56,6 +62,23 @@ __device__ __forceinline__ Piece piece_of(uint2 words, unsigned last) {
 
 __device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned window) {
     return position <= at && at - position < window;
+}
+
+// The slots of a piece that a row at position `at` sees.
+struct Slots {
+    unsigned from, count;
+};
+
+__device__ __forceinline__ Slots seen_slots(const Piece& piece, unsigned at, unsigned window) {
+    const unsigned first = at < window ? 0 : at + 1 - window;  // position
+    const unsigned from = max(piece.from, first < piece.base ? 0 : first - piece.base);
+    const unsigned to = min(piece.to, at < piece.base ? 0 : at + 1 - piece.base);
+    return {from, to < from ? 0 : to - from};
+}
+
+// What `has_one_state` will look at is near when it is asked.
+__device__ __forceinline__ void prefetch_states(const unsigned* words, unsigned row) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(words + words[MERGE_AT] + row));
 }
 
 // A row with one state has it written to `out` straight away.

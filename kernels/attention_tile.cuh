@@ -35,7 +35,7 @@ struct Job {
     T* out;
     const T* qkv;
     const T* kv;
-    const unsigned* words;
+    unsigned* words;
     const unsigned* positions;
     Partials partials;
     unsigned group, kv_heads;

@@ -1,40 +1,61 @@
-// The wide tiles of Hopper (sm_90a): a block is one warpgroup, whose matrix instructions (wgmma) read operands from shared
-// memory while its threads do other work. A tile is M times 64 packed rows; the softmax of some overlaps the products of the
-// others, and those of the multiprocessor's other block. Limited by the time from scores to weights: without it, the tensor
-// cores would do a third more.
+// Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into two rings, two
+// warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and values from there while the warps do
+// other work. They take turns in issuing products, so that one takes the softmax of its scores while the other's products run.
+// Limited by the tensor cores, or, with few rows, by bytes.
 //
 // All operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple of
 // 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle: both the
-// copies' writes and the products' reads meet all banks. Queries are [panel][64 M rows], keys and values [panel][64 tokens].
+// copies' writes and the products' reads meet all banks. Queries are [panel][128 rows], keys and values [panel][64 tokens].
 // A descriptor names an operand: bits 0-13 its address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the
-// layout (1). Where rows run along the sum (queries, keys), 16 elements further are 32 bytes; where they run across it (values,
+// layout (1). Where rows run along the sum (keys), 16 elements further are 32 bytes; where they run across it (values,
 // read transposed), 16 tokens further are two atoms. The bytes between panels have no place there: no operand spans two.
 #pragma once
 
+#include "attention_barrier.cuh"
 #include "attention_tile.cuh"
 
+constexpr unsigned GROUP_THREADS = 128;         // of a warpgroup
 constexpr unsigned STEP_TOKENS = 2 * PIECE_TOKENS;  // scored before the softmax is taken
 constexpr unsigned ATOM_BYTES = 1024;
 constexpr unsigned PANELS = HEAD_DIM / 64;
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows
 constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
-constexpr unsigned QUERY_BYTES = ROW_TILES * OPERAND_BYTES;
-constexpr unsigned STAGE_BYTES = 2 * OPERAND_BYTES;
-constexpr unsigned STAGES = 2;
-static_assert(HEAD_DIM % 64 == 0 && ROW_TILES == 2, "whole panels, and o of 128 rows in registers");
-static_assert(ATOM_BYTES + QUERY_BYTES + STAGES * STAGE_BYTES <= SHARED_BYTES, "one step is loaded while another is computed");
+constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
+constexpr unsigned STAGES = 3;
+constexpr unsigned WIDE_BYTES = QUERY_BYTES + 2 * STAGES * OPERAND_BYTES;
+static_assert(HEAD_DIM % 64 == 0, "whole panels");
 
-// The second word of each piece in the ring.
+// What the copying warpgroup leaves for the others, beside queries and rings.
 struct WideShared {
-    unsigned notes[STAGES][2];
+    unsigned long long queries_full, queries_empty;
+    unsigned long long keys_full[STAGES], keys_empty[STAGES], values_full[STAGES], values_empty[STAGES];
+    unsigned lowest, highest;        // positions of the tile's rows
+    unsigned notes[STAGES][2];       // the second word of each piece in the ring of keys
 };
+
+// Named barriers.
+enum Meeting { TURN = 1, HELPING = 3 };  // TURN: one a warpgroup
+
+// By one thread, before any other comes here.
+__device__ __forceinline__ void init_wide(WideShared& wide) {
+    constexpr unsigned MULTIPLIERS = 2 * GROUP_THREADS / 32;
+    constexpr unsigned COPIES = GROUP_THREADS + 1;  // and one who has written notes
+    init_barrier(shared_address(&wide.queries_full), COPIES);
+    init_barrier(shared_address(&wide.queries_empty), MULTIPLIERS);
+    for (unsigned i = 0; i < STAGES; i++) {
+        init_barrier(shared_address(&wide.keys_full[i]), COPIES);
+        init_barrier(shared_address(&wide.values_full[i]), GROUP_THREADS);
+        init_barrier(shared_address(&wide.keys_empty[i]), MULTIPLIERS);
+        init_barrier(shared_address(&wide.values_empty[i]), MULTIPLIERS);
+    }
+}
 
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     return 1ull << 62 | static_cast<unsigned long long>(ATOM_BYTES / 16) << 32 | (address & 0x3ffff) >> 4;
 }
 
-// Makes this thread's finished copies visible to matrix instructions.
-__device__ __forceinline__ void publish_copies() {
+// Makes copies that were waited for visible to matrix instructions.
+__device__ __forceinline__ void admit_copies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -72,7 +93,7 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
 
 // sum = q [64 x 16] k [64 x 16]^T, + sum if `more`.
 template <class T>
-__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more);
+__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
 
 // sum [64 x 64, from the n-th of its eighths] += p [64 x 16] v [16 x 64]
 template <class T>
@@ -80,10 +101,10 @@ __device__ __forceinline__ void multiply_values(float (&sum)[2 * STEPS][4], int 
 
 #define DEFINE_PRODUCTS(T, types)                                                                                          \
     template <>                                                                                                             \
-    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more) { \
-        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n" WGMMA(types) "%32, %33, more, 1, 1, 0, 0;\n}"       \
+    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) { \
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA(types) "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
                      : SUM_64(sum, 0)                                                                                       \
-                     : "l"(q), "l"(k), "r"(static_cast<int>(more)));                                                        \
+                     : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more)));                    \
     }                                                                                                                       \
     template <>                                                                                                             \
     __device__ __forceinline__ void multiply_values<T>(float (&sum)[2 * STEPS][4], int n, const unsigned (&p)[4], unsigned long long v) { \
@@ -94,125 +115,325 @@ __device__ __forceinline__ void multiply_values(float (&sum)[2 * STEPS][4], int 
 DEFINE_PRODUCTS(f16, "f16.f16")
 DEFINE_PRODUCTS(bf16, "bf16.bf16")
 
-// Rows of HEAD_DIM elements, 16 at a time by all threads, to panels of `PANEL` bytes. A thread's rows are 16 apart and take
-// the same place in their atoms.
-constexpr unsigned COPY_ROWS = THREADS / 8;
+// The wide tiles that a block takes, of all blocks in turn: longest first, a tile of each key head after the other.
+struct WideTiles {
+    unsigned index, count;
 
-__device__ __forceinline__ unsigned copy_lane() {
-    unsigned row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    return row * 128 + (chunk ^ row % 8) * 16;
-}
-
-template <unsigned PANEL>
-__device__ __forceinline__ void copy_row(unsigned to, const T* from, bool real) {
-#pragma unroll
-    for (unsigned panel = 0; panel < PANELS; panel++) {
-        copy_16(to + panel * PANEL, from + panel * 64 + threadIdx.x % 8 * 8, real);
+    __device__ __forceinline__ WideTiles(const Job& job) : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads) {}
+    __device__ __forceinline__ bool more() const {
+        return index < count;
     }
+    __device__ __forceinline__ void next() {
+        index += gridDim.x;
+    }
+    // The description of the tile after this one is near when it is asked for.
+    __device__ __forceinline__ void prefetch_next(const Job& job) const {
+        if (index + gridDim.x < count) {
+            asm volatile("prefetch.global.L1 [%0];" ::"l"(job.words + job.words[WIDE_AT] + (index + gridDim.x) / job.kv_heads * TILE_WORDS));
+        }
+    }
+    __device__ __forceinline__ Tile tile(const Job& job) const {
+        return read_tile(job.words, job.words[WIDE_AT], index / job.kv_heads);
+    }
+    __device__ __forceinline__ unsigned head(const Job& job) const {
+        return index % job.kv_heads;
+    }
+};
+
+__device__ __forceinline__ unsigned steps_of(const Tile& tile) {
+    return (tile.pieces + 1) / 2;
 }
 
-// Begins and ends with no copies under way.
-template <int M>
-__device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, unsigned memory, WideShared& wide) {
-    const Tile& tile = shared.tile;
-    const unsigned queries = (memory + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, stages = queries + QUERY_BYTES;
-    const unsigned steps = (tile.pieces + 1) / 2;
+// The place and phase of an item in a ring of STAGES.
+struct Turnstile {
+    unsigned stage = 0, parity = 0;
 
-    uint2 held = {0, 0};  // this lane's of the 32 pieces that are copied next
-    auto copy = [&](unsigned step) {
-        if (step < steps) {
+    __device__ __forceinline__ void next() {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};
+
+// The warpgroup that copies. A thread's rows are 16 apart and take the same place in their atoms.
+__device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
+    constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time
+    const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, row = thread / 8, chunk = thread % 8;
+    const unsigned place = row * 128 + (chunk ^ row % 8) * 16;
+    const unsigned keys = queries + QUERY_BYTES, values = keys + STAGES * OPERAND_BYTES;
+    Turnstile key_turn, value_turn;
+    unsigned query_parity = 1;
+#pragma unroll 1
+    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
+        const Tile tile = tiles.tile(job);
+        const unsigned head = tiles.head(job), steps = steps_of(tile);
+        const uint2* pieces = pieces_at(job.words) + tile.first_piece;
+        // This lane's of the 32 pieces that are copied next, and of the 32 after them.
+        auto hold = [&](unsigned at) { return at + lane < tile.pieces ? pieces[at + lane] : uint2{0, 0}; };
+        uint2 held = hold(0), ahead = hold(32);
+        const unsigned lowest = job.positions[tile.lowest_row], highest = job.positions[tile.highest_row];
+        tiles.prefetch_next(job);
+
+        wait_barrier(shared_address(&wide.queries_empty), query_parity);
+        query_parity ^= 1;
+        for (unsigned first = 0; first < tile.rows; first += ROWS) {
+            const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
+#pragma unroll
+            for (unsigned panel = 0; panel < PANELS; panel++) {
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, true);
+            }
+        }
+        arrive_with_copies(shared_address(&wide.queries_full));
+        if (thread == 0) {
+            wide.lowest = lowest;
+            wide.highest = highest;
+            arrive(shared_address(&wide.queries_full));
+        }
+
+#pragma unroll 1
+        for (unsigned step = 0; step < steps; step++) {
+            if (step % 16 == 0 && step > 0) {
+                held = ahead;
+                ahead = hold(step * 2 + 32);
+            }
+            const T* from[2];
+            Piece piece[2];
+            unsigned notes[2];
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
-                unsigned at = step * 2 + half, lane = threadIdx.x % 32;
-                if (at % 32 == 0) {
-                    held = at + lane < tile.pieces ? pieces_at(job.words)[tile.first_piece + at + lane] : uint2{0, 0};
-                }
-                uint2 words = {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
-                Piece piece = piece_of(words, shared.highest);
-                unsigned to = stages + step % STAGES * STAGE_BYTES + half * PIECE_TOKENS * 128 + copy_lane();
-                const T* keys = job.keys(piece.page, shared.kv_head);
-#pragma unroll
-                for (unsigned first = 0; first < PIECE_TOKENS; first += COPY_ROWS) {
-                    unsigned slot = first + threadIdx.x / 8;
-                    bool real = slot >= piece.from && slot < piece.to;
-                    copy_row<PANEL_BYTES>(to + first * 128, keys + slot * HEAD_DIM, real);
-                    copy_row<PANEL_BYTES>(to + OPERAND_BYTES + first * 128, keys + (PIECE_TOKENS + slot) * HEAD_DIM, real);
-                }
-                if (threadIdx.x == 0) {
-                    wide.notes[step % STAGES][half] = words.y;
-                }
+                unsigned i = step * 2 % 32 + half;
+                uint2 words = {__shfl_sync(ALL_LANES, held.x, i), __shfl_sync(ALL_LANES, held.y, i)};
+                piece[half] = piece_of(words, highest);
+                from[half] = job.keys(piece[half].page, head) + row * HEAD_DIM + chunk * 8;
+                notes[half] = words.y;
             }
-        }
-        copies_issued();
-    };
+            auto copy = [&](unsigned to, unsigned offset, unsigned full) {
 #pragma unroll
-    for (unsigned first = 0; first < 64 * M; first += COPY_ROWS) {
-        const T* from = job.query(packed_row(tile, first + threadIdx.x / 8), shared.kv_head);
-        copy_row<M * PANEL_BYTES>(queries + first * 128 + copy_lane(), from, true);
+                for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
+                    const unsigned half = r / PIECE_TOKENS, in_page = r % PIECE_TOKENS, slot = in_page + row;
+                    const bool real = slot >= piece[half].from && slot < piece[half].to;
+#pragma unroll
+                    for (unsigned panel = 0; panel < PANELS; panel++) {
+                        copy_16(to + panel * PANEL_BYTES + r * 128 + place, from[half] + (offset + in_page) * HEAD_DIM + panel * 64, real);
+                    }
+                }
+                arrive_with_copies(full);
+            };
+            wait_barrier(shared_address(&wide.keys_empty[key_turn.stage]), key_turn.parity ^ 1);
+            copy(keys + key_turn.stage * OPERAND_BYTES, 0, shared_address(&wide.keys_full[key_turn.stage]));
+            if (thread == 0) {
+                wide.notes[key_turn.stage][0] = notes[0];
+                wide.notes[key_turn.stage][1] = notes[1];
+                arrive(shared_address(&wide.keys_full[key_turn.stage]));
+            }
+            key_turn.next();
+            wait_barrier(shared_address(&wide.values_empty[value_turn.stage]), value_turn.parity ^ 1);
+            copy(values + value_turn.stage * OPERAND_BYTES, PIECE_TOKENS, shared_address(&wide.values_full[value_turn.stage]));
+            value_turn.next();
+        }
     }
-    copy(0);
-    draw(shared);
+}
 
-    float o[M][2 * STEPS][4] = {};
-    Running states[M];
+// What a row does not see is no score. `at`: positions of this thread's rows.
+__device__ __forceinline__ void mask_step(float (&s)[8][4], const Piece (&pieces)[2], const unsigned (&at)[2], unsigned window) {
 #pragma unroll
-    for (int m = 0; m < M; m++) {
-        states[m] = nothing_yet();
-    }
-    for (unsigned step = 0; step < steps; step++) {
-        wait_copies<0>();
-        publish_copies();
-        __syncthreads();
-        const unsigned keys = stages + step % STAGES * STAGE_BYTES, values = keys + OPERAND_BYTES;
-        float s[M][8][4];
-        begin_products();
+    for (int half = 0; half < 2; half++) {
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int r = 0; r < 2; r++) {
+            const Slots seen = seen_slots(pieces[half], at[r], window);
+            const unsigned from = threadIdx.x % 4 * 2 - seen.from;
 #pragma unroll
-            for (unsigned k = 0; k < STEPS; k++) {
-                unsigned q = queries + k / 4 * M * PANEL_BYTES + m * PANEL_BYTES + k % 4 * 32;
-                multiply_keys<T>(s[m], descriptor(q), descriptor(keys + k / 4 * PANEL_BYTES + k % 4 * 32), k > 0);
+            for (int n = 4 * half; n < 4 * half + 4; n++) {
+                s[n][2 * r] = from + n % 4 * 8 < seen.count ? s[n][2 * r] : NO_SCORE;
+                s[n][2 * r + 1] = from + n % 4 * 8 + 1 < seen.count ? s[n][2 * r + 1] : NO_SCORE;
             }
-            products_issued();
         }
-        copy(step + 1);
-        bool whole = true;
+    }
+}
+
+// Rows of a warpgroup: 64 of the tile, of which this thread holds parts of two.
+struct WideRows {
+    unsigned query[STEPS][4];
+    float o[2 * STEPS][4];
+    float s[8][4];
+    unsigned p[4][4];
+    Running state;
+
+    __device__ __forceinline__ void load_queries(unsigned queries, unsigned group) {
+        const unsigned lane = threadIdx.x % 32, row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            whole &= seen_by_all(piece_of({0, wide.notes[step % STAGES][half]}, shared.highest), shared);
+        for (unsigned k = 0; k < STEPS; k++) {
+            load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
         }
+    }
+
+    __device__ __forceinline__ void issue_keys(unsigned keys) {
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            wait_products<M - 1>();  // the scores of m; products of the other rows go on
-            settled(s[m]);
+        for (unsigned k = 0; k < STEPS; k++) {
+            multiply_keys<T>(s, query[k], descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, k > 0);
+        }
+        products_issued();
+    }
+
+    __device__ __forceinline__ void issue_values(unsigned values) {
+#pragma unroll
+        for (int k = 0; k < STEP_TOKENS / 16; k++) {
+#pragma unroll
+            for (int panel = 0; panel < PANELS; panel++) {
+                multiply_values<T>(o, panel * 8, p[k], descriptor(values) + (panel * PANEL_BYTES + k * 2 * ATOM_BYTES) / 16);
+            }
+        }
+        products_issued();
+    }
+
+    __device__ __forceinline__ void pack_weights() {
+#pragma unroll
+        for (int k = 0; k < STEP_TOKENS / 16; k++) {
+            p[k][0] = pack<T>(s[2 * k][0], s[2 * k][1]);
+            p[k][1] = pack<T>(s[2 * k][2], s[2 * k][3]);
+            p[k][2] = pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]);
+            p[k][3] = pack<T>(s[2 * k + 1][2], s[2 * k + 1][3]);
+        }
+    }
+};
+
+// Writes each row's result to `out` where this is its only state, else as a partial state. `first`: of this warp, in the tile.
+__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const WideRows& rows) {
+    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = packed / job.group;
+        const float l = quad_sum(rows.state.l[r]);
+        if (i >= tile.rows) {
+            continue;
+        }
+        const unsigned q_head = head * job.group + packed % job.group;
+        if (has_one_state(job.words, row)) {
+            const float scale = normaliser(l);
+            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n++) {
+                *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
+            }
+        } else {
+            const size_t state = static_cast<size_t>(tile.slot + row - tile.first_row / job.group) * q_heads + q_head;
+            float* o = job.partials.o + state * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n++) {
+                *reinterpret_cast<float2*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n][2 * r + 1]};
+            }
+            if (lane % 4 == 0) {
+                job.partials.extents[state] = {rows.state.m[r], l};
+            }
+        }
+    }
+}
+
+// Warpgroup `group` of the two that multiply.
+__device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
+    const unsigned lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
+    const unsigned keys = queries + QUERY_BYTES, values = keys + STAGES * OPERAND_BYTES, window = job.words[WINDOW];
+    Turnstile key_turn, value_turn;
+    unsigned query_parity = 0;
+    auto leave = [&](unsigned long long& barrier) {
+        if (lane == 0) {
+            arrive(shared_address(&barrier));
+        }
+    };
+    if (group == 1) {
+        pass_by(TURN, 2 * GROUP_THREADS);  // the first turn is the other's
+    }
+#pragma unroll 1
+    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
+        const Tile tile = tiles.tile(job);
+        const unsigned steps = steps_of(tile);
+        const bool both = tile.rows > 64;
+        unsigned at[2];
+#pragma unroll
+        for (unsigned r = 0; r < 2; r++) {
+            const unsigned row = packed_row(tile, first + lane / 4 + r * 8) / job.group;
+            at[r] = job.positions[row];
+            prefetch_states(job.words, row);
+        }
+        WideRows rows;
+        wait_barrier(shared_address(&wide.queries_full), query_parity);
+        query_parity ^= 1;
+        const unsigned lowest = wide.lowest, highest = wide.highest;
+        if (group == 1 && !both) {
+            leave(wide.queries_empty);
+            for (unsigned step = 0; step < steps; step++) {
+                wait_barrier(shared_address(&wide.keys_full[key_turn.stage]), key_turn.parity);
+                leave(wide.keys_empty[key_turn.stage]);
+                key_turn.next();
+                wait_barrier(shared_address(&wide.values_full[value_turn.stage]), value_turn.parity);
+                leave(wide.values_empty[value_turn.stage]);
+                value_turn.next();
+            }
+            continue;
+        }
+        rows.load_queries(queries, group);
+        __syncwarp();
+        leave(wide.queries_empty);
+#pragma unroll
+        for (int n = 0; n < 2 * STEPS; n++) {
+            rows.o[n][0] = rows.o[n][1] = rows.o[n][2] = rows.o[n][3] = 0.0f;
+        }
+        rows.state = nothing_yet();
+
+        // Of the keys that are just scored: frees them and takes the softmax. Returns by what o is to be multiplied.
+        auto soften_keys = [&] {
+            const Piece pieces[2] = {piece_of({0, wide.notes[key_turn.stage][0]}, highest), piece_of({0, wide.notes[key_turn.stage][1]}, highest)};
+            settled(rows.s);
+            leave(wide.keys_empty[key_turn.stage]);
+            key_turn.next();
+            bool whole = true;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const Piece& piece = pieces[half];
+                whole &= piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= lowest + 1 && highest - piece.base < window;
+            }
             if (!whole) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    Piece piece = piece_of({0, wide.notes[step % STAGES][half]}, shared.highest);
-                    mask<4>(*reinterpret_cast<float (*)[4][4]>(&s[m][4 * half]), piece, 0, shared, m * 64 + threadIdx.x / 32 * 16);
-                }
+                mask_step(rows.s, pieces, at, window);
             }
-            rescale(o[m], soften(s[m], states[m], job.scale));
-            begin_products();
-#pragma unroll
-            for (int k = 0; k < STEP_TOKENS / 16; k++) {
-                unsigned p[4] = {pack<T>(s[m][2 * k][0], s[m][2 * k][1]), pack<T>(s[m][2 * k][2], s[m][2 * k][3]),
-                                 pack<T>(s[m][2 * k + 1][0], s[m][2 * k + 1][1]), pack<T>(s[m][2 * k + 1][2], s[m][2 * k + 1][3])};
-#pragma unroll
-                for (int panel = 0; panel < PANELS; panel++) {
-                    multiply_values<T>(o[m], panel * 8, p, descriptor(values + panel * PANEL_BYTES + k * 2 * ATOM_BYTES));
-                }
-            }
-            products_issued();
-        }
+            return soften(rows.s, rows.state, job.scale);
+        };
+        wait_barrier(shared_address(&wide.keys_full[key_turn.stage]), key_turn.parity);
+        admit_copies();
+        begin_products();
+        rows.issue_keys(keys + key_turn.stage * OPERAND_BYTES);
         wait_products<0>();
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            settled(o[m]);
+        soften_keys();
+        rows.pack_weights();
+#pragma unroll 1
+        for (unsigned step = 1; step < steps; step++) {
+            wait_barrier(shared_address(&wide.values_full[value_turn.stage]), value_turn.parity);
+            wait_barrier(shared_address(&wide.keys_full[key_turn.stage]), key_turn.parity);
+            admit_copies();
+            if (both) {
+                meet(TURN + group, 2 * GROUP_THREADS);
+            }
+            begin_products();
+            rows.issue_keys(keys + key_turn.stage * OPERAND_BYTES);
+            rows.issue_values(values + value_turn.stage * OPERAND_BYTES);
+            if (both) {
+                pass_by(TURN + (group ^ 1), 2 * GROUP_THREADS);
+            }
+            wait_products<1>();
+            float2 factor = soften_keys();
+            wait_products<0>();
+            settled(rows.o);
+            leave(wide.values_empty[value_turn.stage]);
+            value_turn.next();
+            rescale(rows.o, factor);
+            rows.pack_weights();
         }
-    }
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        store_rows(job, shared, m * 64 + threadIdx.x / 32 * 16, o[m], states[m]);
+        wait_barrier(shared_address(&wide.values_full[value_turn.stage]), value_turn.parity);
+        admit_copies();
+        begin_products();
+        rows.issue_values(values + value_turn.stage * OPERAND_BYTES);
+        wait_products<0>();
+        settled(rows.o);
+        leave(wide.values_empty[value_turn.stage]);
+        value_turn.next();
+        store_wide(job, tile, tiles.head(job), first, rows);
     }
 }

@@ -12,13 +12,7 @@
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention_narrow.cuh"
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
-#define WARPGROUP_PRODUCTS
-#include "attention_wgmma.cuh"
-#else
 #include "attention_wide.cuh"
-#endif
 
 // Runs `attend()`, with the tile in `shared`, for every tile and key head of one class that this block gets.
 template <class Attend>
@@ -48,19 +42,11 @@ tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigne
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
 
     take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
-#ifdef WARPGROUP_PRODUCTS
-        if (shared.tile.rows <= 64) {
-            attend_wide<1>(job, shared, shared_address(ring), wide);
-        } else {
-            attend_wide<2>(job, shared, shared_address(ring), wide);
-        }
-#else
         if (ROW_TILES == 1 || shared.tile.rows <= 64) {
             attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
         } else {
             attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
         }
-#endif
     });
     take_tiles(job, NARROW_AT, NARROW_TILES, words + NARROW_TICKET, shared, [&] {
         attend_narrow(job, shared, ring, narrow);

@@ -13,6 +13,7 @@ pub use judge::JudgeArgs;
 use crate::backend::{DeviceChoice, Dtype};
 use crate::batch::BatchOptions;
 use crate::bench::decode::DecodeOptions;
+use crate::bench::products::ProductOptions;
 use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
 use crate::check::{CheckOptions, DeviceCheck};
@@ -194,8 +195,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Tokens per second of N samples of one prompt
     Decode(DecodeArgs),
-    /// Linear layers as a share of the machine's rate
-    Gemm(JsonArgs),
+    /// Linear layers: as a share of the CPU's rate, or those of a model's shape on any device beside their floor
+    Gemm(GemmArgs),
     /// Tree attention of one decode step: by planner, or on the trees of a file
     Attention(AttentionArgs),
     /// Whole jobs on a model of random weights, as JSON lines
@@ -209,6 +210,52 @@ pub struct JsonArgs {
     /// One JSON object a line instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GemmArgs {
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Shape of a model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: Option<String>,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE", requires = "shape")]
+    pub file: Option<PathBuf>,
+    /// Numbers of rows
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        requires = "shape",
+        default_value = "1,8,16,32,64,128,256,512,1024,2048,2560"
+    )]
+    pub rows: Vec<usize>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
+    pub dtype: Dtype,
+    /// Bytes a second of the floor (default: measured)
+    #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
+    pub floor_bandwidth: Option<f64>,
+    /// Operations a second of the floor (default: measured)
+    #[arg(long, value_name = "F", value_parser = rate, requires = "shape")]
+    pub floor_flops: Option<f64>,
+}
+
+impl GemmArgs {
+    /// What to measure where a shape is given.
+    pub fn product_options(&self) -> Option<ProductOptions> {
+        Some(ProductOptions {
+            file: self.file.clone(),
+            shape: self.shape.clone()?,
+            rows: self.rows.clone(),
+            dtype: self.dtype,
+            bandwidth: self.floor_bandwidth,
+            flops: self.floor_flops,
+            json: self.json,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -270,6 +317,9 @@ pub struct WorkloadArgs {
     /// Leave out attention: the ceiling that no attention can pass
     #[arg(long)]
     pub without_attention: bool,
+    /// Compute linear layers as the device's library recommends, instead of the fastest way that measuring finds
+    #[arg(long)]
+    pub recommended_gemm: bool,
     /// Branches that grow at once (default: all of the largest workload)
     #[arg(long, value_name = "N")]
     pub max_branches: Option<usize>,
@@ -293,6 +343,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             dtype: args.dtype,
             planner: args.plan,
             without_attention: args.without_attention,
+            recommended_gemm: args.recommended_gemm,
             max_branches: args.max_branches,
             chunk: args.chunk,
             kv_bytes: args.kv_memory.map(mib),

@@ -37,7 +37,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,
-            Bench::Gemm(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::gemm(args.json))?,
+            Bench::Gemm(args) => match args.product_options() {
+                Some(options) => match cli.device.open(0)? {
+                    Opened::Cpu { cpu, .. } => bench::products::main(cpu, &options)?,
+                    Opened::Cuda(cuda) => bench::products::main(*cuda, &options)?,
+                },
+                None => on_the_cpu(cli.device).and_then(|()| bench::tables::gemm(args.json))?,
+            },
             Bench::Attention(args) => match args.tree_options() {
                 Some(options) => match cli.device.open(0)? {
                     Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,

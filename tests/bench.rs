@@ -129,3 +129,38 @@ fn nonsense_is_refused_before_anything_is_measured() {
     }
     assert!(decode(&["--swap-memory", "999999999999"]).contains("--swap-memory"));
 }
+
+#[test]
+fn linear_layers_sum_to_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {"none": {"levels": [[1, 1]], "samples": 1, "generate": 1}}
+    }"#;
+    let file = written(folder.path(), "shapes.json", shapes);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    let asked = ["gemm", "--shape", "tiny", "--file", &file, "--rows", "3,40", "--json"];
+    let lines = bench(&[&asked[..], &rates[..]].concat());
+    let layers: Vec<_> = lines.iter().map(|line| (line["layer"].as_str().unwrap(), number(line, "rows"))).collect();
+    let expected = ["qkv", "out", "up", "down", "head", "step"].map(|layer| [(layer, 3.0), (layer, 40.0)]).concat();
+    assert_eq!(layers, expected);
+    // Stacked q, k and v; gate and up; the head once a step.
+    let sizes = [(128.0, 64.0, 3.0), (64.0, 64.0, 3.0), (192.0, 64.0, 3.0), (64.0, 96.0, 3.0), (320.0, 64.0, 1.0)];
+    for (step, rows) in [(10, 3.0), (11, 40.0)] {
+        let of_rows: Vec<&Value> = lines[..10].iter().filter(|line| number(line, "rows") == rows).collect();
+        let sum = |field: &str| of_rows.iter().map(|line| number(line, "count") * number(line, field)).sum::<f64>();
+        for (line, (outputs, inputs, count)) in of_rows.iter().zip(sizes) {
+            assert_eq!(
+                (number(line, "outputs"), number(line, "inputs"), number(line, "count")),
+                (outputs, inputs, count)
+            );
+            let floor = (2.0 * outputs * inputs / 1e9).max(2.0 * rows * outputs * inputs / 1e10) * 1e6;
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+            assert!(number(line, "us") > 0.0 && line["first_us"].is_null(), "{line}");
+        }
+        // Written with two decimals, summed over 13 layers.
+        assert!((number(&lines[step], "us") - sum("us")).abs() < 0.1, "{}", lines[step]);
+        assert!((number(&lines[step], "floor_us") - sum("floor_us")).abs() < 0.1, "{}", lines[step]);
+    }
+}

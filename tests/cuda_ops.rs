@@ -2,7 +2,10 @@
 //! and passes. The ops of `Backend` are checked by `offshoot check --device cuda` as well; what only these tests see is how bytes
 //! travel.
 
+use std::time::Duration;
+
 use offshoot::backend::cuda::buffer::Buffer;
+use offshoot::backend::cuda::chooser::Choosing;
 use offshoot::backend::cuda::device::Device;
 use offshoot::backend::cuda::gemm::Gemm;
 use offshoot::backend::cuda::kv::{self, Kv, slot_word};
@@ -120,6 +123,26 @@ fn products_of_every_shape_equal_plain_sums() {
                         &mut gemm,
                         &Product { rows, outputs, inner, element, out, accumulate, bias },
                     );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_fastest_products_equal_plain_sums() {
+    let Some(device) = device() else { return };
+    for element in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
+        let mut gemm = Gemm::load(&device, element).unwrap();
+        gemm.choose(Choosing::FastestAnew { at_most: Duration::from_secs(20) });
+        // Weights large enough to be measured; few blocks and long sums, where split sums are tried.
+        for (rows, outputs, inner) in [(8, 256, 4096), (40, 128, 8192), (1, 1000, 1048)] {
+            for (out, accumulate) in [(element, false), (Dtype::F32, false), (Dtype::F32, true)] {
+                for bias in [None, Some(element)] {
+                    let product = Product { rows, outputs, inner, element, out, accumulate, bias };
+                    assert_product(&device, &mut gemm, &product);
+                    // Now by what was chosen, without measuring.
+                    assert_product(&device, &mut gemm, &product);
                 }
             }
         }

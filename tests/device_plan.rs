@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use offshoot::backend::HeadLayout;
-use offshoot::backend::cuda::device_plan::{DevicePlan, HEADER_WORDS, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling};
+use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{SegmentId, TokenId};
@@ -142,7 +142,9 @@ const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
 fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
-    let tiling = Tiling { narrow_rows: 16, wide_rows, blocks: dice.pick(&[2, 16, 264]) };
+    let apart = Workers::Apart { wide: 132, narrow: 528 };
+    let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), apart]);
+    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window)
 }
@@ -175,7 +177,12 @@ fn every_row_meets_each_position_that_it_sees_once() {
                 let words = DevicePlan::build(&plan, heads, rows + 3, &tiling);
                 let read = Words { words: words.words(), heads };
                 assert!((rows..rows + 3).all(|row| read.states(row).is_empty()), "{case}: padded rows merge nothing");
-                assert!(words.words()[PlanWord::WideTicket as usize..HEADER_WORDS].iter().all(|&w| w == 0), "{case}");
+                assert!(
+                    words.words()[PlanWord::WideTicket as usize..=PlanWord::LeftBlocks as usize]
+                        .iter()
+                        .all(|&w| w == 0),
+                    "{case}"
+                );
                 check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             }
         }
@@ -256,8 +263,8 @@ fn the_words_of_a_decode_step_hold_until_a_page_is_full() {
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
-    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), blocks: 264 };
-    let few = Tiling { blocks: 16, ..many };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264) };
+    let few = Tiling { workers: Workers::Alike(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
 
@@ -266,7 +273,7 @@ fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
     // 800 packed rows are 7 tiles of two key heads; the trunk is 75 pieces.
     let parts = wide.len() / 7;
-    assert!(wide.len() == 7 * parts && parts > 1 && 2 * wide.len() <= many.blocks, "one round of {} tiles", wide.len());
+    assert!(wide.len() == 7 * parts && parts > 1 && 2 * wide.len() <= 264, "one round of {} tiles", wide.len());
     assert!(wide.iter().all(|tile| tile.pieces.len() <= 75usize.div_ceil(parts)));
     assert_eq!(read.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt).len(), 200);
     assert_eq!(words.partial_slots(), 200 * (parts + 1));

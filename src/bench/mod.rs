@@ -4,6 +4,7 @@ pub mod attention;
 pub mod decode;
 pub mod gemm;
 pub mod machine;
+pub mod products;
 pub mod tables;
 pub mod timed;
 pub mod tree_attention;

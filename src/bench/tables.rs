@@ -84,7 +84,7 @@ pub fn attention(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
+pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
     match json {
         true => print_json(row),
         false => out::line(row),

@@ -2,7 +2,7 @@
 //! as the runs before left them; on a GPU by its own clock, with nothing in its cache.
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::machine::MachineRates;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
+use crate::backend::cuda::chooser::Choosing;
 use crate::backend::{Backend, Dtype, HeadLayout, Holds, RandomWeight, RowToken, StepBatch, StepShape, Uniform};
 use crate::error::Result;
 use crate::ids::TokenId;
@@ -38,6 +39,14 @@ pub trait Timed: Backend {
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>>;
 
+    /// Microseconds of one of `calls` calls behind one another, for each of `times` rounds. `call` is told its number in the
+    /// round.
+    fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>>;
+
+    /// From now on linear layers go by the algorithm that the backend's library recommends, or by the fastest that is found in
+    /// this time by measuring anew. False where there is only one.
+    fn choose_products(&mut self, measuring: Option<Duration>) -> bool;
+
     /// Measures for a second or so, products of `dtype`.
     fn rates(&mut self, dtype: Dtype) -> Result<Rates>;
 
@@ -64,6 +73,20 @@ impl Timed for Cpu {
         (0..times).map(|_| one()).collect()
     }
 
+    fn time_calls(&mut self, calls: usize, times: usize, mut call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {
+        let mut round = || {
+            let begun = Instant::now();
+            (0..calls).for_each(|number| call(self, number));
+            begun.elapsed().as_secs_f64() * 1e6 / calls as f64
+        };
+        round();
+        Ok((0..times).map(|_| round()).collect())
+    }
+
+    fn choose_products(&mut self, _: Option<Duration>) -> bool {
+        false
+    }
+
     fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
         let machine = MachineRates::measure(self.isa());
         Ok(Rates { bytes_per_s: machine.read_gb_per_s * 1e9, flops_per_s: machine.gflops(dtype) * 1e9 })
@@ -86,6 +109,16 @@ impl Timed for Cuda {
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>> {
         Cuda::time(self, step, shape, times, ops)
+    }
+
+    fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {
+        Cuda::time_calls(self, calls, times, call)
+    }
+
+    fn choose_products(&mut self, measuring: Option<Duration>) -> bool {
+        let choosing = measuring.map_or(Choosing::First, |at_most| Choosing::FastestAnew { at_most });
+        Cuda::choose_products(self, choosing);
+        true
     }
 
     fn rates(&mut self, dtype: Dtype) -> Result<Rates> {

@@ -33,6 +33,8 @@ pub struct WorkloadOptions {
     pub planner: Planner,
     /// Leaves out attention: what remains is the ceiling that no attention can pass.
     pub without_attention: bool,
+    /// Computes linear layers as the device's library recommends, instead of the fastest way.
+    pub recommended_gemm: bool,
     /// Branches that grow at once; `None`: all of the largest workload.
     pub max_branches: Option<usize>,
     /// Rows of prompts that a step computes beside them, at most.
@@ -90,6 +92,9 @@ pub fn main<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
     let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
     if options.without_attention && !backend.without_attention() {
         return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
+    }
+    if options.recommended_gemm && !backend.choose_products(None) {
+        return Err(Error::value("--recommended-gemm", "a device that has a choice", backend.describe()));
     }
     let device = backend.describe();
     let engine = start(backend, config, &jobs, options)?;

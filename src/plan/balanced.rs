@@ -4,32 +4,50 @@
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
-use crate::kv::Forest;
+use crate::kv::{Forest, ForestSegment};
 
 struct Balanced<'a> {
     hints: &'a PlanHints,
-    /// For each segment the items that it would be folded into: one a child, and one for its own rows.
-    readers: Vec<u32>,
+    /// For each segment what a token of it costs, in nanoseconds, where it is folded into the items beneath it.
+    folded: Vec<f64>,
     /// Rows x tokens of all segments, each read once.
     work: u64,
 }
 
-impl Balanced<'_> {
-    /// Nanoseconds that reading the node once for all its rows saves, instead of once for each reader, beyond its cost.
-    fn gain(&self, node: &Node<'_>) -> f64 {
-        let PlanHints { cost, .. } = self.hints;
-        let spared = f64::from(self.readers[node.index].saturating_sub(1)) * f64::from(node.tokens);
-        // A row with one item has no state to merge; with two it has two.
-        let states = node.segment.rows.len() * if node.topmost { 2 } else { 1 };
-        spared * self.hints.token_bytes() as f64 * cost.kv_byte
-            - cost.item
-            - states as f64 * self.hints.state_bytes() as f64 * cost.state_byte
+impl<'a> Balanced<'a> {
+    fn new(forest: &Forest, hints: &'a PlanHints) -> Self {
+        let rows = |segment: &ForestSegment| segment.rows.len();
+        let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
+        let mut balanced = Self { hints, folded: vec![0.0; forest.segments.len()], work };
+        // Children stand behind their parents.
+        for (index, segment) in forest.segments.iter().enumerate().rev() {
+            let own = forest.own_rows(index).len();
+            if own > 0 {
+                balanced.folded[index] += hints.cost.token(hints, own);
+            }
+            let Some(parent) = segment.parent else { continue };
+            let shares = balanced.gain(index, rows(segment), segment.tokens, 1) > 0.0;
+            // Of what is folded from above, either one item takes it up or all beneath it.
+            let through = if shares { hints.cost.token(hints, rows(segment)) } else { balanced.folded[index] };
+            balanced.folded[parent as usize] += through;
+        }
+        balanced
+    }
+
+    /// Nanoseconds that reading `tokens` of a segment once for all its rows saves, instead of in the items beneath it, beyond
+    /// the cost of its item and of `states` more partial states a row.
+    fn gain(&self, index: usize, rows: usize, tokens: u32, states: usize) -> f64 {
+        let (hints, cost) = (self.hints, &self.hints.cost);
+        let spared = (self.folded[index] - cost.token(hints, rows)) * f64::from(tokens);
+        spared - cost.start(hints, rows) - (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte
     }
 }
 
 impl Division for Balanced<'_> {
     fn shares(&self, node: &Node<'_>) -> bool {
-        self.gain(node) > 0.0
+        // A row with one item has no state to merge; with two it has two.
+        let states = if node.topmost { 2 } else { 1 };
+        self.gain(node.index, node.segment.rows.len(), node.tokens, states) > 0.0
     }
 
     fn most_tokens(&self, rows: usize) -> u32 {
@@ -44,14 +62,5 @@ impl Division for Balanced<'_> {
 }
 
 pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
-    let mut readers = vec![0; forest.segments.len()];
-    let mut work = 0;
-    for (index, segment) in forest.segments.iter().enumerate() {
-        work += segment.rows.len() as u64 * u64::from(segment.tokens);
-        readers[index] += u32::from(!forest.own_rows(index).is_empty());
-        if let Some(parent) = segment.parent {
-            readers[parent as usize] += 1;
-        }
-    }
-    build(forest, hints, &Balanced { hints, readers, work })
+    build(forest, hints, &Balanced::new(forest, hints))
 }

@@ -1,8 +1,11 @@
 //! What the parts of a plan cost a backend. A backend names its [`CostModel`]; `balanced` alone decides by it.
 
+use super::PlanHints;
+
 /// What an item costs, in nanoseconds of the whole device, for one layer:
 /// `item + kv bytes * kv_byte + states * state bytes * state_byte + rows * tokens * (a constant)`.
-/// The last term is the multiplications, which no division of the work changes; so it has no part in the choice.
+/// The last term is the multiplications, which no division of the work changes; so it has no part in the choice, but where rows
+/// are computed in tiles: there a tile that is not full costs as much as a full one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
     /// Each item: its tiles, pages and queries are looked up.
@@ -13,6 +16,25 @@ pub struct CostModel {
     pub state_byte: f64,
     /// When items are split; `None` where the backend itself divides long items.
     pub split: Option<Split>,
+    /// What items cost that are computed in tiles of several rows; `None` where all cost by their bytes.
+    pub tiles: Option<Tiles>,
+}
+
+/// An item of more packed rows (rows x heads of the group) than are read at the speed of memory is cut to tiles, one for each
+/// key head and so many packed rows. Each costs by its tokens, whatever their bytes: tiles of other rows have brought the keys
+/// and values near.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tiles {
+    /// Packed rows up to which an item costs by its bytes.
+    pub narrow_rows: u32,
+    /// Packed rows of a tile.
+    pub rows: u32,
+    /// Each tile, in nanoseconds of the whole device.
+    pub start: f64,
+    /// Each token of a tile.
+    pub token: f64,
+    /// Each token of a tile that is at most half full.
+    pub half_token: f64,
 }
 
 /// An item is split when it is more than this part of the step's work and longer than so many tokens.
@@ -24,6 +46,7 @@ pub struct Split {
 
 /// Bytes that an H200 moves in a nanosecond: it was measured to read its memory at 4.3 TB/s.
 const H200_BYTES: f64 = 4300.0;
+const H200_MULTIPROCESSORS: f64 = 132.0;
 
 impl CostModel {
     /// Measured on 2 cores of an Intel Xeon with AVX-512 BF16 (2 MB of second-level cache each), bf16 keys and values,
@@ -31,12 +54,60 @@ impl CostModel {
     /// took 0.5 to 1.0 us under 2 rows and was lost in the noise under more: states are folded in place, tile by tile, so
     /// that it does not matter where an item ends. A byte read once more took 0.001 to 0.013 ns, as the cores multiply
     /// while it comes from cache.
-    pub const CPU: CostModel =
-        CostModel { item: 1000.0, kv_byte: 0.005, state_byte: 0.0, split: Some(Split { parts: 64, tokens: 512 }) };
+    pub const CPU: CostModel = CostModel {
+        item: 1000.0,
+        kv_byte: 0.005,
+        state_byte: 0.0,
+        split: Some(Split { parts: 64, tokens: 512 }),
+        tiles: None,
+    };
 
-    /// Derived for an H200, not measured. An item starts a tile for each key head, say 8, and a tile holds one of 132
-    /// multiprocessors for about 1 us before its first bytes are there. Keys and values, and states, move at the speed of
-    /// memory; a state is written by its item and read by the merge.
-    pub const CUDA: CostModel =
-        CostModel { item: 8.0 * 1000.0 / 132.0, kv_byte: 1.0 / H200_BYTES, state_byte: 2.0 / H200_BYTES, split: None };
+    /// For an H200. Keys and values, and states, move at the speed of memory; a state is written by its item and read by the
+    /// merge. Measured: one of 132 multiprocessors takes 1.05 us for 64 tokens of a full tile (heads of 128, 16,384 tokens
+    /// beneath 8,192 packed rows). Estimated: a half full tile takes 0.6 of that, and a tile 3 us to begin and to end.
+    pub const CUDA: CostModel = CostModel {
+        item: 0.0,
+        kv_byte: 1.0 / H200_BYTES,
+        state_byte: 2.0 / H200_BYTES,
+        split: None,
+        tiles: Some(Tiles {
+            narrow_rows: 8,
+            rows: 128,
+            start: 3000.0 / H200_MULTIPROCESSORS,
+            token: 1050.0 / 64.0 / H200_MULTIPROCESSORS,
+            half_token: 630.0 / 64.0 / H200_MULTIPROCESSORS,
+        }),
+    };
+
+    /// What an item of `rows` rows costs before its first token.
+    pub(super) fn start(&self, hints: &PlanHints, rows: usize) -> f64 {
+        match self.tiles {
+            Some(tiles) => self.item + tiles.start * tiles.count(hints, rows) as f64,
+            None => self.item,
+        }
+    }
+
+    /// What each of its tokens costs.
+    pub(super) fn token(&self, hints: &PlanHints, rows: usize) -> f64 {
+        match self.tiles {
+            Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.token(hints, rows),
+            _ => hints.token_bytes() as f64 * self.kv_byte,
+        }
+    }
+}
+
+impl Tiles {
+    fn count(&self, hints: &PlanHints, rows: usize) -> u64 {
+        hints.packed(rows).div_ceil(u64::from(self.rows)) * u64::from(hints.kv_heads)
+    }
+
+    fn token(&self, hints: &PlanHints, rows: usize) -> f64 {
+        let (full, rest) = (hints.packed(rows) / u64::from(self.rows), hints.packed(rows) % u64::from(self.rows));
+        let last = match rest {
+            0 => 0.0,
+            rest if 2 * rest <= u64::from(self.rows) => self.half_token,
+            _ => self.token,
+        };
+        f64::from(hints.kv_heads) * (full as f64 * self.token + last)
+    }
 }

@@ -22,6 +22,11 @@ impl PlanHints {
         2 * u64::from(self.kv_heads) * u64::from(self.head_dim) * u64::from(self.kv_element_bytes)
     }
 
+    /// Packed rows: one for each head of a group.
+    pub(super) fn packed(&self, rows: usize) -> u64 {
+        rows as u64 * u64::from(self.q_heads / self.kv_heads)
+    }
+
     /// Bytes of the partial state of one row: `o`, `m` and `l` of all query heads, f32.
     pub fn state_bytes(&self) -> u64 {
         4 * u64::from(self.q_heads) * (u64::from(self.head_dim) + 2)

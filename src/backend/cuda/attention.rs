@@ -4,7 +4,7 @@
 
 use super::args::Args;
 use super::device::Device;
-use super::device_plan::Tiling;
+use super::device_plan::{Tiling, Workers};
 use super::function::Function;
 use super::memory::Memory;
 use super::probe::DeviceFacts;
@@ -12,9 +12,10 @@ use super::units;
 use crate::backend::{Dtype, HeadLayout};
 use crate::error::Result;
 
-/// Threads of a block of either attention kernel, and of `merge_states`.
+/// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
 const THREADS: u32 = 128;
 const MERGE_THREADS: u32 = 256;
+const WGMMA_THREADS: u32 = 512;
 /// Warps of a block of `merge_states`: one a row and head, or several.
 const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
 /// Warps of `merge_states` that a multiprocessor runs at a time.
@@ -23,7 +24,13 @@ const MOST_MERGE_WARPS: usize = 32;
 const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
 const NARROW_ROWS: usize = 16;
-/// The widest head of either kernel.
+/// The same of tree_attention_wgmma, its packed rows of a wide tile, and its warps that take narrow tiles.
+const WGMMA_NARROW_ROWS: usize = 8;
+const WGMMA_WIDE_ROWS: usize = 128;
+const WGMMA_NARROW_WARPS: usize = 4;
+/// Warps that take narrow tiles where there are no wide ones.
+const WGMMA_NARROW_WORKERS: usize = 12;
+/// The widest head of any kernel.
 pub const MOST_HEAD_DIM: usize = 256;
 
 /// A place in device memory, in bytes from its start.
@@ -47,10 +54,16 @@ pub struct Operands<'a> {
 /// The compiled kernels for one element type and head layout.
 pub struct AttentionKernels {
     heads: HeadLayout,
-    attention: Function,
-    merge: Function,
+    kernels: Kernels,
     tiling: Tiling,
-    shared_bytes: usize,
+    multiprocessors: usize,
+}
+
+enum Kernels {
+    /// One kernel writes states, another merges them.
+    Two { attention: Function, shared_bytes: usize, merge: Function },
+    /// One does both.
+    Wgmma { attention: Function, shared_bytes: usize },
 }
 
 impl AttentionKernels {
@@ -58,10 +71,20 @@ impl AttentionKernels {
     pub fn load(device: &Device, element: Dtype, heads: HeadLayout) -> Result<Self> {
         let head_dim = heads.head_dim;
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
-        let [attention, merge] = units::attention(element, head_dim);
         let facts = device.facts();
+        let multiprocessors = facts.multiprocessors as usize;
+        if facts.major == 9
+            && let Some(unit) = units::attention_wgmma(element, head_dim)
+        {
+            let attention = device.function(&unit, "tree_attention_wgmma")?;
+            let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };
+            let tiling = Tiling { narrow_rows: WGMMA_NARROW_ROWS, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
+            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim) };
+            return Ok(Self { heads, kernels, tiling, multiprocessors });
+        }
+        let [attention, merge] = units::attention(element, head_dim);
         let narrow =
-            Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, blocks: BLOCKS * facts.multiprocessors as usize };
+            Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, workers: Workers::Alike(BLOCKS * multiprocessors) };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => {
                 let wide = Tiling { wide_rows: Some(widest(head_dim)), ..narrow };
@@ -69,18 +92,13 @@ impl AttentionKernels {
             }
             false => ("tree_attention_any", narrow, shared_bytes_any(head_dim)),
         };
-        Ok(Self {
-            heads,
-            attention: device.function(&attention, name)?,
-            merge: device.function(&merge, "merge_states")?,
-            tiling,
-            shared_bytes,
-        })
+        let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
+        Ok(Self { heads, kernels: Kernels::Two { attention, shared_bytes, merge }, tiling, multiprocessors })
     }
 
     /// Warps that merge the states of a row and head: more than one as long as the device has room for all.
     fn merge_split(&self, rows_padded: usize) -> usize {
-        let room = self.tiling.blocks / BLOCKS * MOST_MERGE_WARPS;
+        let room = self.multiprocessors * MOST_MERGE_WARPS;
         let fits = |split: &usize| rows_padded * self.heads.q_heads * split <= room;
         [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
     }
@@ -95,16 +113,26 @@ impl AttentionKernels {
     pub fn tree_attention(&self, device: &Device, operands: &Operands<'_>, scale: f32, rows_padded: usize) {
         let Operands { out, qkv, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
+        let scale = scale * std::f32::consts::LOG2_E;
         let args = Args::new().memory(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
         let args = args.memory_at(positions.0, positions.1).memory(partials);
-        let args = args.u32(group).u32(kv_heads).f32(scale * std::f32::consts::LOG2_E);
-        device.launch(&self.attention, [argument(self.tiling.blocks), 1, 1], THREADS, self.shared_bytes, &args);
+        match &self.kernels {
+            Kernels::Wgmma { attention, shared_bytes } => {
+                let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
+                device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
+            }
+            Kernels::Two { attention, shared_bytes, merge } => {
+                let args = args.u32(group).u32(kv_heads).f32(scale);
+                let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
+                device.launch(attention, grid, THREADS, *shared_bytes, &args);
 
-        let split = self.merge_split(rows_padded);
-        let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
-        let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
-        let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
-        device.launch(&self.merge, grid, MERGE_THREADS, 0, &args);
+                let split = self.merge_split(rows_padded);
+                let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
+                let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
+                let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
+                device.launch(merge, grid, MERGE_THREADS, 0, &args);
+            }
+        }
     }
 }
 
@@ -127,6 +155,14 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     };
     let kilobytes = if kilobytes == 99 && head_dim > 96 { kilobytes - 6 } else { kilobytes / 2 - 6 };
     kilobytes * 1024
+}
+
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (6 or
+/// 8 slots of 16 tokens), and room to begin at a multiple of 1024.
+fn shared_bytes_wgmma(head_dim: usize) -> usize {
+    let slots = if head_dim == 128 { 6 } else { 8 };
+    let tokens = WGMMA_WIDE_ROWS + 6 * 64 + WGMMA_NARROW_WARPS * slots * 16;
+    tokens * head_dim * 2 + 1008
 }
 
 /// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.

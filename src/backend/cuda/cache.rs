@@ -36,6 +36,12 @@ impl Key {
     }
 }
 
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.to_hex())
+    }
+}
+
 /// A folder of `HASH.cubin` files. Each starts with the hash of the rest, so that a damaged one is found.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -43,12 +49,9 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `$OFFSHOOT_CACHE`, else `$XDG_CACHE_HOME/offshoot`, else `~/.cache/offshoot`; in it `kernels`.
+    /// `kernels` in the user's folder.
     pub fn of_user() -> Cache {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let folder = set("OFFSHOOT_CACHE")
-            .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("offshoot")))
-            .or_else(|| set("HOME").map(|home| home.join(".cache/offshoot")));
+        let folder = user_folder();
         if folder.is_none() {
             log::warn!("no folder for compiled kernels (HOME is not set): they are compiled anew each time");
         }
@@ -85,8 +88,16 @@ impl Cache {
     }
 
     fn path(&self, key: &Key) -> Option<PathBuf> {
-        Some(self.folder.as_ref()?.join(format!("{}.cubin", key.0.to_hex())))
+        Some(self.folder.as_ref()?.join(format!("{key}.cubin")))
     }
+}
+
+/// `$OFFSHOOT_CACHE`, else `$XDG_CACHE_HOME/offshoot`, else `~/.cache/offshoot`; `None` where none of them is set.
+pub(super) fn user_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("OFFSHOOT_CACHE")
+        .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("offshoot")))
+        .or_else(|| set("HOME").map(|home| home.join(".cache/offshoot")))
 }
 
 /// Hash of the rest (32 bytes), length of the log (8 bytes), log, machine code.
@@ -110,7 +121,7 @@ fn decode(file: &[u8]) -> Option<Cubin> {
 }
 
 /// A reader sees the whole file or none, whoever else writes it.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

@@ -1,33 +1,30 @@
-//! cuBLASLt in a thin safe layer: a product of one shape is described once, its algorithm chosen once, and then enqueued any
-//! number of times, also while a graph is captured. Which products there are is `gemm`'s affair.
+//! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also while a
+//! graph is captured. Which algorithms it has is told by `algorithm`; which products there are is `gemm`'s affair.
 //!
 //! The library thinks in columns: a row-major `[rows, width]` matrix is its `[width, rows]`. So it is asked for
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as DescAttribute;
-use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute;
-use cudarc::cublaslt::sys::cublasStatus_t as Status;
+use serde::{Deserialize, Serialize};
 
+use super::algorithm::Algorithm;
 use super::device::Device;
 use super::memory::Memory;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
-
-/// Candidates that the heuristic is asked for; the first that fits is taken.
-const CANDIDATES: usize = 8;
 
 /// `CUBLAS_OP_T`, which the bindings lack; an operand is taken as it is unless told otherwise.
 const TRANSPOSED: i32 = 1;
 
 /// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the dtype of
 /// `out` (`biased`). `x` and `w` are of `element`, sums are f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
     pub rows: usize,
     pub outputs: usize,
     pub inner: usize,
@@ -37,7 +34,18 @@ pub(super) struct Shape {
     pub biased: bool,
 }
 
+impl Shape {
+    pub fn weight_bytes(&self) -> usize {
+        self.outputs * self.inner * self.element.bytes()
+    }
+
+    pub fn out_bytes(&self) -> usize {
+        self.rows * self.outputs * self.out.bytes()
+    }
+}
+
 /// The memory of one product's operands.
+#[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub out: &'a Memory,
     pub x: &'a Memory,
@@ -53,24 +61,30 @@ pub(super) struct Library {
     workspace: Memory,
 }
 
-/// A product of one shape, ready to enqueue.
-pub(super) struct Product {
+/// A product of one shape as the library sees it.
+pub(super) struct Description {
     shape: Shape,
     operation: Operation,
     w: Layout,
     x: Layout,
     out: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
 struct Operation(sys::cublasLtMatmulDesc_t);
 struct Layout(sys::cublasLtMatrixLayout_t);
-struct Preference(sys::cublasLtMatmulPreference_t);
+
+/// The library's own handles of a description.
+pub(super) struct Raw {
+    pub operation: sys::cublasLtMatmulDesc_t,
+    pub w: sys::cublasLtMatrixLayout_t,
+    pub x: sys::cublasLtMatrixLayout_t,
+    pub out: sys::cublasLtMatrixLayout_t,
+}
 
 // SAFETY: the handle may be used from any thread; nothing else refers to the descriptors.
 unsafe impl Send for Library {}
 // SAFETY: as above.
-unsafe impl Send for Product {}
+unsafe impl Send for Description {}
 
 impl Library {
     pub fn open(device: &Device) -> Result<Self> {
@@ -78,6 +92,30 @@ impl Library {
         let workspace = device.alloc(if device.facts().major >= 9 { 64 << 20 } else { 32 << 20 })?;
         let handle = bound(device, "open cuBLASLt", result::create_handle)?;
         Ok(Self { device: device.clone(), handle, workspace })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes of memory that an algorithm may use.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace.bytes()
+    }
+
+    /// 130002 is 13.0.2.
+    pub fn version() -> usize {
+        // SAFETY: the library is open before a device is; the call reads a constant.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+
+    /// Calls the library with the device's context current.
+    pub fn call<T>(
+        &self,
+        doing: &str,
+        call: impl FnOnce(sys::cublasLtHandle_t) -> Result<T, CublasError>,
+    ) -> Result<T> {
+        bound(&self.device, doing, || call(self.handle))
     }
 }
 
@@ -91,33 +129,37 @@ impl Drop for Library {
     }
 }
 
-impl Product {
-    /// Describes the product and chooses its algorithm; `None` where the library has none. The same shape gets the same
-    /// algorithm in every run: nothing is timed, and all operands are as aligned as device memory is (256 bytes, the library's
-    /// assumption).
-    pub fn plan(library: &Library, shape: Shape) -> Result<Option<Self>> {
-        bound(&library.device, "describe a product", || {
+impl Description {
+    pub fn new(library: &Library, shape: Shape) -> Result<Self> {
+        library.call("describe a product", |_| {
             let Shape { rows, outputs, inner, element, out, .. } = shape;
             let operation = Operation::new(&shape)?;
             let (w, x) = (Layout::new(element, inner, outputs)?, Layout::new(element, inner, rows)?);
             let out = Layout::new(out, outputs, rows)?;
-            let preference = Preference::new(library.workspace.bytes())?;
-            let found = heuristic(library, &operation, [&w, &x, &out], &preference)?;
-            Ok(found.map(|algorithm| Self { shape, operation, w, x, out, algorithm }))
+            Ok(Self { shape, operation, w, x, out })
         })
     }
 
-    /// Enqueues it. Panics when an operand's memory is too small.
-    pub fn enqueue(&self, library: &Library, operands: &Operands<'_>) -> Result<()> {
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub fn raw(&self) -> Raw {
+        Raw { operation: self.operation.0, w: self.w.0, x: self.x.0, out: self.out.0 }
+    }
+
+    /// Enqueues it by an algorithm that `algorithm` found fit for it. Panics when an operand's memory is too small.
+    pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &Operands<'_>) -> Result<()> {
         let Shape { rows, outputs, inner, element, out, accumulate, biased } = self.shape;
         assert!(operands.x.bytes() >= rows * inner * element.bytes(), "x of {:?}", self.shape);
-        assert!(operands.w.bytes() >= outputs * inner * element.bytes(), "w of {:?}", self.shape);
-        assert!(operands.out.bytes() >= rows * outputs * out.bytes(), "out of {:?}", self.shape);
+        assert!(operands.w.bytes() >= self.shape.weight_bytes(), "w of {:?}", self.shape);
+        assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
         assert_eq!(operands.bias.is_some(), biased, "bias of {:?}", self.shape);
         assert!(operands.bias.is_none_or(|bias| bias.bytes() >= outputs * out.bytes()), "bias of {:?}", self.shape);
         let (alpha, beta) = (1f32, if accumulate { 1f32 } else { 0f32 });
         let address = |memory: &Memory| memory.address() as *mut c_void;
-        bound(&library.device, "enqueue a product", || {
+        let algorithm = algorithm.raw();
+        library.call("enqueue a product", |handle| {
             if let Some(bias) = operands.bias {
                 self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
@@ -125,7 +167,7 @@ impl Product {
             // read before the call returns; the workspace is as large as the algorithm was told.
             unsafe {
                 result::matmul(
-                    library.handle,
+                    handle,
                     self.operation.0,
                     std::ptr::from_ref(&alpha).cast(),
                     std::ptr::from_ref(&beta).cast(),
@@ -137,7 +179,7 @@ impl Product {
                     self.out.0,
                     address(operands.out),
                     self.out.0,
-                    &self.algorithm,
+                    &algorithm,
                     address(&library.workspace),
                     library.workspace.bytes(),
                     library.device.stream().cast(),
@@ -145,45 +187,6 @@ impl Product {
             }
         })
     }
-}
-
-/// The first of the library's candidates that fits the workspace.
-fn heuristic(
-    library: &Library,
-    operation: &Operation,
-    [w, x, out]: [&Layout; 3],
-    preference: &Preference,
-) -> Result<Option<sys::cublasLtMatmulAlgo_t>, CublasError> {
-    let mut candidates = [const { MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; CANDIDATES];
-    let mut count = 0;
-    // SAFETY: handle and descriptors live; at most CANDIDATES results and one count are written.
-    let status = unsafe {
-        sys::cublasLtMatmulAlgoGetHeuristic(
-            library.handle,
-            operation.0,
-            w.0,
-            x.0,
-            out.0,
-            out.0,
-            preference.0,
-            CANDIDATES as i32,
-            candidates.as_mut_ptr().cast(),
-            &mut count,
-        )
-    };
-    match status {
-        Status::CUBLAS_STATUS_SUCCESS => {}
-        // How it says that it has nothing for this combination of types, strides and epilogue.
-        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_INVALID_VALUE => return Ok(None),
-        _ => return Err(CublasError(status)),
-    }
-    let written = &candidates[..usize::try_from(count).unwrap_or(0)];
-    // SAFETY: the library has written the first `count`; an algorithm without success is not looked at further.
-    let mut written = written.iter().map(|candidate| unsafe { candidate.assume_init_ref() });
-    let fits = |candidate: &&sys::cublasLtMatmulHeuristicResult_t| {
-        candidate.state == Status::CUBLAS_STATUS_SUCCESS && candidate.workspaceSize <= library.workspace.bytes()
-    };
-    Ok(written.find(fits).map(|candidate| candidate.algo))
 }
 
 impl Operation {
@@ -215,25 +218,6 @@ impl Layout {
     }
 }
 
-impl Preference {
-    fn new(workspace: usize) -> Result<Self, CublasError> {
-        let this = Self(result::create_matmul_pref()?);
-        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)?;
-        // Parts of a split sum are kept in f32 beside the output and added in order: exact as one sum is, and the same from
-        // run to run.
-        let in_f32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        this.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, in_f32)?;
-        Ok(this)
-    }
-
-    fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: T) -> Result<(), CublasError> {
-        // SAFETY: the preference lives; the library copies `value`, whose type is the attribute's.
-        unsafe {
-            result::set_matmul_pref_attribute(self.0, attribute, std::ptr::from_ref(&value).cast(), size_of::<T>())
-        }
-    }
-}
-
 impl Drop for Operation {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
@@ -248,14 +232,8 @@ impl Drop for Layout {
     }
 }
 
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
-        log_failure(unsafe { result::destroy_matmul_pref(self.0) });
-    }
-}
-
-fn log_failure(result: Result<(), CublasError>) {
+/// For `drop`, where nobody can be told.
+pub(super) fn log_failure(result: Result<(), CublasError>) {
     if let Err(CublasError(status)) = result {
         log::warn!("cannot free a descriptor of cuBLASLt: {status:?}");
     }

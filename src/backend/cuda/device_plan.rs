@@ -30,6 +30,10 @@ pub enum PlanWord {
     Window,
     WideTicket,
     NarrowTicket,
+    EndedBlocks,
+    LeftBlocks,
+    Rows,
+    NarrowHeads,
 }
 
 /// What the device's blocks compute at a time.
@@ -39,8 +43,16 @@ pub struct Tiling {
     pub narrow_rows: usize,
     /// Most packed rows of a wide tile; `None` where all tiles are narrow.
     pub wide_rows: Option<usize>,
-    /// Blocks that run at a time.
-    pub blocks: usize,
+    pub workers: Workers,
+}
+
+/// Who takes the tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// So many blocks at a time, of which each takes wide tiles, then narrow ones.
+    Alike(usize),
+    /// So many of which each takes wide tiles and, beside them, so many of which each takes narrow ones.
+    Apart { wide: usize, narrow: usize },
 }
 
 impl Tiling {
@@ -128,7 +140,7 @@ impl<'a> Builder<'a> {
 
     fn cut_items(&mut self) {
         let items = self.piece_items();
-        let mut work = Work::new(self.tiling.blocks);
+        let mut work = Work::new(self.tiling.workers);
         for (item, pieces) in self.plan.items.iter().zip(&items) {
             for rows in self.row_cuts(item) {
                 let seen = self.seen(&rows, pieces).len();
@@ -200,6 +212,14 @@ impl<'a> Builder<'a> {
         packed.start / self.heads.group()..(packed.end - 1) / self.heads.group() + 1
     }
 
+    /// The rows of these packed ones that stand at the smallest and at the largest position.
+    fn outermost(&self, packed: &Range<usize>) -> (usize, usize) {
+        let at = |&row: &usize| self.plan.row_positions[row];
+        let rows = self.rows(packed);
+        let least = rows.clone().min_by_key(at).expect("a tile has rows");
+        (least, rows.max_by_key(at).expect("a tile has rows"))
+    }
+
     /// Those of `pieces` of which some of the packed rows see something.
     fn seen(&self, packed: &Range<usize>, pieces: &Range<usize>) -> Range<usize> {
         let positions = &self.plan.row_positions[self.rows(packed)];
@@ -241,19 +261,25 @@ impl<'a> Builder<'a> {
         self.tiles.sort_by_key(|tile| std::cmp::Reverse(tile.pieces.len()));
         let tiling = self.tiling;
         let (wide, narrow): (Vec<Tile>, Vec<Tile>) =
-            self.tiles.into_iter().partition(|tile| tiling.is_wide(tile.rows.len()));
+            std::mem::take(&mut self.tiles).into_iter().partition(|tile| tiling.is_wide(tile.rows.len()));
 
         let mut words = vec![0; HEADER_WORDS];
         let set = |words: &mut Vec<u32>, at: PlanWord, value: u32| words[at as usize] = value;
         set(&mut words, PlanWord::PartialSlots, word(self.partial_slots));
         set(&mut words, PlanWord::Window, self.plan.window.unwrap_or(u32::MAX));
+        set(&mut words, PlanWord::Rows, word(self.plan.row_positions.len()));
+        let narrow_heads = narrow_heads(self.heads.kv_heads, narrow.len(), tiling.workers);
+        set(&mut words, PlanWord::NarrowHeads, word(narrow_heads));
         for (tiles, count, at) in
             [(&wide, PlanWord::WideTiles, PlanWord::WideAt), (&narrow, PlanWord::NarrowTiles, PlanWord::NarrowAt)]
         {
             let here = word(words.len());
             set(&mut words, count, word(tiles.len()));
             set(&mut words, at, here);
-            words.extend(tiles.iter().flat_map(Tile::words));
+            for tile in tiles {
+                let rows = self.outermost(&tile.rows);
+                words.extend(tile.words(rows));
+            }
         }
         let here = word(words.len());
         set(&mut words, PlanWord::PiecesAt, here);
@@ -292,10 +318,21 @@ impl<'a> Builder<'a> {
 }
 
 impl Tile {
-    fn words(&self) -> [u32; TILE_WORDS] {
-        let numbers = [self.rows.start, self.rows.len(), self.pieces.start, self.pieces.len(), self.slot, 0, 0, 0];
-        numbers.map(word)
+    /// `outermost`: the rows at the smallest and the largest position. All move on by as much, so that they stay that.
+    fn words(&self, outermost: (usize, usize)) -> [u32; TILE_WORDS] {
+        let Tile { rows, pieces, slot, .. } = self;
+        let (lowest, highest) = outermost;
+        [rows.start, rows.len(), pieces.start, pieces.len(), *slot, lowest, highest, 0].map(word)
     }
+}
+
+/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all.
+fn narrow_heads(kv_heads: usize, tiles: usize, workers: Workers) -> usize {
+    /// Takes by each worker, at which the last ones to end are late by little.
+    const TAKES: usize = 8;
+    let (Workers::Alike(workers) | Workers::Apart { narrow: workers, .. }) = workers;
+    let enough = |heads: &usize| kv_heads.is_multiple_of(*heads) && tiles * (kv_heads / heads) >= TAKES * workers;
+    (1..=kv_heads).rev().find(enough).unwrap_or(1)
 }
 
 fn word(number: usize) -> u32 {

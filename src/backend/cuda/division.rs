@@ -3,93 +3,123 @@
 
 use std::collections::BTreeMap;
 
+use super::device_plan::Workers;
+
 /// Pieces that a block could compute in the time that a tile costs besides: looking it up, loading queries and first keys,
 /// and writing states that are read again.
 const TILE_COST: usize = 8;
-/// The same of a narrow tile, whose states are an eighth.
+/// The same of a narrow tile, whose states are an eighth: where blocks take it, and where a warp by itself does, which has
+/// nothing else to do meanwhile.
 const NARROW_TILE_COST: usize = 2;
+const LONE_TILE_COST: usize = 4;
 /// Pieces that a tile keeps at least: below this, merging more states costs more than is gained.
 const LEAST_WIDE_PIECES: usize = 6;
 const LEAST_NARROW_PIECES: usize = 4;
-/// A narrow item is divided when one of its tiles would be more than a block's fair share of all work divided by this.
+/// Where blocks take narrow tiles after wide ones, a narrow item is divided when one of its tiles would be more than a block's
+/// fair share of all work divided by this.
 const NARROW_PARTS: usize = 2;
-/// Wide items are divided into tiles of a block's fair share of their work, divided by the first and times a percentage of
+/// Other items are divided into tiles of a worker's fair share of their work, divided by the first and times a percentage of
 /// the second: with tiles a little longer than the fair share, all fit into one round.
 const ROUNDS: [usize; 4] = [1, 2, 3, 4];
 const PERCENT: [usize; 4] = [100, 107, 115, 130];
 
 /// The tiles of a step before long ones are divided; one for each key head.
 pub struct Work {
-    blocks: usize,
-    /// How many wide tiles have so many pieces.
-    wide: BTreeMap<usize, usize>,
-    narrow_pieces: usize,
-    narrow_tiles: usize,
+    workers: Workers,
+    wide: Tiles,
+    narrow: Tiles,
 }
 
-impl Work {
-    /// For `blocks` that run at a time.
-    pub fn new(blocks: usize) -> Self {
-        Self { blocks, wide: BTreeMap::new(), narrow_pieces: 0, narrow_tiles: 0 }
-    }
+/// How many tiles have so many pieces. Those without any, of rows that see nothing of an item, count for nothing.
+#[derive(Default)]
+struct Tiles(BTreeMap<usize, usize>);
 
-    /// Tiles without pieces, of rows that see nothing of an item, count for nothing.
-    pub fn add_wide(&mut self, tiles: usize, pieces: usize) {
+impl Tiles {
+    fn add(&mut self, tiles: usize, pieces: usize) {
         if pieces > 0 {
-            *self.wide.entry(pieces).or_default() += tiles;
+            *self.0.entry(pieces).or_default() += tiles;
         }
     }
 
-    pub fn add_narrow(&mut self, tiles: usize, pieces: usize) {
-        self.narrow_tiles += if pieces > 0 { tiles } else { 0 };
-        self.narrow_pieces += tiles * pieces;
+    fn count(&self) -> usize {
+        self.0.values().sum()
     }
 
-    fn wide_pieces(&self) -> usize {
-        self.wide.iter().map(|(pieces, tiles)| pieces * tiles).sum()
+    fn pieces(&self) -> usize {
+        self.0.iter().map(|(pieces, tiles)| pieces * tiles).sum()
     }
 
-    /// The most pieces that a narrow tile should have.
-    pub fn most_narrow_pieces(&self) -> usize {
-        let all = self.wide_pieces() + self.narrow_pieces;
-        all.div_ceil(self.blocks * NARROW_PARTS).max(LEAST_NARROW_PIECES)
+    /// The most pieces that a tile should have, at least `least`, for `workers` that have to do something else for as long as
+    /// `beside` pieces in all, and for whom each tile costs `cost` besides.
+    fn most_pieces(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
+        let all = self.pieces();
+        let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
+        let shares =
+            ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
+        let undivided = self.0.keys().next_back().copied();
+        let candidates = shares.chain(undivided).map(|most| most.max(least));
+        candidates.min_by_key(|&most| self.time(most, workers, cost, beside)).expect("there are candidates")
     }
 
-    /// The most pieces that a wide tile should have.
-    pub fn most_wide_pieces(&self) -> usize {
-        let all = self.wide_pieces();
-        let shares = ROUNDS.into_iter().flat_map(|rounds| {
-            PERCENT.into_iter().map(move |percent| (all * percent).div_ceil(self.blocks * rounds * 100))
-        });
-        let candidates = shares.map(|most| most.max(LEAST_WIDE_PIECES));
-        candidates.min_by_key(|&most| self.time(most)).expect("there are candidates")
-    }
-
-    /// When the last block ends, in pieces, if wide tiles have at most `most`. Blocks take wide tiles first, the longest
-    /// before all others; narrow ones, which are short, fill what is left.
-    fn time(&self, most: usize) -> usize {
-        let mut ends = BTreeMap::from([(0, self.blocks)]);
-        let mut busy = self.narrow_pieces + self.narrow_tiles * NARROW_TILE_COST;
-        let mut divided = BTreeMap::<usize, usize>::new();
-        for (&pieces, &tiles) in &self.wide {
+    /// When the last worker ends, in pieces, if tiles have at most `most`: the longest are taken before all others, and what is
+    /// beside fills what is left.
+    fn time(&self, most: usize, workers: usize, cost: usize, beside: usize) -> usize {
+        let mut ends = BTreeMap::from([(0, workers)]);
+        let mut busy = beside;
+        let mut divided = Tiles::default();
+        for (&pieces, &tiles) in &self.0 {
             let parts = pieces.div_ceil(most);
-            *divided.entry(pieces.div_ceil(parts)).or_default() += tiles * parts;
+            divided.add(tiles * parts, pieces.div_ceil(parts));
         }
-        for (&pieces, &tiles) in divided.iter().rev() {
-            let (cost, mut left) = (pieces + TILE_COST, tiles);
+        for (&pieces, &tiles) in divided.0.iter().rev() {
+            let (cost, mut left) = (pieces + cost, tiles);
             busy += cost * tiles;
             while left > 0 {
-                let (end, blocks) = ends.pop_first().expect("there are blocks");
-                let taking = blocks.min(left);
+                let (end, free) = ends.pop_first().expect("there are workers");
+                let taking = free.min(left);
                 *ends.entry(end + cost).or_default() += taking;
-                if blocks > taking {
-                    ends.insert(end, blocks - taking);
+                if free > taking {
+                    ends.insert(end, free - taking);
                 }
                 left -= taking;
             }
         }
         let last = ends.last_key_value().map_or(0, |(&end, _)| end);
-        last.max(busy.div_ceil(self.blocks))
+        last.max(busy.div_ceil(workers))
+    }
+}
+
+impl Work {
+    pub fn new(workers: Workers) -> Self {
+        Self { workers, wide: Tiles::default(), narrow: Tiles::default() }
+    }
+
+    pub fn add_wide(&mut self, tiles: usize, pieces: usize) {
+        self.wide.add(tiles, pieces);
+    }
+
+    pub fn add_narrow(&mut self, tiles: usize, pieces: usize) {
+        self.narrow.add(tiles, pieces);
+    }
+
+    /// The most pieces that a narrow tile should have.
+    pub fn most_narrow_pieces(&self) -> usize {
+        match self.workers {
+            Workers::Alike(blocks) => {
+                let all = self.wide.pieces() + self.narrow.pieces();
+                all.div_ceil(blocks * NARROW_PARTS).max(LEAST_NARROW_PIECES)
+            }
+            Workers::Apart { narrow, .. } => self.narrow.most_pieces(narrow, LEAST_NARROW_PIECES, LONE_TILE_COST, 0),
+        }
+    }
+
+    /// The most pieces that a wide tile should have.
+    pub fn most_wide_pieces(&self) -> usize {
+        let (blocks, beside) = match self.workers {
+            Workers::Alike(blocks) => (blocks, self.narrow.pieces() + self.narrow.count() * NARROW_TILE_COST),
+            Workers::Apart { wide, .. } => (wide, 0),
+        };
+        self.wide.most_pieces(blocks, LEAST_WIDE_PIECES, TILE_COST, beside)
     }
 }
 
@@ -99,7 +129,7 @@ mod tests {
 
     /// Rounds that equal tiles take.
     fn rounds(tiles: usize, pieces: usize, blocks: usize) -> (usize, usize) {
-        let mut work = Work::new(blocks);
+        let mut work = Work::new(Workers::Alike(blocks));
         work.add_wide(tiles, pieces);
         let parts = pieces.div_ceil(work.most_wide_pieces());
         ((tiles * parts).div_ceil(blocks), parts)
@@ -122,10 +152,24 @@ mod tests {
 
     #[test]
     fn narrow_tiles_are_divided_among_all_blocks() {
-        let mut work = Work::new(264);
+        let mut work = Work::new(Workers::Alike(264));
         work.add_narrow(8, 1000);
         assert!(8 * 1000usize.div_ceil(work.most_narrow_pieces()) >= 264);
         work.add_narrow(264 * 100, 1000);
         assert!(work.most_narrow_pieces() >= 1000);
+    }
+
+    #[test]
+    fn where_each_lone_worker_has_a_tile_none_is_divided() {
+        let workers = Workers::Apart { wide: 132, narrow: 1584 };
+        let parts = |tiles: usize, pieces: usize| {
+            let mut work = Work::new(workers);
+            work.add_wide(1000, 1000);
+            work.add_narrow(tiles, pieces);
+            pieces.div_ceil(work.most_narrow_pieces())
+        };
+        assert_eq!(parts(1024, 8), 1, "two halves would only come one after the other");
+        assert_eq!(parts(64, 8), 2);
+        assert!((1200..=1584).contains(&(8 * parts(8, 1000))), "nearly all have one");
     }
 }

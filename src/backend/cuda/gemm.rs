@@ -2,13 +2,16 @@
 //! algorithms are kept by shape, so that a steady step only enqueues.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::{Arc, Weak};
 
+use super::algorithm::Algorithm;
 use super::args::Args;
 use super::buffer::Buffer;
-use super::cublaslt::{Library, Operands, Product, Shape};
+use super::chooser::{Chooser, Choosing};
+use super::cublaslt::{Description, Library, Operands, Shape};
 use super::device::Device;
 use super::function::Function;
+use super::memory::Memory;
 use super::ops::{LANE_BLOCK, lane_blocks, small};
 use super::units;
 use super::weights::{Matrix, Vector};
@@ -18,15 +21,27 @@ use crate::error::Result;
 /// Rows and columns of the outputs of a block of `linear_any`, as in the kernel.
 const TILE: u32 = 16;
 
+/// Weights of one shape that are remembered: as many as take turns while a product is timed.
+const SIBLINGS: usize = 8;
+
 /// The products of weights of one element type.
 pub struct Gemm {
     device: Device,
     library: Library,
+    chooser: Chooser,
     /// `None` where the library has no algorithm.
     products: HashMap<Shape, Option<Product>>,
+    /// Weights by outputs and inner width.
+    siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
     add_bias: ByOut,
     linear_any: ByOut,
     linear_any_accumulating: Function,
+}
+
+/// A product of one shape, ready to enqueue.
+struct Product {
+    description: Description,
+    algorithm: Algorithm,
 }
 
 /// A kernel for results in the dtype of the weights, and for f32 ones.
@@ -42,18 +57,37 @@ impl ByOut {
 }
 
 impl Gemm {
+    /// Goes as the library recommends, until told otherwise by `choose`.
     pub fn load(device: &Device, element: Dtype) -> Result<Self> {
         device.prepare(&units::gemm(element))?;
         let add_bias = |out| device.function(&units::add_bias(out), "add_bias");
         let linear_any = |out, accumulate| device.function(&units::linear_any(element, out, accumulate), "linear_any");
+        let library = Library::open(device)?;
         Ok(Self {
             device: device.clone(),
-            library: Library::open(device)?,
+            chooser: Chooser::new(&library, Choosing::First),
+            library,
             products: HashMap::new(),
+            siblings: HashMap::new(),
             add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
             linear_any: ByOut { operands: linear_any(element, false)?, sums: linear_any(Dtype::F32, false)? },
             linear_any_accumulating: linear_any(Dtype::F32, true)?,
         })
+    }
+
+    /// How algorithms are chosen from now on, those of known products too.
+    pub fn choose(&mut self, choosing: Choosing) {
+        self.products.clear();
+        self.chooser = Chooser::new(&self.library, choosing);
+    }
+
+    /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
+    pub fn remember(&mut self, w: &Matrix) {
+        let siblings = self.siblings.entry((w.outputs, w.inner)).or_default();
+        siblings.retain(|memory| memory.strong_count() > 0);
+        if siblings.len() < SIBLINGS {
+            siblings.push(Arc::downgrade(&w.memory));
+        }
     }
 
     /// `out[r] = w x[r] (+ bias)`. An error is kept for the device's next check.
@@ -87,18 +121,39 @@ impl Gemm {
         let operands = Operands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None };
         if let Some(bias) = bias.and_then(|bias| bias.as_dtype(out.element)) {
             let biased = Shape { biased: true, ..shape };
-            if let Some(product) = planned(&mut self.products, &self.library, biased)? {
-                return product.enqueue(&self.library, &Operands { bias: Some(bias), ..operands });
+            if self.by_library(biased, Operands { bias: Some(bias), ..operands })? {
+                return Ok(());
             }
         }
-        match planned(&mut self.products, &self.library, shape)? {
-            Some(product) => product.enqueue(&self.library, &operands)?,
-            None => self.launch_linear_any(&shape, &operands),
+        if !self.by_library(shape, operands)? {
+            self.launch_linear_any(&shape, &operands);
         }
         if let Some(bias) = bias {
             self.launch_add_bias(out, bias);
         }
         Ok(())
+    }
+
+    /// Enqueues the product of `shape`, planned now if it is new; says whether the library has one.
+    fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
+        if !self.products.contains_key(&shape) {
+            let product = self.plan(shape, operands)?;
+            if product.is_none() {
+                log::debug!("cuBLASLt has no algorithm for {shape:?}");
+            }
+            self.products.insert(shape, product);
+        }
+        let Some(Product { description, algorithm }) = &self.products[&shape] else { return Ok(false) };
+        description.enqueue(&self.library, algorithm, &operands)?;
+        Ok(true)
+    }
+
+    fn plan(&mut self, shape: Shape, operands: Operands<'_>) -> Result<Option<Product>> {
+        let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
+        let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
+        let description = Description::new(&self.library, shape)?;
+        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings)?;
+        Ok(algorithm.map(|algorithm| Product { description, algorithm }))
     }
 
     fn launch_linear_any(&self, shape: &Shape, operands: &Operands<'_>) {
@@ -115,23 +170,4 @@ impl Gemm {
         let grid = [small(out.rows), lane_blocks(width), 1];
         self.device.launch(self.add_bias.of(out.element), grid, LANE_BLOCK, 0, &args);
     }
-}
-
-/// The product of `shape`, planned now if it is new; `None` where the library has none.
-fn planned<'a>(
-    products: &'a mut HashMap<Shape, Option<Product>>,
-    library: &Library,
-    shape: Shape,
-) -> Result<Option<&'a Product>> {
-    let product = match products.entry(shape) {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => {
-            let product = Product::plan(library, shape)?;
-            if product.is_none() {
-                log::debug!("cuBLASLt has no algorithm for {shape:?}");
-            }
-            new.insert(product)
-        }
-    };
-    Ok(product.as_ref())
 }

@@ -2,7 +2,7 @@
 //! varies from launch to launch stands in memory.
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{CUgraphExec, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphExec, CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
 
 use super::device::Device;
 use crate::error::Result;
@@ -40,6 +40,13 @@ impl Device {
         let graph = instantiated.map(|raw| Graph { device: self.clone(), raw });
         recorded?;
         graph.map_err(|error| self.error("capture a graph", error))
+    }
+
+    /// Whether what is enqueued now is recorded instead of run.
+    pub fn is_capturing(&self) -> Result<bool> {
+        // SAFETY: the stream lives.
+        let status = self.call("ask about a graph", || unsafe { result::stream::is_capturing(self.stream()) })?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 }
 

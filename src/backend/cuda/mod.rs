@@ -6,14 +6,18 @@
 //! | `device`, `memory`, `args`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
 //! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
 //! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
-//! | `ops`, `gemm`, `attention`, `device_plan`, `sampling` | the launchers |
+//! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
+//! | `ops`, `attention`, `device_plan`, `sampling` | the launchers |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
 
+pub mod algorithm;
 pub mod args;
 pub mod attention;
 pub mod buffer;
 pub mod cache;
+pub mod choices;
+pub mod chooser;
 pub mod compile;
 pub mod cublaslt;
 pub mod device;
@@ -31,12 +35,14 @@ pub mod nvrtc;
 pub mod ops;
 pub mod probe;
 pub mod ptxas;
+mod ranking;
 pub mod sampling;
 mod staged;
 pub mod staging;
 pub mod step;
 mod timing;
 pub mod token_word;
+mod trial;
 mod turns;
 pub mod unit;
 pub mod units;
@@ -50,6 +56,7 @@ pub use self::ops::Rope;
 pub use self::step::Step;
 pub use self::weights::{Matrix, Vector};
 
+use self::chooser::Choosing;
 use self::device::Device;
 use self::gemm::Gemm;
 use self::graphs::Way;
@@ -70,6 +77,7 @@ pub struct Cuda {
     ops: HashMap<Dtype, Ops>,
     /// By dtype of weights: loaded with the first matrix.
     gemms: HashMap<Dtype, Gemm>,
+    choosing: Choosing,
     /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
     skips_attention: bool,
@@ -80,7 +88,8 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
         let (ops, gemms) = (HashMap::new(), HashMap::new());
-        Ok(Self { loader: Loader::new(&device)?, ops, gemms, moves: 0, skips_attention: false, device })
+        let choosing = Choosing::Fastest { at_most: chooser::A_START };
+        Ok(Self { loader: Loader::new(&device)?, ops, gemms, choosing, moves: 0, skips_attention: false, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -93,6 +102,13 @@ impl Cuda {
         self.skips_attention = true;
     }
 
+    /// How the algorithms of linear layers are chosen from now on; by default the fastest.
+    pub fn choose_products(&mut self, choosing: Choosing) {
+        self.moves += 1;
+        self.choosing = choosing;
+        self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
+    }
+
     fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
         if !self.ops.contains_key(&dtype) {
             self.ops.insert(dtype, Ops::load(&self.device, dtype)?);
@@ -103,7 +119,9 @@ impl Cuda {
     fn load_kernels(&mut self, dtype: Dtype) -> Result<()> {
         self.load_ops(dtype)?;
         if !self.gemms.contains_key(&dtype) {
-            self.gemms.insert(dtype, Gemm::load(&self.device, dtype)?);
+            let mut gemm = Gemm::load(&self.device, dtype)?;
+            gemm.choose(self.choosing);
+            self.gemms.insert(dtype, gemm);
         }
         Ok(())
     }
@@ -144,15 +162,20 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        self.load_kernels(parts[0].dtype)?;
-        self.loader.matrix(parts)
+        let dtype = parts[0].dtype;
+        self.load_kernels(dtype)?;
+        let matrix = self.loader.matrix(parts)?;
+        self.gemm(dtype).remember(&matrix);
+        Ok(matrix)
     }
 
     fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
         let RandomWeight { dtype, cols, .. } = parts[0];
         self.load_kernels(dtype)?;
         let parts: Vec<_> = parts.iter().map(|part| (part.rows, part.numbers)).collect();
-        self.loader.random_matrix(&parts, cols, dtype)
+        let matrix = self.loader.random_matrix(&parts, cols, dtype)?;
+        self.gemm(dtype).remember(&matrix);
+        Ok(matrix)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {

@@ -1,5 +1,5 @@
-//! How long a step takes on the device, by its own clock: replays of the captured graph, each behind a write that leaves
-//! nothing of the step's data in the second-level cache. For benchmarks.
+//! How long steps and single ops take on the device, by its own clock: replays of a captured graph, those of a step each behind
+//! a write that leaves nothing of its data in the second-level cache. For benchmarks.
 
 use super::Cuda;
 use super::graphs::Way;
@@ -46,6 +46,32 @@ impl Cuda {
         }
         device.synchronise()?;
         marks.iter().map(|(before, after)| before.elapsed_us(after)).collect()
+    }
+
+    /// Microseconds of one of `calls` calls, enqueued behind one another by a graph, for each of `times` replays.
+    pub fn time_calls(
+        &mut self,
+        calls: usize,
+        times: usize,
+        mut call: impl FnMut(&mut Self, usize),
+    ) -> Result<Vec<f64>> {
+        // Op by op first: kernels are loaded, algorithms chosen.
+        (0..calls).for_each(|number| call(self, number));
+        let device = self.device.clone();
+        let graph = device.capture(|| {
+            (0..calls).for_each(|number| call(self, number));
+            Ok(())
+        })?;
+        let (before, after) = (device.event()?, device.event()?);
+        graph.launch()?;
+        let time = |_| {
+            before.record()?;
+            graph.launch()?;
+            after.record()?;
+            after.wait()?;
+            Ok(before.elapsed_us(&after)? / calls as f64)
+        };
+        (0..times).map(time).collect()
     }
 
     /// Bytes a second that a large copy reads and writes: the best of some.

@@ -16,10 +16,13 @@ macro_rules! source {
 
 /// What kernels may include, by file name.
 pub static HEADERS: &[Source] = &[
+    source!("attention_barrier.cuh"),
+    source!("attention_merge.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_narrow.cuh"),
     source!("attention_plan.cuh"),
     source!("attention_state.cuh"),
+    source!("attention_stream.cuh"),
     source!("attention_tile.cuh"),
     source!("attention_wgmma.cuh"),
     source!("attention_wide.cuh"),
@@ -51,6 +54,7 @@ pub static ROPE: Source = source!("rope.cu");
 pub static SELECT_ROWS: Source = source!("select_rows.cu");
 pub static TREE_ATTENTION: Source = source!("tree_attention.cu");
 pub static TREE_ATTENTION_ANY: Source = source!("tree_attention_any.cu");
+pub static TREE_ATTENTION_WGMMA: Source = source!("tree_attention_wgmma.cu");
 
 /// The kernels of `sample`, in the order of their launches.
 pub static SAMPLE: [Source; 5] = [
@@ -73,6 +77,8 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
     );
+    let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim));
+    all.extend(DTYPES.into_iter().flat_map(wgmma));
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
@@ -101,7 +107,13 @@ pub fn advance() -> Unit {
 /// Head widths of the models that are known, and of the demo's.
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
-/// What `AttentionKernels` launches for keys and values of `element`.
+/// What `AttentionKernels` launches on Hopper, where it has a kernel for keys and values of `element`.
+pub fn attention_wgmma(element: Dtype, head_dim: usize) -> Option<Unit> {
+    let has = element != Dtype::F32 && matches!(head_dim, 64 | 128);
+    has.then(|| typed(&TREE_ATTENTION_WGMMA, element).define("HEAD_DIM", head_dim))
+}
+
+/// What it launches elsewhere.
 pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
     let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };

@@ -1,6 +1,8 @@
 //! Weights on the device: matrices in the dtype of their file, row-major as they lie there, and vectors as f32. Their bytes go
 //! from the memory map through page-locked halves to the device, or are drawn from a seed where they will be used.
 
+use std::sync::Arc;
+
 use super::args::Args;
 use super::device::Device;
 use super::memory::Memory;
@@ -11,7 +13,7 @@ use crate::error::Result;
 
 /// `[outputs, inner]` elements, row-major.
 pub struct Matrix {
-    pub memory: Memory,
+    pub memory: Arc<Memory>,
     pub outputs: usize,
     pub inner: usize,
     pub dtype: Dtype,
@@ -61,7 +63,7 @@ impl Loader {
         );
         let memory = self.device.alloc(parts.iter().map(|part| part.bytes.len()).sum())?;
         self.stack(&memory, parts)?;
-        Ok(Matrix { memory, outputs: parts.iter().map(|part| part.rows).sum(), inner, dtype })
+        Ok(Matrix { memory: Arc::new(memory), outputs: parts.iter().map(|part| part.rows).sum(), inner, dtype })
     }
 
     /// Concatenates `parts`.
@@ -96,7 +98,7 @@ impl Loader {
             at += elements * dtype.bytes();
         }
         self.device.check()?;
-        Ok(Matrix { memory, outputs, inner, dtype })
+        Ok(Matrix { memory: Arc::new(memory), outputs, inner, dtype })
     }
 
     fn stack(&mut self, memory: &Memory, parts: &[WeightView<'_>]) -> Result<()> {

@@ -1,0 +1,366 @@
+// Narrow tiles by single warps: up to 8 packed rows, the tile's keys one piece after the other, one key head after the other.
+// Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of slots ahead of what
+// it computes, across the ends of tiles. It draws the next tile when it has issued the last copy of this one.
+//
+// Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
+// 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T
+// [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+#pragma once
+
+#include "attention_tile.cuh"
+
+constexpr unsigned NARROW_ROWS = 8;
+constexpr unsigned LINE_BYTES = HEAD_DIM * 2;  // of a token
+constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
+constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
+constexpr unsigned MOST_SLOTS = 8;
+constexpr unsigned OPENED = 4;  // tiles that copies may be ahead: each has three copies or more
+static_assert(3 * OPENED > MOST_SLOTS, "copies are fewer tiles ahead");
+
+// Of one warp: here, so that it takes no registers while nobody asks.
+struct StreamShared {
+    unsigned units[OPENED];
+    unsigned lowest, highest, window;  // positions of the tile's rows
+    unsigned at[NARROW_ROWS];          // position of each packed row; those behind the end repeat the last one
+    unsigned notes[MOST_SLOTS];  // the second word of the piece in each slot
+};
+
+// Where 16-byte chunk c of a slot's row lies: rows below one another lie in different banks. Slots begin at multiples of
+// LINE_BYTES, so that chunk c ^ d lies at slot_place(..., c) ^ d * 16.
+__device__ __forceinline__ unsigned slot_place(unsigned slot, unsigned row, unsigned chunk) {
+    return slot + row * LINE_BYTES + (chunk ^ row % 8) * 16;
+}
+
+// The transpose of an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Over the lanes that hold the same columns.
+__device__ __forceinline__ float column_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 8));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 16));
+}
+
+__device__ __forceinline__ float column_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 4);
+    x += __shfl_xor_sync(ALL_LANES, x, 8);
+    return x + __shfl_xor_sync(ALL_LANES, x, 16);
+}
+
+// A unit is a tile and some of its key heads.
+__device__ __forceinline__ unsigned shares_of(const Job& job) {
+    return job.kv_heads / max(job.words[NARROW_HEADS], 1u);
+}
+
+__device__ __forceinline__ unsigned units_of(const Job& job) {
+    return job.words[NARROW_TILES] * shares_of(job);
+}
+
+__device__ __forceinline__ Tile tile_of(const Job& job, unsigned unit) {
+    return read_tile(job.words, job.words[NARROW_AT], unit / shares_of(job));
+}
+
+__device__ __forceinline__ unsigned first_head(const Job& job, unsigned unit) {
+    return unit % shares_of(job) * job.words[NARROW_HEADS];
+}
+
+// The unit that a warp takes next, by one thread; it may lie behind the last one. The first ones are given away without being
+// drawn, one to each of the warps that take nothing else.
+__device__ __forceinline__ unsigned draw_unit(const Job& job) {
+    return gridDim.x * NARROW_WARPS + atomicAdd(job.words + NARROW_TICKET, 1);
+}
+
+// The side that copies: which unit, head and copy of it come next.
+struct StreamCopies {
+    unsigned ticket, unit, first_piece, pieces, highest, head, item, opened;
+    bool more;
+    uint2 held;  // this lane's of the 32 pieces that are copied next
+
+    __device__ __forceinline__ void hold(const Job& job, unsigned from) {
+        if (from + threadIdx.x % 32 < pieces) {
+            held = pieces_at(job.words)[first_piece + from + threadIdx.x % 32];
+        }
+    }
+
+    __device__ __forceinline__ void open(const Job& job, unsigned next, StreamShared& shared) {
+        unit = next;
+        more = unit < units_of(job);
+        if (!more) {
+            return;
+        }
+        const Tile tile = tile_of(job, unit);
+        first_piece = tile.first_piece;
+        pieces = tile.pieces;
+        head = first_head(job, unit);
+        item = 0;
+        hold(job, 0);
+        highest = job.positions[tile.highest_row];
+        if (threadIdx.x % 32 == 0) {
+            shared.units[opened % OPENED] = unit;
+            ticket = draw_unit(job);
+        }
+        opened++;
+    }
+
+    // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
+    __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
+        if (more) {
+            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES;
+            constexpr unsigned LANE_ROWS = 32 / CHUNKS;  // rows that a warp copies at a time
+            const unsigned row = lane / CHUNKS, chunk = lane % CHUNKS, place = slot_place(to, row, chunk);
+            // Rows a multiple of LANE_ROWS further.
+            auto below = [&](unsigned r) { return (place ^ r % 8 * 16) + r * LINE_BYTES; };
+            if (item == 0) {
+                const Tile tile = tile_of(job, unit);
+#pragma unroll
+                for (unsigned r = 0; r < NARROW_ROWS; r += LANE_ROWS) {
+                    copy_16(below(r), job.query(packed_row(tile, row + r), head) + chunk * 8, true);
+                }
+            } else {
+                const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
+                if (item % 64 == 1 && item > 1) {
+                    hold(job, at);
+                }
+                uint2 words = {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
+                const Piece piece = piece_of(words, highest);
+                const T* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * 8;
+#pragma unroll
+                for (unsigned r = 0; r < PIECE_TOKENS; r += LANE_ROWS) {
+                    copy_16(below(r), from + r * HEAD_DIM, row + r >= piece.from && row + r < piece.to);
+                }
+                if (lane == 0) {
+                    shared.notes[slot] = words.y;
+                }
+            }
+            if (++item > 2 * pieces) {
+                item = 0;
+                if (++head % job.words[NARROW_HEADS] == 0) {
+                    open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+                } else if (pieces > 32) {
+                    hold(job, 0);
+                }
+            }
+        }
+        copies_issued();
+    }
+};
+
+// A tile's rows as this lane computes them.
+struct StreamRows {
+    unsigned query[STEPS][2];
+    float o[STEPS][4];
+    float m[2], l[2];
+
+    __device__ __forceinline__ void begin(unsigned queries) {
+        const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+        for (unsigned k = 0; k < STEPS; k += 2) {
+            unsigned b[4];
+            load_matrices(b, slot_place(queries, lane % 8, lane / 8) ^ k * 32);
+            query[k][0] = b[0];
+            query[k][1] = b[1];
+            query[k + 1][0] = b[2];
+            query[k + 1][1] = b[3];
+        }
+#pragma unroll
+        for (unsigned n = 0; n < STEPS; n++) {
+            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+        }
+        m[0] = m[1] = NO_SCORE;
+        l[0] = l[1] = 0.0f;
+    }
+
+    // Scores of a piece.
+    __device__ __forceinline__ void score(float (&s)[2][4], unsigned keys) const {
+        const unsigned lane = threadIdx.x % 32, row = lane / 8 % 2 * 8 + lane % 8;
+        float odd[2][4] = {};
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+            s[h][0] = s[h][1] = s[h][2] = s[h][3] = 0.0f;
+        }
+#pragma unroll
+        for (unsigned k = 0; k < STEPS; k++) {
+#pragma unroll
+            for (unsigned h = 0; h < 2; h++) {
+                unsigned a[4];
+                load_matrices(a, (slot_place(keys, row, lane / 16) ^ k * 32) + h * 16 * LINE_BYTES);
+                multiply<T>(k % 2 ? odd[h] : s[h], a, query[k][0], query[k][1]);
+            }
+        }
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++) {
+            s[i / 4][i % 4] += odd[i / 4][i % 4];
+        }
+    }
+
+    // Turns scores into weights against the new m and brings o there. Leaves the weights as operands.
+    __device__ __forceinline__ void soften(float (&s)[2][4], float scale, unsigned (&weights)[2][2]) {
+        float factor[2];
+#pragma unroll
+        for (unsigned c = 0; c < 2; c++) {
+            const float most = fmaxf(fmaxf(s[0][c], s[0][c + 2]), fmaxf(s[1][c], s[1][c + 2]));
+            const float top = fmaxf(m[c], column_max(most) * scale), against = anchor(top);
+            factor[c] = weight(m[c], against);
+            m[c] = top;
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                s[i / 2][c + i % 2 * 2] = weight(s[i / 2][c + i % 2 * 2] * scale, against);
+            }
+            l[c] = l[c] * factor[c] + ((s[0][c] + s[0][c + 2]) + (s[1][c] + s[1][c + 2]));
+        }
+        if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                o[n][0] *= factor[0];
+                o[n][1] *= factor[1];
+                o[n][2] *= factor[0];
+                o[n][3] *= factor[1];
+            }
+        }
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            weights[i / 2][i % 2] = transpose(pack<T>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]));
+        }
+    }
+
+    __device__ __forceinline__ void add(const unsigned (&weights)[2][2], unsigned values) {
+        const unsigned lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                unsigned a[4];
+                load_matrices_transposed(a, (slot_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * LINE_BYTES);
+                multiply<T>(o[n], a, weights[h][0], weights[h][1]);
+            }
+        }
+    }
+
+    // Writes each row's result to `out` where this is its only state, else as a partial state.
+    __device__ __forceinline__ void store(const Job& job, const Tile& tile, unsigned head) {
+        const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+        float scale[2];
+        bool alone = false;
+#pragma unroll
+        for (unsigned c = 0; c < 2; c++) {
+            l[c] = column_sum(l[c]);
+            scale[c] = normaliser(l[c]);
+            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = packed / job.group;
+            if (i >= tile.rows) {
+                continue;
+            }
+            if (has_one_state(job.words, row)) {
+                alone = true;
+                continue;
+            }
+            size_t state = static_cast<size_t>(tile.slot + row - tile.first_row / job.group) * q_heads + head * job.group + packed % job.group;
+            float* to = job.partials.o + state * HEAD_DIM + lane / 4;
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                to[n * 16] = o[n][c];
+                to[n * 16 + 8] = o[n][c + 2];
+            }
+            if (lane / 4 == 0) {
+                job.partials.extents[state] = {m[c], l[c]};
+            }
+        }
+        if (!__any_sync(ALL_LANES, alone)) {
+            return;
+        }
+        // Transposed, a lane holds neighbours of row t / 4.
+        const unsigned packed = packed_row(tile, lane / 4), row = packed / job.group;
+        const bool real = lane / 4 < tile.rows && has_one_state(job.words, row);
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + packed % job.group) * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+        for (unsigned n = 0; n < STEPS; n++) {
+            unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
+            unsigned lower = transpose(pack<T>(o[n][2] * scale[0], o[n][3] * scale[1]));
+            if (real) {
+                *reinterpret_cast<unsigned*>(out + n * 16) = upper;
+                *reinterpret_cast<unsigned*>(out + n * 16 + 8) = lower;
+            }
+        }
+    }
+};
+
+// What each of the lane's rows sees of a piece.
+__device__ __forceinline__ void mask_piece(float (&s)[2][4], const Piece& piece, const StreamShared& shared) {
+#pragma unroll
+    for (unsigned c = 0; c < 2; c++) {
+        const Slots seen = seen_slots(piece, shared.at[threadIdx.x % 4 * 2 + c], shared.window);
+        const unsigned from = threadIdx.x % 32 / 4 - seen.from;
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            s[i / 2][c + i % 2 * 2] = from + i * 8 < seen.count ? s[i / 2][c + i % 2 * 2] : NO_SCORE;
+        }
+    }
+}
+
+// By one warp: `first`, which is its own, and all units that it draws, by way of a ring of SLOTS.
+template <unsigned SLOTS>
+__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared) {
+    static_assert(SLOTS <= MOST_SLOTS, "one note a slot");
+    const unsigned lane = threadIdx.x % 32;
+    StreamCopies copies = {};
+    copies.open(job, first, shared);
+    if (!copies.more) {
+        return;
+    }
+    for (unsigned i = 0; i < SLOTS - 1; i++) {
+        copies.issue(job, ring, i, shared);
+    }
+    unsigned slot = 0, free = SLOTS - 1;
+    // Reuses the slot before the oldest copy for the newest, waits for the oldest, and returns where it lies.
+    auto turn = [&] {
+        __syncwarp();
+        copies.issue(job, ring, free, shared);
+        wait_copies<SLOTS - 1>();
+        __syncwarp();
+        free = slot;
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        return ring + free * SLOT_BYTES;
+    };
+#pragma unroll 1
+    for (unsigned taken = 0; taken < copies.opened; taken++) {
+        const unsigned unit = shared.units[taken % OPENED];
+        const unsigned pieces = tile_of(job, unit).pieces, begin = first_head(job, unit), end = begin + job.words[NARROW_HEADS];
+        {
+            const Tile tile = tile_of(job, unit);
+            if (lane < NARROW_ROWS) {
+                const unsigned row = packed_row(tile, lane) / job.group;
+                shared.at[lane] = job.positions[row];
+                prefetch_states(job.words, row);
+            }
+            if (lane == 0) {
+                shared.lowest = job.positions[tile.lowest_row];
+                shared.highest = job.positions[tile.highest_row];
+                shared.window = job.words[WINDOW];
+            }
+        }
+#pragma unroll 1
+        for (unsigned head = begin; head < end; head++) {
+            StreamRows rows;
+            rows.begin(turn());
+#pragma unroll 1
+            for (unsigned i = 0; i < pieces; i++) {
+                const unsigned keys = turn();
+                float s[2][4];
+                rows.score(s, keys);
+                const Piece piece = piece_of({0, shared.notes[free]}, shared.highest);
+                const bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 && shared.highest - piece.base < shared.window;
+                if (!whole) {
+                    mask_piece(s, piece, shared);
+                }
+                unsigned weights[2][2];
+                rows.soften(s, job.scale, weights);
+                rows.add(weights, turn());
+            }
+            rows.store(job, tile_of(job, unit), head);
+        }
+    }
+    wait_copies<0>();
+}

@@ -1,0 +1,101 @@
+// Tree attention on Hopper, f16 and bf16, HEAD_DIM 64 or 128: what tree_attention.cu computes, with the same operands, and the
+// merge of partial states in the same launch. One block a multiprocessor, of four warpgroups: two multiply wide tiles, one
+// copies for them, and the four warps of the last take narrow tiles, so that what is limited by multiplications and what is
+// limited by bytes run side by side.
+//
+// Operands as in tree_attention.cu. Rows behind those of the plan, up to
+// `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
+//
+// Defines: ELEMENT, HEAD_DIM.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "attention_merge.cuh"
+#include "attention_stream.cuh"
+#include "attention_wgmma.cuh"
+
+constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
+constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
+static_assert(NARROW_WARPS * 32 == GROUP_THREADS, "a warpgroup");
+// Those who multiply, when there is nothing wide to do.
+constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = 2;
+static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
+// Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup.
+constexpr unsigned MULTIPLIER_REGISTERS = 184, NARROW_REGISTERS = 104, COPIER_REGISTERS = 40;
+static_assert(2 * MULTIPLIER_REGISTERS + NARROW_REGISTERS + COPIER_REGISTERS <= 512, "all fit");
+
+template <unsigned COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <unsigned COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// When all blocks have written their states.
+__device__ __forceinline__ void wait_for_states(unsigned* words) {
+    __syncthreads();
+    if (words[PARTIAL_SLOTS] != 0) {
+        if (threadIdx.x == 0) {
+            wait_for_blocks(words + ENDED_BLOCKS);
+        }
+        __syncthreads();
+    }
+}
+
+// Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps.
+__device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
+    const unsigned first = warp * gridDim.x + blockIdx.x, warps = (NARROW_WARPS + HELPERS) * gridDim.x;
+    if (words[REAL_ROWS] * job.group * job.kv_heads > 2 * warps) {
+        MergeShare<4, 2> share(job, first, warps);
+        wait_for_states(words);
+        share.merge(job);
+    } else {
+        MergeShare<1, 8> share(job, first, warps);
+        wait_for_states(words);
+        share.merge(job);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
+tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2, unsigned rows_padded) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ WideShared wide;
+    __shared__ StreamShared streams[NARROW_WARPS + HELPERS];
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
+    const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % NARROW_WARPS;
+    if (threadIdx.x == 0) {
+        init_wide(wide);
+    }
+    __syncthreads();
+    const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // known to be one for a warp
+    if (role < 2) {
+        more_registers<MULTIPLIER_REGISTERS>();
+        multiply_wide(job, role, queries, wide);
+        // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
+        meet(HELPING, 2 * GROUP_THREADS);
+        const unsigned helper = role * NARROW_WARPS + warp;
+        const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
+        stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
+        merge_states(job, helper, words);
+    } else if (role == 2) {
+        fewer_registers<NARROW_REGISTERS>();
+        stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+        merge_states(job, HELPERS + warp, words);
+    } else {
+        fewer_registers<COPIER_REGISTERS>();
+        const unsigned width = group * kv_heads * HEAD_DIM / 2, padding = words[REAL_ROWS] * width;
+        for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
+            reinterpret_cast<unsigned*>(out)[i] = 0;
+        }
+        copy_wide(job, queries, wide);
+        wait_for_states(words);
+        // The last block leaves the counts as they were.
+        if (threadIdx.x % GROUP_THREADS == 0 && atomicAdd(words + LEFT_BLOCKS, 1) == gridDim.x - 1) {
+            words[NARROW_TICKET] = 0;
+            words[ENDED_BLOCKS] = 0;
+            words[LEFT_BLOCKS] = 0;
+        }
+    }
+}
+#endif

@@ -1,0 +1,231 @@
+//! `bench gemm --shape`: the linear layers of a model by number of rows, each with the algorithm that the backend's library
+//! recommends and with the fastest that measuring finds, beside the physical floor; and what they sum to in a decode step.
+//! Several copies of the weights take turns, so that they come from memory as in a step.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::tables::{print, rounded};
+use super::timed::{Rates, Timed};
+use super::workload_file::read_jobs;
+use crate::backend::{Dtype, Holds, RandomWeight, Uniform};
+use crate::error::{Error, Result};
+use crate::model::ModelConfig;
+use crate::model::config::Mlp;
+use crate::out;
+
+/// What `bench gemm --shape` is asked to measure.
+#[derive(Clone, Debug)]
+pub struct ProductOptions {
+    /// Shapes; `None`: the built-in ones.
+    pub file: Option<PathBuf>,
+    pub shape: String,
+    pub rows: Vec<usize>,
+    pub dtype: Dtype,
+    /// Rates of the floor; `None`: measured.
+    pub bandwidth: Option<f64>,
+    pub flops: Option<f64>,
+    pub json: bool,
+}
+
+/// Copies of the weights are this large together, within these counts.
+const WEIGHT_BYTES: usize = 512 << 20;
+const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
+/// Calls behind one another that are timed together, and how often: the median counts.
+const CALLS: usize = 8;
+const TIMES: usize = 10;
+/// For measuring the algorithms of one layer at one number of rows, of which it takes a tenth at most.
+const MEASURING: Duration = Duration::from_secs(12);
+/// More rows than any step has.
+const MOST_ROWS: usize = 1 << 16;
+
+/// A kind of linear layer, and how often a decode step computes it.
+struct Layer {
+    name: &'static str,
+    outputs: usize,
+    inputs: usize,
+    count: usize,
+    into: Into,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Into {
+    Operands,
+    Sums,
+    /// Added to the residual.
+    Residual,
+}
+
+/// One kind of layer at one number of rows.
+#[derive(Debug, Serialize)]
+struct Measured<'a> {
+    shape: &'a str,
+    layer: &'static str,
+    outputs: usize,
+    inputs: usize,
+    count: usize,
+    #[serde(flatten)]
+    times: Times,
+}
+
+/// All linear layers of a decode step.
+#[derive(Debug, Serialize)]
+struct Step<'a> {
+    shape: &'a str,
+    layer: &'static str,
+    #[serde(flatten)]
+    times: Times,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Times {
+    rows: usize,
+    /// As the library recommends; `None` where the backend has only one way.
+    first_us: Option<f64>,
+    us: f64,
+    floor_us: f64,
+    ratio: f64,
+}
+
+/// Measures every layer at every number of rows, printing each as soon as it is done, then the sums.
+pub fn main<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
+    if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
+        return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
+    }
+    let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
+    let rates = rates(&mut backend, options)?;
+    if !options.json {
+        out::line(format_args!("{}: {rates}", backend.describe()))?;
+        out::line(format_args!(
+            "{:<6} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6}",
+            "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
+        ))?;
+    }
+    let shape = options.shape.as_str();
+    let mut step: Vec<Times> = options.rows.iter().map(|&rows| Times::new(rows, None, 0.0, 0.0)).collect();
+    for (at, layer) in layers(&config).into_iter().enumerate() {
+        let times = measure(&mut backend, &layer, options, rates)?;
+        for (sum, times) in step.iter_mut().zip(times) {
+            let Layer { name, outputs, inputs, count, .. } = layer;
+            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, times })?;
+            let more = count as f64;
+            let first = times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
+            *sum = Times::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
+        }
+    }
+    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", times }))
+}
+
+/// Those given, and measured ones of products in place of the others.
+fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
+    match (options.bandwidth, options.flops) {
+        (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
+        (bandwidth, flops) => {
+            let measured = backend.rates(options.dtype)?;
+            Ok(Rates {
+                bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
+                flops_per_s: flops.unwrap_or(measured.flops_per_s),
+            })
+        }
+    }
+}
+
+/// In the order of a step.
+fn layers(config: &ModelConfig) -> [Layer; 5] {
+    let ModelConfig { hidden, layers: count, heads, intermediate, vocab, .. } = *config;
+    let up = match config.mlp {
+        Mlp::GatedSilu => 2 * intermediate,
+        Mlp::Gelu => intermediate,
+    };
+    let layer = |name, outputs, inputs, count, into| Layer { name, outputs, inputs, count, into };
+    [
+        layer("qkv", heads.qkv_width(), hidden, count, Into::Operands),
+        layer("out", hidden, heads.q_width(), count, Into::Residual),
+        layer("up", up, hidden, count, Into::Operands),
+        layer("down", hidden, intermediate, count, Into::Residual),
+        layer("head", vocab, hidden, 1, Into::Sums),
+    ]
+}
+
+/// Times by number of rows.
+fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, rates: Rates) -> Result<Vec<Times>> {
+    let Layer { outputs, inputs, into, .. } = *layer;
+    let ProductOptions { dtype, rows, .. } = options;
+    let dtype = *dtype;
+    let bytes = outputs * inputs * dtype.bytes();
+    let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
+    let weights = (0..copies).map(|copy| {
+        let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
+        backend.random_matrix(&[RandomWeight { dtype, rows: outputs, cols: inputs, numbers }])
+    });
+    let weights = weights.collect::<Result<Vec<_>>>()?;
+    let mut x = backend.buffer(inputs, Holds::Operands(dtype))?;
+    let mut out = backend.buffer(outputs, if into == Into::Operands { Holds::Operands(dtype) } else { Holds::Sums })?;
+    // Numbers, for zeros are multiplied faster.
+    let numbers = Uniform { stream: 1 << 60, centre: 0.0, reach: 1.0 };
+    let most = rows.iter().copied().max().unwrap_or(0);
+    let drawn: Vec<f32> = (0..most * inputs).into_par_iter().map(|i| numbers.at(i)).collect();
+    let mut times = Vec::with_capacity(rows.len());
+    for &rows in rows {
+        backend.resize(&mut x, rows)?;
+        backend.resize(&mut out, rows)?;
+        backend.write(&mut x, rows, &drawn[..rows * inputs])?;
+        let mut time = |backend: &mut B| -> Result<f64> {
+            let mut us = backend.time_calls(CALLS, TIMES, |backend, call| {
+                let w = &weights[call % copies];
+                match into {
+                    Into::Residual => backend.linear_add(&mut out, &x, w, None),
+                    Into::Operands | Into::Sums => backend.linear(&mut out, &x, w, None),
+                }
+            })?;
+            us.sort_by(f64::total_cmp);
+            Ok(us[us.len() / 2])
+        };
+        let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
+        backend.choose_products(Some(MEASURING));
+        let us = time(backend)?;
+        let flops = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
+        let floor = (bytes as f64 / rates.bytes_per_s).max(flops / rates.flops_per_s) * 1e6;
+        times.push(Times::new(rows, first, us, floor));
+    }
+    Ok(times)
+}
+
+impl Times {
+    fn new(rows: usize, first_us: Option<f64>, us: f64, floor_us: f64) -> Self {
+        let ratio = rounded(us / floor_us, 2);
+        Self {
+            rows,
+            first_us: first_us.map(|us| rounded(us, 2)),
+            us: rounded(us, 2),
+            floor_us: rounded(floor_us, 2),
+            ratio,
+        }
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, us, floor_us, ratio, .. } = self;
+        let first = self.first_us.map_or("-".to_owned(), |us| format!("{us:.1}"));
+        write!(f, "{rows:>6} {first:>10} {us:>10.1} {floor_us:>10.1} {ratio:>6.2}")
+    }
+}
+
+impl fmt::Display for Measured<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layer, outputs, inputs, times, .. } = self;
+        write!(f, "{layer:<6} {outputs:>7} {inputs:>7} {times}")
+    }
+}
+
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layer, times, .. } = self;
+        write!(f, "{layer:<6} {:>7} {:>7} {times}", "", "")
+    }
+}
