@@ -326,6 +326,7 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     };
 #pragma unroll 1
     for (unsigned taken = 0; taken < copies.opened; taken++) {
+        __syncwarp();  // one lane has written it
         const unsigned unit = shared.units[taken % OPENED];
         const unsigned pieces = tile_of(job, unit).pieces, begin = first_head(job, unit), end = begin + job.words[NARROW_HEADS];
         {

@@ -1,5 +1,6 @@
-// What both tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading, masking,
-// the online softmax of a pair of rows, and where a row's result goes.
+// What the tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading, masking,
+// the online softmax of a pair of rows, and where a row's result goes. tree_attention_wgmma.cu takes the arguments, the rows'
+// queries and the softmax from here.
 #pragma once
 
 #include "attention_mma.cuh"

@@ -334,7 +334,9 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
     const unsigned keys = queries + QUERY_BYTES, values = keys + STAGES * OPERAND_BYTES, window = job.words[WINDOW];
     Turnstile key_turn, value_turn;
     unsigned query_parity = 0;
+    // When the whole warp has done with what the barrier guards.
     auto leave = [&](unsigned long long& barrier) {
+        __syncwarp();
         if (lane == 0) {
             arrive(shared_address(&barrier));
         }
@@ -371,7 +373,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             continue;
         }
         rows.load_queries(queries, group);
-        __syncwarp();
         leave(wide.queries_empty);
 #pragma unroll
         for (int n = 0; n < 2 * STEPS; n++) {
