@@ -35,6 +35,7 @@ pub static HEADERS: &[Source] = &[
     source!("sample_select.cuh"),
     source!("sigmoid.cuh"),
     source!("token_word.cuh"),
+    source!("wgmma.cuh"),
 ];
 
 pub static ADVANCE: Source = source!("advance.cu");
