@@ -46,7 +46,7 @@ pub struct PromptTree {
 }
 
 impl PromptTree {
-    /// Sorts on rayon's threads. Beside the prompts it takes at most 72 bytes a prompt.
+    /// Sorts on rayon's threads. While it is built it takes some 150 bytes a prompt at most, beside the prompts.
     pub fn new<P: Prompts + ?Sized>(prompts: &P) -> Self {
         let sorted = sort::by_tokens(prompts);
         let nodes = nodes(&sorted, |prompt| length(prompts, prompt));
