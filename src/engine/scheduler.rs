@@ -68,6 +68,11 @@ impl Scheduler {
         self.running.len()
     }
 
+    /// Branches that have work and do not run.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// A branch has got work.
     pub fn add(&mut self, branch: &mut Branch) {
         branch.stage = Stage::Waiting;
