@@ -9,6 +9,7 @@
 //! 9  main, cli                          what the user typed
 //! 8  run, report, journal, batch, view  a task or requests from file to results; what searches did
 //! 8  scoring                            samples made elsewhere, judged
+//! 8  forecast                           what a job will come to, without running it
 //! 8  bench, check                       measuring; holding a device to its definition
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
@@ -61,6 +62,7 @@ pub mod cli;
 pub mod engine;
 pub mod error;
 pub mod figures;
+pub mod forecast;
 pub mod ids;
 pub mod journal;
 pub mod judge;
