@@ -14,7 +14,7 @@
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
 //! 4  model                              one decoder for all families over a Backend
-//! 3  backend                            the ops, defined once in prose, in clear loops, and fast
+//! 3  backend                            the ops, defined once in prose, in clear loops, and fast; and as times alone
 //! 2  plan                               Forest -> AttentionPlan (integers only)
 //! 1  kv (integers only) | task, tokenizer (text only)
 //! 0  ids, error, figures, out, mix

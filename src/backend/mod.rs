@@ -17,6 +17,7 @@
 mod choice;
 pub mod cpu;
 pub mod cuda;
+pub mod modelled;
 mod step;
 pub mod weights;
 

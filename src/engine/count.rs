@@ -1,11 +1,34 @@
 //! The counters of what was submitted: rows, reads, memory.
 
 use crate::backend::Backend;
-use crate::engine::Engine;
 use crate::engine::schedule::Row;
+use crate::engine::{Engine, Metrics};
 use crate::plan::PlanStats;
 
+/// What an engine holds between two turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Branches that grow, and those that are to grow and have no room.
+    pub running: usize,
+    pub waiting: usize,
+    /// Pages that branches hold, each counted once; what is only cached is not counted.
+    pub pages: usize,
+    /// Tokens of these branches, each counted once however many share it.
+    pub tokens: usize,
+}
+
 impl<B: Backend> Engine<B> {
+    /// The counters after the last turn.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub fn occupancy(&self) -> Occupancy {
+        let leased = self.cache.prefix.leased();
+        let (running, waiting) = (self.scheduler.running(), self.scheduler.waiting());
+        Occupancy { running, waiting, pages: leased.pages(), tokens: leased.tokens() }
+    }
+
     /// Asked for before the rows are marked as computed.
     pub(super) fn count_rows(&mut self, rows: &[Row]) {
         self.metrics.steps += 1;

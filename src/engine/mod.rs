@@ -32,14 +32,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use coins::{CoinKey, ForkKind};
+pub use commands::Turn;
+pub use count::Occupancy;
 pub use handle::{EngineFacts, EngineHandle, Extension, First};
 pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
 
+use crossbeam_channel::Receiver;
+
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, Cache, Returning};
+use crate::engine::handle::{Command, Epitaph};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
@@ -122,17 +127,36 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
+    commands: Receiver<Command>,
+    epitaph: Epitaph,
 }
 
 impl<B: Backend> Engine<B> {
     /// Starts a thread that owns backend and model, and returns its client. Without a tokenizer, text is empty and stop
     /// strings are an error.
     pub fn start(
+        backend: B,
+        model: Decoder<B>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        config: EngineConfig,
+    ) -> Result<EngineHandle> {
+        let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
+        let epitaph = engine.epitaph.clone();
+        std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || handle::live(&epitaph, || engine.run()))
+            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
+        Ok(handle)
+    }
+
+    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not wait
+    /// for events or metrics of the handle in between: nobody else makes them.
+    pub fn build(
         mut backend: B,
         mut model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
-    ) -> Result<EngineHandle> {
+    ) -> Result<(Self, EngineHandle)> {
         for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
@@ -168,7 +192,7 @@ impl<B: Backend> Engine<B> {
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
         let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
-        let mut engine = Engine {
+        let engine = Engine {
             backend,
             model,
             kv,
@@ -183,12 +207,17 @@ impl<B: Backend> Engine<B> {
             branches: Branches::new(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
+            commands,
+            epitaph,
         };
-        std::thread::Builder::new()
-            .name("engine".to_owned())
-            .spawn(move || handle::live(&epitaph, || engine.run(&commands)))
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
-        Ok(handle)
+        Ok((engine, handle))
+    }
+}
+
+impl<B: Backend> Drop for Engine<B> {
+    /// Before the channel closes: whoever finds it closed asks why.
+    fn drop(&mut self) {
+        self.epitaph.get_or_init(|| "it was dropped".to_owned());
     }
 }
 
