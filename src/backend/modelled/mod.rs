@@ -28,7 +28,7 @@ pub use step::Step;
 
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
     WeightView,
 };
 use crate::error::{Error, Result};
