@@ -8,6 +8,7 @@ use crate::engine::{SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::ids::TokenId;
+use crate::kv::PromptTree;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
 use crate::search::choose::{Choice, Neutral};
@@ -87,7 +88,7 @@ impl Prepared {
         if prompts.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
         }
-        prompts.sort_by(|a, b| a.tokens().cmp(b.tokens()).then(a.item.index.cmp(&b.item.index)));
+        let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
             if options.dry_run { None } else { Judging::open(&task, items, options.isolation, options.judges)? };
@@ -99,14 +100,8 @@ impl Prepared {
 
     /// Tokens of the prefix tree of all prompts: each shared run counted once.
     pub fn distinct_tokens(&self) -> usize {
-        let mut previous: &[TokenId] = &[];
-        let mut distinct = 0;
-        for prompt in &self.prompts {
-            let shared = previous.iter().zip(prompt.tokens()).take_while(|(a, b)| a == b).count();
-            distinct += prompt.tokens().len() - shared;
-            previous = prompt.tokens();
-        }
-        distinct
+        let tree = PromptTree::new(self.prompts.as_slice());
+        usize::try_from(tree.distinct_tokens()).expect("no more than the tokens in memory")
     }
 
     /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
@@ -160,6 +155,20 @@ impl ItemPrompt {
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
+}
+
+impl AsRef<[TokenId]> for ItemPrompt {
+    fn as_ref(&self) -> &[TokenId] {
+        self.tokens()
+    }
+}
+
+/// Prompts that share a prefix follow each other; equal ones keep the order of the items.
+fn in_token_order(prompts: Vec<ItemPrompt>) -> Vec<ItemPrompt> {
+    let tree = PromptTree::new(prompts.as_slice());
+    let mut prompts: Vec<Option<ItemPrompt>> = prompts.into_iter().map(Some).collect();
+    let next = |prompt: u32| prompts[prompt as usize].take().expect("each prompt has one place in the order");
+    tree.sorted().iter().map(|sorted| sorted.prompt).map(next).collect()
 }
 
 fn about(what: &str, task: &Task, item: &Item) -> String {
