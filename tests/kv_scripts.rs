@@ -355,7 +355,7 @@ fn pages_in_use_are_counted_once() {
     assert_eq!(tree.gain(&usage, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
-    tree.add_new_path(&mut usage, other, 1);
+    tree.add_new_path(&mut usage, other, u32::MAX, 1);
     assert_eq!((usage.pages(), tree.leased().pages()), (5, 5));
 }
 

@@ -144,7 +144,7 @@ fn whole_jobs_take_what_was_measured() {
         let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().expect("there are jobs");
         let config = EngineConfig {
             max_branches: jobs.iter().map(Job::continuations).max().expect("there are jobs"),
-            chunk: 4096,
+            step_rows: 4096,
             pool: PoolSize::Share { of_free: 0.9, at_most: (tokens + 64 * page) * model.kv_bytes_per_token() },
             run_ahead: true,
             check_plans: false,
@@ -194,7 +194,7 @@ fn steps_that_run_ahead_hide_the_host() {
         let mut backend = Modelled::new(profile.clone());
         let clock = backend.clock();
         let model = Decoder::random(&mut backend, config.clone(), Dtype::Bf16, 1).expect("it fits");
-        let config = EngineConfig { max_branches: 256, chunk: 4096, run_ahead, ..EngineConfig::default() };
+        let config = EngineConfig { max_branches: 256, step_rows: 4096, run_ahead, ..EngineConfig::default() };
         let config = EngineConfig { pool: PoolSize::Bytes(16 << 30), check_plans: false, ..config };
         let (mut engine, handle) = Engine::build(backend, model, None, config).expect("there is room");
         let seconds = run(&mut engine, &handle, &clock, &jobs[0], 128);

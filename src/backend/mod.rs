@@ -86,6 +86,16 @@ pub enum Holds {
     Operands(Dtype),
 }
 
+/// How fast keys and values can be had that were given up: brought back from host memory, or computed again. Estimates, to
+/// choose between the two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwapRates {
+    /// Bytes a second between host memory and the memory of keys and values, one way.
+    pub host_bytes: f64,
+    /// Floating-point operations a second of linear layers, over rows enough to be bound by them.
+    pub flops: f64,
+}
+
 /// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
 pub const MOST_TOP: usize = 2048;
 
@@ -202,6 +212,8 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// What the items of an attention plan cost here.
     fn cost_model(&self) -> CostModel;
+    /// What giving up keys and values costs.
+    fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
 

@@ -151,9 +151,9 @@ pub struct WorkloadArgs {
     /// Branches that grow at once (default: all of the largest workload)
     #[arg(long, value_name = "N")]
     pub max_branches: Option<usize>,
-    /// Rows of prompts that a step computes beside them, at most
+    /// Rows of a step: prompts fill what branches that decode leave of them
     #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub chunk: usize,
+    pub step_rows: usize,
     /// Memory for keys and values in MiB (default: nine tenths of what is free, as far as it is useful)
     #[arg(long, value_name = "MIB")]
     pub kv_memory: Option<usize>,
@@ -173,7 +173,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             without_attention: args.without_attention,
             recommended_gemm: args.recommended_gemm,
             max_branches: args.max_branches,
-            chunk: args.chunk,
+            step_rows: args.step_rows,
             kv_bytes: args.kv_memory.map(mib),
             budget: args.budget_seconds,
         }

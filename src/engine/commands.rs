@@ -147,7 +147,7 @@ impl<B: Backend> Engine<B> {
         branch.begin(Work::Draw(Box::new(drawing)));
         match is_full {
             true => branch.finish(FinishReason::ContextFull),
-            false => self.scheduler.add(branch),
+            false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
         }
     }
 
@@ -166,7 +166,7 @@ impl<B: Backend> Engine<B> {
         let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
         branch.begin(Work::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {
-            true => self.scheduler.add(branch),
+            true => self.scheduler.add(id, &mut self.branches, &mut self.cache),
             false => branch.finish(FinishReason::Given),
         }
         Ok(())

@@ -59,13 +59,15 @@ impl<B: Backend> Engine<B> {
     /// Memory as it is now.
     pub(super) fn count_memory(&mut self) {
         let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
-        let held = prefix.leased().pages();
+        let leased = prefix.leased();
+        let held = leased.pages();
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
             let used = self.branches.values().filter_map(|branch| branch.lease().filter(|lease| lease.used));
             let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
+            self.metrics.kv_tokens_peak = leased.tokens() as u64;
             self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
         }
     }

@@ -43,7 +43,7 @@ pub use scripted::{ScriptedCall, ScriptedReply};
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, Cache};
+use crate::engine::cache::{Branches, Cache, Returning};
 use crate::engine::handle::{Command, Epitaph};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
@@ -59,8 +59,9 @@ use crate::tokenizer::Tokenizer;
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
     pub max_branches: usize,
-    /// Rows of prompts and given tokens that a step computes beside them, at most.
-    pub chunk: usize,
+    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share in any
+    /// case.
+    pub step_rows: usize,
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
@@ -73,11 +74,14 @@ pub struct EngineConfig {
     pub check_plans: bool,
 }
 
+/// Prompts and given tokens have this part of a step's rows in any case.
+const PROMPT_PART: usize = 8;
+
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
             max_branches: 128,
-            chunk: 256,
+            step_rows: 256,
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
@@ -94,8 +98,14 @@ impl EngineConfig {
         self.max_branches.max(256)
     }
 
+    /// Rows of prompts and given tokens that a step has room for, however many branches decode: so that prompts go on.
+    fn prompt_rows(&self) -> usize {
+        (self.step_rows / PROMPT_PART).max(1)
+    }
+
     fn largest_step(&self) -> StepShape {
-        StepShape { rows: self.max_branches.saturating_add(self.chunk), wanted: self.max_asks(), draws: true }
+        let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
+        StepShape { rows, wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -147,7 +157,7 @@ impl<B: Backend> Engine<B> {
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<(Self, EngineHandle)> {
-        for (what, value) in [("max_branches", config.max_branches), ("chunk", config.chunk)] {
+        for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
@@ -176,7 +186,12 @@ impl<B: Backend> Engine<B> {
             pool_pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes);
+        let rates = backend.swap_rates();
+        let returning = Returning {
+            swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
+            computed_row: 2.0 * model.parameters() as f64 / rates.flops,
+        };
+        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
         let engine = Engine {
             backend,
             model,
@@ -213,7 +228,7 @@ fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> 
     let (needed, free) = (rows.saturating_add(logits).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
-        return Err(Error::value("free memory (max_branches, chunk)", expected, bytes(free as u64)));
+        return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ pub use step::Step;
 
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
     WeightView,
 };
 use crate::error::{Error, Result};
@@ -140,6 +140,10 @@ impl Backend for Modelled {
 
     fn cost_model(&self) -> CostModel {
         self.profile.attention.cost_model()
+    }
+
+    fn swap_rates(&self) -> SwapRates {
+        SwapRates { host_bytes: self.profile.host_link_bytes_per_s, flops: self.profile.linear.flops_per_s }
     }
 
     fn free_bytes(&self) -> Result<usize> {

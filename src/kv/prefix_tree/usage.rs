@@ -46,9 +46,19 @@ impl PrefixTree {
         }
     }
 
-    /// Adds a path that was made just now and is known to gain so many pages: for that, segments in use may have been split.
-    pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, gain: usize) {
-        self.new_to(&mut usage.met, segment).for_each(drop);
+    /// Adds what holds the first `upto` positions of the path of `segment`, the last segment of it whole.
+    pub fn add_beginning(&self, usage: &mut Usage, segment: SegmentId, upto: u32) {
+        if let Some(last) = self.holder(segment, upto) {
+            self.add_path(usage, last);
+        }
+    }
+
+    /// Adds what holds the first `upto` positions of a path that was made just now, and is known to gain so many pages: for
+    /// that, segments in use may have been split.
+    pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, upto: u32, gain: usize) {
+        if let Some(last) = self.holder(segment, upto) {
+            self.new_to(&mut usage.met, last).for_each(drop);
+        }
         usage.pages += gain;
     }
 
