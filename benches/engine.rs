@@ -80,6 +80,6 @@ fn engine(max_branches: usize, run_ahead: bool) -> EngineHandle {
     let model = Decoder::random(&mut backend, config, Dtype::F32, 7).expect("it is small");
     let pool = PoolSize::Share { of_free: 0.5, at_most: 256 << 20 };
     let config =
-        EngineConfig { max_branches, chunk: 1024, pool, run_ahead, check_plans: false, ..EngineConfig::default() };
+        EngineConfig { max_branches, step_rows: 1024, pool, run_ahead, check_plans: false, ..EngineConfig::default() };
     Engine::start(backend, model, None, config).expect("it fits")
 }

@@ -233,6 +233,25 @@ fn the_tail_of_an_unfinished_tile_goes_down_to_the_children() {
 }
 
 #[test]
+fn the_one_shared_level_lies_where_the_fewest_tokens_are_read() {
+    let two_documents = |trunk, document| {
+        let mut segments = vec![(None, trunk, 0)];
+        for _ in 0..2 {
+            let at = segments.len() as u32;
+            segments.push((Some(0), document, 0));
+            segments.extend([(Some(at), 5, 1); 3]);
+        }
+        let forest = forest(&segments);
+        let mut shared = items(&Planner::SingleLevel.plan(&forest, &hints(1, None)));
+        shared.retain(|(rows, _)| rows.len() > 1);
+        shared
+    };
+    // Above all documents 5 of 6 readers are spared the trunk; above each document 2 of 3 are, and the document too.
+    assert_eq!(two_documents(100, 20), [(0..6, 0..100)]);
+    assert_eq!(two_documents(30, 100), [(0..3, 0..130), (3..6, 0..130)]);
+}
+
+#[test]
 fn a_prompt_chunk_above_its_continuations_gets_its_tail_alone() {
     let forest = forest(&[(None, 70, 10), (Some(0), 2, 2), (Some(0), 1, 1)]);
     let plan = Planner::Tree.plan(&forest, &hints(64, None));

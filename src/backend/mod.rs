@@ -17,6 +17,7 @@
 mod choice;
 pub mod cpu;
 pub mod cuda;
+pub mod modelled;
 mod step;
 pub mod weights;
 
@@ -83,6 +84,16 @@ pub enum Holds {
     Sums,
     /// Operands of dot products and results of linear layers: f32, or the dtype of the weights (given).
     Operands(Dtype),
+}
+
+/// How fast keys and values can be had that were given up: brought back from host memory, or computed again. Estimates, to
+/// choose between the two.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwapRates {
+    /// Bytes a second between host memory and the memory of keys and values, one way.
+    pub host_bytes: f64,
+    /// Floating-point operations a second of linear layers, over rows enough to be bound by them.
+    pub flops: f64,
 }
 
 /// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
@@ -201,6 +212,8 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// What the items of an attention plan cost here.
     fn cost_model(&self) -> CostModel;
+    /// What giving up keys and values costs.
+    fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
 

@@ -9,5 +9,5 @@ pub mod tables;
 pub mod timed;
 pub mod tree_attention;
 pub mod trees;
-mod workload_file;
+pub mod workload_file;
 pub mod workloads;

@@ -37,8 +37,8 @@ pub struct WorkloadOptions {
     pub recommended_gemm: bool,
     /// Branches that grow at once; `None`: all of the largest workload.
     pub max_branches: Option<usize>,
-    /// Rows of prompts that a step computes beside them, at most.
-    pub chunk: usize,
+    /// Rows of a step: prompts fill what branches that decode leave of them.
+    pub step_rows: usize,
     /// Bytes for keys and values; `None`: what the device has and the largest workload can use.
     pub kv_bytes: Option<usize>,
     /// No workload is begun after so many seconds.
@@ -133,7 +133,7 @@ fn start<B: Timed>(
     };
     let config = EngineConfig {
         max_branches: options.max_branches.unwrap_or(branches),
-        chunk: options.chunk,
+        step_rows: options.step_rows,
         planner: options.planner,
         pool,
         run_ahead: true,

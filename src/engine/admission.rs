@@ -1,11 +1,13 @@
-//! Whether another branch may begin: only while the pages suffice for what it and all that run are expected to grow by.
-//! Branches that are let in too freely push each other out again, and each return costs time or computation.
+//! Whether another branch may begin: only while the pages suffice for what it and all that run are expected to grow by, and
+//! while every one of them could be brought to its end alone, with nothing lost that the others were given. Branches that are
+//! let in too freely push each other out again, and each return costs time or computation.
 
-use crate::engine::branch::{Branch, Hold, Work};
+use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
 use crate::engine::cache::Cache;
 use crate::kv::Usage;
 
-/// What share of the tokens that it may draw an extend draws before it ends, as those that ended tell.
+/// What share of the tokens that it may draw an extend draws before it ends, as those that ended tell. Of those that nothing
+/// but their length can end, it is known.
 pub(super) struct Expectation(f64);
 
 /// The share follows the last few dozens of extends: each moves it by this part of the difference.
@@ -21,7 +23,9 @@ impl Default for Expectation {
 impl Expectation {
     /// An extend is about to end.
     pub fn note(&mut self, branch: &Branch) {
-        if let Work::Draw(drawing) = &branch.work {
+        if let Work::Draw(drawing) = &branch.work
+            && !is_exact(drawing)
+        {
             let share = drawing.logprobs.len() as f64 / (drawing.limit - drawing.begin).max(1) as f64;
             self.0 += WEIGHT * (share - self.0);
         }
@@ -32,7 +36,8 @@ impl Expectation {
     fn growth(&self, branch: &Branch, page_tokens: usize) -> usize {
         let Work::Draw(drawing) = &branch.work else { return 0 };
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let left = (drawing.limit.saturating_sub(now) as f64 * self.0).ceil() as usize;
+        let share = if is_exact(drawing) { 1.0 } else { self.0 };
+        let left = (drawing.limit.saturating_sub(now) as f64 * share).ceil() as usize;
         // Its own last page has room up to its end; one that has none yet begins with a page of its own.
         let from = match branch.lease() {
             Some(lease) if lease.own => now.div_ceil(page_tokens),
@@ -42,49 +47,91 @@ impl Expectation {
     }
 }
 
-/// The pages that running branches use, and those that they are expected to grow by.
+/// Whether nothing but its length can end it.
+fn is_exact(drawing: &Drawing) -> bool {
+    let stop = &drawing.stop;
+    stop.ignore_eos && stop.tokens.is_empty() && stop.strings.is_empty()
+}
+
+/// Pages that the tokens which `branch` draws or scores can take at most, laid out behind those that it was given. None where it
+/// could not have them even alone: to such a branch nothing is promised.
+fn own_at_most(branch: &Branch, cache: &Cache) -> usize {
+    let page_tokens = cache.prefix.page_tokens() as usize;
+    let (given, end) = match &branch.work {
+        Work::Rest => return 0,
+        Work::Draw(drawing) => (drawing.begin, drawing.limit - 1),
+        Work::Score(scoring) => (scoring.begin, branch.tokens.len() - 1),
+    };
+    let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
+    // One that was dropped has its tokens laid out as known ones and new ones, each with a page of their own where they meet.
+    if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
+}
+
+/// The pages that branches were promised: those of all that run, and those of what others keep until they run (again).
 #[derive(Default)]
 pub(super) struct Commitment {
+    /// In use now, and what those that run are expected to grow by.
     used: Usage,
     growth: usize,
+    /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside it.
+    given: Usage,
+    own: usize,
 }
 
 impl Commitment {
-    pub fn of<'a>(branches: impl Iterator<Item = &'a Branch>, cache: &Cache, expected: &Expectation) -> Self {
+    /// `keeping`: branches that run, and those that keep something while they wait.
+    pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &Cache, expected: &Expectation) -> Self {
         let mut commitment = Commitment::default();
-        for branch in branches {
-            if let Some(lease) = branch.lease() {
-                cache.prefix.add_path(&mut commitment.used, lease.segment);
+        for branch in keeping {
+            let Some(segment) = branch.kept() else { continue };
+            cache.prefix.add_path(&mut commitment.used, segment);
+            cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
+            if branch.stage == Stage::Running {
+                commitment.growth += expected.growth(branch, cache.prefix.page_tokens() as usize);
             }
-            commitment.growth += expected.growth(branch, cache.prefix.page_tokens() as usize);
+            if branch.stage != Stage::Waiting {
+                commitment.own = commitment.own.max(own_at_most(branch, cache));
+            }
         }
         commitment
     }
 
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
-        let gain = branch.need().map_or(0, |need| {
-            let end = u32::try_from(need.end).expect("positions fit u32, as contexts do");
-            match branch.hold {
-                Hold::Swapped(swapped) => cache.prefix.gain_after(&self.used, swapped.before, end),
-                Hold::Nothing | Hold::Path(_) => cache.prefix.gain(&self.used, &branch.tokens[..need.match_upto], end),
+        let prefix = &cache.prefix;
+        let gain = branch.need().map_or(0, |need| match branch.hold {
+            Hold::Swapped(swapped) => prefix.gain_after(&self.used, swapped.before, position(need.end)),
+            Hold::Nothing | Hold::Path(_) => {
+                prefix.gain(&self.used, &branch.tokens[..need.match_upto], position(need.end))
             }
         });
-        Cost { gain, growth: expected.growth(branch, cache.prefix.page_tokens() as usize) }
+        let given = prefix.gain(&self.given, &branch.tokens[..branch.given()], position(branch.given()));
+        let growth = expected.growth(branch, prefix.page_tokens() as usize);
+        Cost { gain, growth, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }
 
-    /// Whether the pages suffice for that beside all that was committed to.
+    /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any case for
+    /// one after the other. The second was promised already to those that had to yield.
     pub fn allows(&self, cost: Cost, cache: &Cache) -> bool {
-        self.used.pages() + self.growth + cost.gain + cost.growth <= cache.pages.capacity()
+        let capacity = cache.pages.capacity();
+        let all_at_once = self.used.pages() + self.growth + cost.gain + cost.growth;
+        let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
+        all_at_once <= capacity && (!cost.is_new || one_by_one <= capacity)
     }
 
     /// `branch` was let in.
     pub fn add(&mut self, branch: &Branch, cost: Cost, cache: &Cache) {
         if let Some(lease) = branch.lease() {
-            cache.prefix.add_new_path(&mut self.used, lease.segment, cost.gain);
+            cache.prefix.add_new_path(&mut self.used, lease.segment, u32::MAX, cost.gain);
+            cache.prefix.add_new_path(&mut self.given, lease.segment, position(branch.given()), cost.given);
         }
         self.growth += cost.growth;
+        self.own = self.own.max(cost.own);
     }
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 /// Pages that one more branch takes at once, and later.
@@ -92,4 +139,9 @@ impl Commitment {
 pub(super) struct Cost {
     gain: usize,
     growth: usize,
+    /// Of `gain`, those for what it was given.
+    given: usize,
+    own: usize,
+    /// Whether it was never let in.
+    is_new: bool,
 }

@@ -14,6 +14,8 @@ use crate::ids::{BranchId, SegmentId, TokenId};
 
 pub(super) struct Branch {
     pub id: BranchId,
+    /// The root that it descends from, or that it was made for: decides its place among those that wait.
+    pub root: BranchId,
     /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was drawn after yet
     /// has no slots.
     pub tokens: Vec<TokenId>,
@@ -34,8 +36,11 @@ pub(super) struct Branch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Resting,
+    /// It has work and was not let in yet.
     Waiting,
     Running,
+    /// It was let in, and had to give up its own pages to others.
+    Yielded,
 }
 
 /// What a branch holds of its path's keys and values. Its tokens and its coins do not depend on it.
@@ -130,6 +135,7 @@ impl Branch {
     pub fn root(id: BranchId, tokens: Vec<TokenId>) -> Self {
         Branch {
             id,
+            root: id,
             tokens,
             drawn: Vec::new(),
             hold: Hold::Nothing,
@@ -147,6 +153,7 @@ impl Branch {
         Branch {
             drawn: self.drawn.clone(),
             hold: hold.unwrap_or(Hold::Nothing),
+            root: self.root,
             computed_once: self.computed_once,
             ..Branch::root(id, self.tokens.clone())
         }
@@ -160,8 +167,26 @@ impl Branch {
         }
     }
 
+    /// Where that part of its path ends that it keeps in the prefix tree, if it keeps any.
+    pub fn kept(&self) -> Option<SegmentId> {
+        match self.hold {
+            Hold::Nothing => None,
+            Hold::Path(lease) => Some(lease.segment),
+            Hold::Swapped(swapped) => Some(swapped.before),
+        }
+    }
+
     pub fn rests(&self) -> bool {
         matches!(self.work, Work::Rest)
+    }
+
+    /// Tokens from the front that it had before its work began: what it was given, as opposed to what it draws or scores.
+    pub fn given(&self) -> usize {
+        match &self.work {
+            Work::Rest => self.tokens.len(),
+            Work::Draw(drawing) => drawing.begin,
+            Work::Score(scoring) => scoring.begin,
+        }
     }
 
     /// `None` where nothing is left to compute: it rests, or will once what was asked is answered.

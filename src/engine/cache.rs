@@ -1,5 +1,5 @@
 //! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own pages
-//! go to host memory and come back. Whom to take pages from when they are short is the scheduler's; the bytes themselves are
+//! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from when they are short is the scheduler's; the bytes themselves are
 //! moved by the engine, as `transfers` say.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,27 @@ pub(super) type Branches = BTreeMap<BranchId, Branch>;
 pub(super) struct Cache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
+    returning: Returning,
     /// Pages that host memory still has room for.
     swap_room: usize,
     /// What must be done before the next step is submitted, in this order.
     pub transfers: Vec<Transfer>,
+}
+
+/// What keys and values cost that a branch had to give up, in seconds: the rule by which they are swapped or dropped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Returning {
+    /// To copy a page to host memory and back.
+    pub swapped_page: f64,
+    /// To compute a token again.
+    pub computed_row: f64,
+}
+
+impl Returning {
+    /// `pages` that hold `rows` computed tokens cost less where they are swapped.
+    fn swap_pays(self, pages: usize, rows: u32) -> bool {
+        (pages as f64) * self.swapped_page < f64::from(rows) * self.computed_row
+    }
 }
 
 /// Keys and values of one branch on their way between device and host.
@@ -32,9 +49,9 @@ pub(super) enum Transfer {
 
 impl Cache {
     /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
-    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize) -> Self {
+    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, returning: Returning) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
-        Cache { prefix, pages, swap_room: swap_pages, transfers: Vec::new() }
+        Cache { prefix, pages, returning, swap_room: swap_pages, transfers: Vec::new() }
     }
 
     /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is known: a
@@ -66,6 +83,22 @@ impl Cache {
         match known < need.end {
             true => self.prefix.append_drawing(&mut self.pages, segment),
             false => Ok(()),
+        }
+    }
+
+    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One that has run
+    /// on its lease, or was swapped, keeps what it has.
+    pub fn bookmark(&mut self, branch: &mut Branch) {
+        let keeps_more = match branch.hold {
+            Hold::Nothing => false,
+            Hold::Path(lease) => lease.used,
+            Hold::Swapped(_) => true,
+        };
+        if !keeps_more
+            && let Some(segment) = self.prefix.retain_known(&mut self.pages, &branch.tokens[..branch.given()])
+        {
+            self.give_up(branch);
+            branch.hold = Hold::Path(Lease { segment, own: false, used: false });
         }
     }
 
@@ -105,13 +138,13 @@ impl Cache {
         }
     }
 
-    /// Takes the pages of a branch's own tokens away for host memory, if these are worth it (a page at least) and it has room.
+    /// Takes the pages of a branch's own tokens away for host memory, if that pays and it has room.
     pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
         let pages = self.prefix.pages_upto(segment, computed).to_vec();
-        let worth = computed >= first + self.prefix.page_tokens();
-        let Some(before) = self.prefix.parent(segment).filter(|_| worth && pages.len() <= self.swap_room) else {
+        let pays = self.returning.swap_pays(pages.len(), computed.saturating_sub(first));
+        let Some(before) = self.prefix.parent(segment).filter(|_| pays && pages.len() <= self.swap_room) else {
             return false;
         };
         self.prefix.retain(before);
@@ -149,12 +182,7 @@ impl Cache {
 
     /// Whether giving up what `branch` holds could free a page, once the cache is empty.
     pub fn keeps_pages(&self, branch: &Branch) -> bool {
-        match branch.hold {
-            Hold::Nothing => false,
-            Hold::Path(Lease { segment, .. }) | Hold::Swapped(Swapped { before: segment, .. }) => {
-                !self.prefix.has_children(segment)
-            }
-        }
+        branch.kept().is_some_and(|segment| !self.prefix.has_children(segment))
     }
 
     /// Tries to have `pages` free pages, at the cost of what no lease keeps.
@@ -185,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_saved_is_dropped_and_no_more_is_tried() {
-        let mut cache = Cache::new(4, PAGES, 100);
+        let mut cache = Cache::new(4, PAGES, 100, Returning { swapped_page: 1.0, computed_row: 1.0 });
         let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));

@@ -1,6 +1,6 @@
 //! The engine's side of the channel: it obeys commands between steps and sleeps while nothing grows.
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{RecvError, Sender, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
@@ -11,27 +11,51 @@ use crate::engine::text::BranchText;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
+/// What a turn of the engine came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A step was submitted or collected.
+    Stepped,
+    /// Nothing grows: there is nothing to do before the next command.
+    Idle,
+    /// Nothing grows, or nobody would know: the last handle is gone.
+    Abandoned,
+}
+
 impl<B: Backend> Engine<B> {
-    /// Serves until the last handle is gone. Commands are obeyed while a step is in flight: whatever they give away is given
-    /// to what is submitted later, and what they ended is told from what they begin by its turn.
-    pub(super) fn run(&mut self, commands: &Receiver<Command>) -> Result<()> {
+    /// Serves until the last handle is gone.
+    pub(super) fn run(&mut self) -> Result<()> {
         loop {
-            let command = match self.scheduler.is_idle() && self.flights.is_empty() {
-                true => {
-                    self.transfer()?;
-                    self.check_integrity()?;
-                    commands.recv().map_err(|_| TryRecvError::Disconnected)
-                }
-                false => commands.try_recv(),
-            };
-            match command {
-                Ok(command) => self.obey(command)?,
-                // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and
-                // wake them again, 60 microseconds in all.
-                Err(TryRecvError::Empty) => rayon::scope(|_| self.step())?,
-                Err(TryRecvError::Disconnected) => return Ok(()),
+            match self.turn()? {
+                Turn::Stepped => {}
+                Turn::Idle => match self.commands.recv() {
+                    Ok(command) => self.obey(command)?,
+                    Err(RecvError) => return Ok(()),
+                },
+                Turn::Abandoned => return Ok(()),
             }
         }
+    }
+
+    /// Obeys the commands that wait, then makes a step. Commands are obeyed while a step is in flight: whatever they give away
+    /// is given to what is submitted later, and what they ended is told from what they begin by its turn.
+    pub fn turn(&mut self) -> Result<Turn> {
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.obey(command)?,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(Turn::Abandoned),
+            }
+        }
+        if self.scheduler.is_idle() && self.flights.is_empty() {
+            self.transfer()?;
+            self.check_integrity()?;
+            return Ok(Turn::Idle);
+        }
+        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake them
+        // again, 60 microseconds in all.
+        rayon::scope(|_| self.step())?;
+        Ok(Turn::Stepped)
     }
 
     fn check_integrity(&self) -> Result<()> {
@@ -123,7 +147,7 @@ impl<B: Backend> Engine<B> {
         branch.begin(Work::Draw(Box::new(drawing)));
         match is_full {
             true => branch.finish(FinishReason::ContextFull),
-            false => self.scheduler.add(branch),
+            false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
         }
     }
 
@@ -142,7 +166,7 @@ impl<B: Backend> Engine<B> {
         let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
         branch.begin(Work::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {
-            true => self.scheduler.add(branch),
+            true => self.scheduler.add(id, &mut self.branches, &mut self.cache),
             false => branch.finish(FinishReason::Given),
         }
         Ok(())

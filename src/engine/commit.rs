@@ -39,7 +39,7 @@ impl<B: Backend> Engine<B> {
             return;
         }
         ended.sort_unstable();
-        self.scheduler.remove(&ended);
+        self.scheduler.remove(&ended, &self.branches);
         for id in ended {
             let Some(branch) = self.branches.get_mut(&id) else { continue };
             let holds_more =

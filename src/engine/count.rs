@@ -1,11 +1,34 @@
 //! The counters of what was submitted: rows, reads, memory.
 
 use crate::backend::Backend;
-use crate::engine::Engine;
 use crate::engine::schedule::Row;
+use crate::engine::{Engine, Metrics};
 use crate::plan::PlanStats;
 
+/// What an engine holds between two turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Branches that grow, and those that are to grow and have no room.
+    pub running: usize,
+    pub waiting: usize,
+    /// Pages that branches hold, each counted once; what is only cached is not counted.
+    pub pages: usize,
+    /// Tokens of these branches, each counted once however many share it.
+    pub tokens: usize,
+}
+
 impl<B: Backend> Engine<B> {
+    /// The counters after the last turn.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub fn occupancy(&self) -> Occupancy {
+        let leased = self.cache.prefix.leased();
+        let (running, waiting) = (self.scheduler.running(), self.scheduler.waiting());
+        Occupancy { running, waiting, pages: leased.pages(), tokens: leased.tokens() }
+    }
+
     /// Asked for before the rows are marked as computed.
     pub(super) fn count_rows(&mut self, rows: &[Row]) {
         self.metrics.steps += 1;
@@ -36,13 +59,15 @@ impl<B: Backend> Engine<B> {
     /// Memory as it is now.
     pub(super) fn count_memory(&mut self) {
         let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
-        let held = prefix.leased_pages();
+        let leased = prefix.leased();
+        let held = leased.pages();
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
             let used = self.branches.values().filter_map(|branch| branch.lease().filter(|lease| lease.used));
             let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
+            self.metrics.kv_tokens_peak = leased.tokens() as u64;
             self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
         }
     }

@@ -100,16 +100,21 @@ impl EngineHandle {
 
     /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
+        let unfinished = extends.iter().map(|extend| extend.branch).collect();
+        let (events, receiver) = unbounded();
+        self.start_telling(extends, events)?;
+        Ok(Extension { handle: self.clone(), events: receiver, unfinished })
+    }
+
+    /// The same without an extension: what happens is told to `events`, beside what others tell there.
+    pub(crate) fn start_telling(&self, extends: Vec<Extend>, events: Sender<Event>) -> Result<()> {
         for extend in &extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
                 params.check(self.facts.vocab)?;
                 stop.check(self.facts.vocab)?;
             }
         }
-        let unfinished = extends.iter().map(|extend| extend.branch).collect();
-        let (events, receiver) = unbounded();
-        self.send(Command::Start { extends, events })?;
-        Ok(Extension { handle: self.clone(), events: receiver, unfinished })
+        self.send(Command::Start { extends, events })
     }
 
     /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled first.

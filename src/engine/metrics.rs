@@ -33,6 +33,10 @@ pub struct Metrics {
     pub kv_bytes_cached: u64,
     /// The largest `kv_bytes_held` of any step.
     pub kv_bytes_peak: u64,
+    /// At that peak: distinct tokens of the branches that hold pages, each counted once however many of them share it. What
+    /// `kv_bytes_peak` is beyond their bytes, pages cost that are not full.
+    #[serde(default)]
+    pub kv_tokens_peak: u64,
     /// At that peak: what the same branches would have held, each with pages of its own.
     pub kv_bytes_peak_unshared: u64,
     /// Branches that had to yield their pages to older ones.

@@ -32,14 +32,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub use coins::{CoinKey, ForkKind};
+pub use commands::Turn;
+pub use count::Occupancy;
 pub use handle::{EngineFacts, EngineHandle, Extension, First};
 pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
 
+use crossbeam_channel::Receiver;
+
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, Cache};
+use crate::engine::cache::{Branches, Cache, Returning};
+use crate::engine::handle::{Command, Epitaph};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
@@ -54,8 +59,9 @@ use crate::tokenizer::Tokenizer;
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
     pub max_branches: usize,
-    /// Rows of prompts and given tokens that a step computes beside them, at most.
-    pub chunk: usize,
+    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share in any
+    /// case.
+    pub step_rows: usize,
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
@@ -68,11 +74,14 @@ pub struct EngineConfig {
     pub check_plans: bool,
 }
 
+/// Prompts and given tokens have this part of a step's rows in any case.
+const PROMPT_PART: usize = 8;
+
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
             max_branches: 128,
-            chunk: 256,
+            step_rows: 256,
             planner: Planner::default(),
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
@@ -89,8 +98,14 @@ impl EngineConfig {
         self.max_branches.max(256)
     }
 
+    /// Rows of prompts and given tokens that a step has room for, however many branches decode: so that prompts go on.
+    fn prompt_rows(&self) -> usize {
+        (self.step_rows / PROMPT_PART).max(1)
+    }
+
     fn largest_step(&self) -> StepShape {
-        StepShape { rows: self.max_branches.saturating_add(self.chunk), wanted: self.max_asks(), draws: true }
+        let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
+        StepShape { rows, wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -112,18 +127,37 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
+    commands: Receiver<Command>,
+    epitaph: Epitaph,
 }
 
 impl<B: Backend> Engine<B> {
     /// Starts a thread that owns backend and model, and returns its client. Without a tokenizer, text is empty and stop
     /// strings are an error.
     pub fn start(
+        backend: B,
+        model: Decoder<B>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        config: EngineConfig,
+    ) -> Result<EngineHandle> {
+        let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
+        let epitaph = engine.epitaph.clone();
+        std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || handle::live(&epitaph, || engine.run()))
+            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
+        Ok(handle)
+    }
+
+    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not wait
+    /// for events or metrics of the handle in between: nobody else makes them.
+    pub fn build(
         mut backend: B,
         mut model: Decoder<B>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
-    ) -> Result<EngineHandle> {
-        for (what, value) in [("max_branches", config.max_branches), ("chunk", config.chunk)] {
+    ) -> Result<(Self, EngineHandle)> {
+        for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
@@ -152,8 +186,13 @@ impl<B: Backend> Engine<B> {
             pool_pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes);
-        let mut engine = Engine {
+        let rates = backend.swap_rates();
+        let returning = Returning {
+            swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
+            computed_row: 2.0 * model.parameters() as f64 / rates.flops,
+        };
+        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
+        let engine = Engine {
             backend,
             model,
             kv,
@@ -168,12 +207,17 @@ impl<B: Backend> Engine<B> {
             branches: Branches::new(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
+            commands,
+            epitaph,
         };
-        std::thread::Builder::new()
-            .name("engine".to_owned())
-            .spawn(move || handle::live(&epitaph, || engine.run(&commands)))
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
-        Ok(handle)
+        Ok((engine, handle))
+    }
+}
+
+impl<B: Backend> Drop for Engine<B> {
+    /// Before the channel closes: whoever finds it closed asks why.
+    fn drop(&mut self) {
+        self.epitaph.get_or_init(|| "it was dropped".to_owned());
     }
 }
 
@@ -184,7 +228,7 @@ fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> 
     let (needed, free) = (rows.saturating_add(logits).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
-        return Err(Error::value("free memory (max_branches, chunk)", expected, bytes(free as u64)));
+        return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));
     }
     Ok(())
 }

@@ -97,8 +97,9 @@ impl<B: Backend> Engine<B> {
 
     fn schedule(&mut self) -> Schedule {
         let mut began = Instant::now();
-        let EngineConfig { max_branches, chunk, .. } = self.config;
-        let budget = Budget { max_branches, chunk, max_asks: self.config.max_asks() };
+        let EngineConfig { max_branches, step_rows: rows, .. } = self.config;
+        let (prompt_rows, max_asks) = (self.config.prompt_rows(), self.config.max_asks());
+        let budget = Budget { max_branches, rows, prompt_rows, max_asks };
         let schedule = self.scheduler.next_rows(&mut self.branches, &mut self.cache, budget);
         self.metrics.preemptions = self.scheduler.preemptions;
         lap(&mut began, &mut self.metrics.seconds_scheduling);

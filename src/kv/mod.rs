@@ -1,13 +1,17 @@
 //! Floor 1, integers only: which tokens are kept where. `page_pool` hands out pages, `prefix_tree` knows which runs of tokens
-//! share them, `forest` is the snapshot of what is live in one step. No keys, no values, no device: those belong to a backend.
+//! share them, `forest` is the snapshot of what is live in one step, `prompt_tree` what all prompts of a job share. No keys, no
+//! values, no device: those belong to a backend.
 
+pub mod antichain;
 pub mod forest;
 pub mod page_pool;
 pub mod prefix_tree;
+pub mod prompt_tree;
 
 pub use forest::{Forest, ForestSegment, StepRow};
 pub use page_pool::{OutOfPages, PagePool};
 pub use prefix_tree::{PrefixTree, TreeStats, Usage};
+pub use prompt_tree::{PackedPrompts, PromptNode, PromptTree, Prompts, Saving};
 
 use crate::ids::PageId;
 

@@ -24,7 +24,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 pub use check::PlanFault;
-pub use cost::{CostModel, Split};
+pub use cost::{CostModel, Split, Tiles};
 pub use stats::PlanStats;
 
 use crate::ids::PageId;

@@ -1,32 +1,54 @@
-//! One shared level. The trunk of each tree (its segments down to the first branching) is one item of all the tree's rows;
-//! above and below it nothing is shared.
+//! One shared level. Some segments, none beneath another, are each read with all above them by one item of all rows beneath;
+//! above and below nothing is shared. Which ones is chosen so that the fewest keys and values are read: the optimum of the
+//! choice that BatchLLM makes for a job's prompts.
+//!
+//! What differs from BatchLLM: it chooses once for a job, by prompt tokens that need not be computed, and keeps that level
+//! until the job ends; here each step chooses anew, by the tokens that it need not read, among whatever is live. Where there is
+//! one branching that is the trunk of each tree, as in RelayAttention.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
 use crate::kv::Forest;
+use crate::kv::antichain::best_antichain;
 
-/// Where each trunk ends, as indices of segments, rising.
+/// The segments with which the shared level ends, rising.
 struct SingleLevel {
-    trunk_ends: Vec<usize>,
+    ends: Vec<u32>,
 }
 
 impl Division for SingleLevel {
     fn shares(&self, node: &Node<'_>) -> bool {
-        self.trunk_ends.binary_search(&node.index).is_ok()
+        u32::try_from(node.index).is_ok_and(|index| self.ends.binary_search(&index).is_ok())
     }
 }
 
 pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
-    let roots = (0..forest.segments.len()).filter(|&index| forest.segments[index].parent.is_none());
-    build(forest, hints, &SingleLevel { trunk_ends: roots.map(|root| trunk_end(forest, root)).collect() })
+    let ends = best_antichain(|segment| forest.segments[segment].parent, &spared(forest, hints));
+    build(forest, hints, &SingleLevel { ends })
 }
 
-/// The last segment that is on the path of all rows of the tree of `root`.
-fn trunk_end(forest: &Forest, root: usize) -> usize {
-    let rows = &forest.segments[root].rows;
-    let mut end = root;
-    while !forest.is_leaf(end) && forest.segments[end + 1].rows == *rows {
-        end += 1;
+/// For each segment the tokens that need not be read where one item covers it and all above it, in whole tiles. Rows of one
+/// segment read together in any plan. With a window this is an upper bound: rows further on see less of it.
+fn spared(forest: &Forest, hints: &PlanHints) -> Vec<u64> {
+    let count = forest.segments.len();
+    let mut readers = vec![0u64; count];
+    let mut lowest = vec![u32::MAX; count];
+    let mut spared = vec![0; count];
+    for (index, segment) in forest.segments.iter().enumerate().rev() {
+        if let Some(&first) = forest.row_positions[forest.own_rows(index)].first() {
+            readers[index] += 1;
+            lowest[index] = lowest[index].min(first);
+        }
+        let seen_from = hints.window.map_or(0, |window| (lowest[index] + 1).saturating_sub(window));
+        let tiles = |position: u32| position - position % hints.tile;
+        if !forest.is_leaf(index) {
+            let tokens = tiles(segment.end()).saturating_sub(tiles(seen_from));
+            spared[index] = (readers[index] - 1) * u64::from(tokens);
+        }
+        if let Some(parent) = segment.parent.map(|parent| parent as usize) {
+            readers[parent] += readers[index];
+            lowest[parent] = lowest[parent].min(lowest[index]);
+        }
     }
-    end
+    spared
 }

@@ -31,9 +31,9 @@ const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
 
-/// Rows of prompts in a step on a device apart: many times what makes products as fast as they get (about 200 rows of 16-bit
+/// Rows of a step on a device apart: many times what makes products as fast as they get (about 200 rows of 16-bit
 /// weights on an H200), so that little of a step is overhead.
-const DEVICE_CHUNK: usize = 2048;
+const DEVICE_STEP_ROWS: usize = 2048;
 
 /// Host memory for swapped branches: this part of what is free, and no more than so many bytes.
 const SWAP_PART: usize = 4;
@@ -75,7 +75,7 @@ impl Budget {
         };
         match B::APART {
             true => EngineConfig {
-                chunk: DEVICE_CHUNK,
+                step_rows: DEVICE_STEP_ROWS,
                 pool: self.pool(DEVICE_SHARE, useful),
                 swap_bytes: self.swap_bytes.unwrap_or_else(|| (free_bytes() / SWAP_PART).min(MOST_SWAP)),
                 run_ahead: true,

@@ -2,7 +2,7 @@
 //! would compute and keep, and what sharing every common beginning leaves of that. Counted from the prompts and the samples
 //! that finished; what the engine did (prompts computed again after an eviction, say) is in its own counters.
 
-use crate::ids::TokenId;
+use crate::kv::PromptTree;
 use crate::report::LevelUse;
 
 use super::worker::Finished;
@@ -12,15 +12,18 @@ use super::{ItemPrompt, Prepared};
 pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
     let kv_bytes = prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype) as u64;
     let mut uses: Vec<(u64, u64)> = Vec::new();
-    let (mut sampled, mut previous): (u64, &[TokenId]) = (0, &[]);
-    // Prompts stand in the order of their tokens, so that what one shares with any before it, it shares with the last.
-    for prompt in &prepared.prompts {
-        let Ok(at) = finished.binary_search_by_key(&prompt.item.index, |item| item.index) else { continue };
-        let samples = &finished[at].outcome.samples;
+    let mut sampled = 0;
+    let samples_of = |prompt: &ItemPrompt| {
+        let at = finished.binary_search_by_key(&prompt.item.index, |item| item.index).ok()?;
+        Some(&finished[at].outcome.samples)
+    };
+    let (prompts, samples): (Vec<_>, Vec<_>) =
+        prepared.prompts.iter().filter_map(|prompt| Some((prompt, samples_of(prompt)?))).unzip();
+    for sorted in PromptTree::new(prompts.as_slice()).sorted() {
+        let (prompt, samples) = (prompts[sorted.prompt as usize], samples[sorted.prompt as usize]);
         // A choice among given answers draws nothing, and has its prompt computed all the same.
-        add(prompt, samples.len().max(1) as u64, previous, &mut uses);
+        add(prompt, samples.len().max(1) as u64, sorted.shared as usize, &mut uses);
         sampled += samples.iter().map(|sample| sample.tokens as u64).sum::<u64>();
-        previous = prompt.tokens();
     }
     uses.push((sampled, sampled));
     let last = uses.len();
@@ -34,9 +37,9 @@ pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
     uses.into_iter().enumerate().map(level).collect()
 }
 
-/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those that `previous` does not begin with.
-fn add(prompt: &ItemPrompt, samples: u64, previous: &[TokenId], uses: &mut Vec<(u64, u64)>) {
-    let shared = previous.iter().zip(prompt.tokens()).take_while(|(a, b)| a == b).count();
+/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones with which
+/// an earlier prompt begins, too.
+fn add(prompt: &ItemPrompt, samples: u64, shared: usize, uses: &mut Vec<(u64, u64)>) {
     for (ix, level) in prompt.levels.levels().enumerate() {
         if uses.len() == ix {
             uses.push((0, 0));

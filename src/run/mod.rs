@@ -37,7 +37,7 @@ use crate::tokenizer::Tokenizer;
 pub use budget::Budget;
 pub use demo::bundled;
 use manifest::Process;
-pub use prepare::{ItemPrompt, Prepared};
+pub use prepare::{ItemPrompt, Prepared, Rendered};
 pub use progress::Progress;
 use resume::Place;
 

@@ -74,7 +74,7 @@ fn the_same_events_with_and_without() {
         let page_bytes = engine(pages(1)).facts().page_bytes;
         for config in [
             roomy(),
-            EngineConfig { chunk: 7, max_branches: 5, ..roomy() },
+            EngineConfig { step_rows: 7, max_branches: 5, ..roomy() },
             pages(18),
             EngineConfig { swap_bytes: 8 * page_bytes, ..pages(18) },
         ] {

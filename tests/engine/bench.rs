@@ -119,6 +119,11 @@ pub fn length(max_tokens: usize) -> Stop {
     Stop { max_tokens, ignore_eos: true, ..Stop::default() }
 }
 
+/// The same, and nobody can be sure of it: a text that is never drawn might end it sooner.
+pub fn unsure(max_tokens: usize) -> Stop {
+    Stop { strings: vec!["a text that nobody draws".to_owned()], ..length(max_tokens) }
+}
+
 pub fn score(branch: BranchId, tokens: Vec<TokenId>) -> Extend {
     Extend { branch, continuation: Continuation::Given { tokens, logprobs: true } }
 }

@@ -6,6 +6,7 @@ use offshoot::tree::SamplingTree;
 
 use crate::bench::{
     draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy, sample, score,
+    unsure,
 };
 
 #[test]
@@ -72,7 +73,7 @@ fn later_forks_ask_for_the_last_row_once_more() {
 
 #[test]
 fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
-    let engine = engine(EngineConfig { chunk: 16, ..roomy() });
+    let engine = engine(EngineConfig { step_rows: 16, ..roomy() });
     let lengths = [50, 50, 30, 60];
     let roots = lengths.map(|len| engine.root(prompt(1, 60)[..len].to_vec()).unwrap());
     let extends = (0..).zip(roots).map(|(i, root)| draw(root, key("item", i), params(), length(4)));
@@ -101,7 +102,7 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     for (item, salt) in [("a", 1), ("b", 2)] {
         let root = engine.root(prompt(salt, 40)).unwrap();
         let children = engine.fork(root, 6).unwrap();
-        extends.extend((0..).zip(children).map(|(i, child)| draw(child, key(item, i), params(), length(60))));
+        extends.extend((0..).zip(children).map(|(i, child)| draw(child, key(item, i), params(), unsure(60))));
     }
     finishes(engine, extends)
 }
@@ -123,13 +124,13 @@ fn scarce_pages_change_no_draw() {
 #[test]
 fn scarce_pages_change_no_score() {
     let run = |capacity: usize| {
-        let engine = engine(EngineConfig { chunk: 8, ..pages(capacity) });
+        let engine = engine(EngineConfig { step_rows: 8, ..pages(capacity) });
         mislead(&engine);
         let root = engine.root(prompt(1, 20)).unwrap();
         let children = engine.fork(root, 6).unwrap();
         let extends = (0..).zip(children).map(|(i, child)| match i % 2 {
             0 => score(child, prompt(50 + i, 70)),
-            _ => draw(child, key("item", i), params(), length(70)),
+            _ => draw(child, key("item", i), params(), unsure(70)),
         });
         finishes(&engine, extends.collect())
     };

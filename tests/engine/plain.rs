@@ -57,7 +57,7 @@ fn greedy_equals_a_plain_loop() {
             logprobs.push(drawn.logprob);
         }
         for chunk in [1, 13, 256] {
-            let engine = engine_of(shape, EngineConfig { chunk, ..roomy() });
+            let engine = engine_of(shape, EngineConfig { step_rows: chunk, ..roomy() });
             let root = engine.root(prompt(3, len)).unwrap();
             let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
             assert_eq!(drawn.tokens, tokens[len..], "{shape:?}, a prompt of {len} in chunks of {chunk}");

@@ -90,7 +90,7 @@ fn a_dropped_extension_cancels_and_the_engine_goes_on() {
 
 #[test]
 fn a_cancelled_score_keeps_what_was_scored() {
-    let engine = engine(offshoot::engine::EngineConfig { chunk: 1, ..roomy() });
+    let engine = engine(offshoot::engine::EngineConfig { step_rows: 1, ..roomy() });
     let root = engine.root(prompt(1, 20)).unwrap();
     let extension = engine.start(vec![score(root, prompt(2, 100))]).unwrap();
     let mut extension = extension;

@@ -36,7 +36,7 @@ fn the_same_draws_whatever_the_rows_chunk_and_planner() {
             assert_eq!(run(shape, EngineConfig { planner, ..roomy() }, 4), expected, "{planner:?}");
         }
         for (max_branches, chunk) in [(1, 1), (1, 64), (3, 7), (5, 256), (256, 1), (256, 19)] {
-            let config = EngineConfig { max_branches, chunk, ..roomy() };
+            let config = EngineConfig { max_branches, step_rows: chunk, ..roomy() };
             assert_eq!(run(shape, config, 4), expected, "{max_branches} branches, chunks of {chunk}");
         }
     }
@@ -124,7 +124,7 @@ fn a_fork_goes_on_as_its_tokens_would() {
 
 #[test]
 fn scores_equal_the_log_probabilities_of_the_draw() {
-    let engine = engine(EngineConfig { chunk: 5, ..roomy() });
+    let engine = engine(EngineConfig { step_rows: 5, ..roomy() });
     let root = engine.root(prompt(3, 33)).unwrap();
     let children = engine.fork(root, 4).unwrap();
     let extends =

@@ -5,7 +5,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use crate::bench::{draw, engine, finishes, give, key, length, mislead, pages, params, prompt, roomy, score};
+use crate::bench::{draw, engine, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
 use offshoot::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.
@@ -36,7 +36,7 @@ fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {
             extends.push(match dice.within(1, 4) {
                 1 => give(*branch, prompt(salt, more)),
                 2 => score(*branch, prompt(salt, more)),
-                _ => draw(*branch, key(&format!("{round}"), ordinal), params(), length(more)),
+                _ => draw(*branch, key(&format!("{round}"), ordinal), params(), unsure(more)),
             });
             *len += more;
         }
@@ -61,10 +61,10 @@ fn a_search_tells_the_same_story_in_a_corner() {
     for seed in 0..12 {
         let expected = story(&engine(EngineConfig { planner: Planner::Flat, ..roomy() }), seed);
         let corners = [
-            EngineConfig { chunk: 5, max_branches: 3, ..pages(14) },
-            EngineConfig { chunk: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
+            EngineConfig { step_rows: 5, max_branches: 3, ..pages(14) },
+            EngineConfig { step_rows: 64, max_branches: 9, planner: Planner::Tree, ..pages(30) },
             EngineConfig { swap_bytes: 1 << 17, ..pages(20) },
-            EngineConfig { chunk: 32, swap_bytes: 1 << 24, ..pages(14) },
+            EngineConfig { step_rows: 32, swap_bytes: 1 << 24, ..pages(14) },
             EngineConfig { planner: Planner::SingleLevel, ..pages(60) },
         ];
         for corner in corners {
@@ -79,7 +79,7 @@ fn a_search_tells_the_same_story_in_a_corner() {
 #[test]
 fn searches_on_many_threads_do_not_see_each_other() {
     let expected: Vec<_> = (20..26).map(|seed| story(&engine(roomy()), seed)).collect();
-    let shared = engine(EngineConfig { chunk: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
+    let shared = engine(EngineConfig { step_rows: 16, max_branches: 12, swap_bytes: 1 << 17, ..pages(40) });
     mislead(&shared);
     let told: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (20..26)

@@ -50,7 +50,7 @@ fn a_ban_that_ends_is_planned_anew() {
 #[test]
 fn many_scores_share_out_the_rows_whose_logits_are_wanted() {
     // 256 rows may want logits: fewer than all these ask for at once.
-    let config = EngineConfig { max_branches: 300, chunk: 4000, ..roomy() };
+    let config = EngineConfig { max_branches: 300, step_rows: 4000, ..roomy() };
     let run = |config: EngineConfig| {
         let engine = engine(config);
         let root = engine.root(prompt(1, 20)).unwrap();

@@ -3,7 +3,7 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
 use offshoot::ids::BranchId;
 
-use crate::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score};
+use crate::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
 fn crowd(engine: &EngineHandle) -> Vec<Finish> {
@@ -13,7 +13,7 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     for (item, salt) in [("a", 1), ("b", 2)] {
         let root = engine.root(prompt(salt, 40)).unwrap();
         let children = engine.fork(root, 8).unwrap();
-        extends.extend((0..).zip(&children[..6]).map(|(i, &child)| draw(child, key(item, i), params(), length(70))));
+        extends.extend((0..).zip(&children[..6]).map(|(i, &child)| draw(child, key(item, i), params(), unsure(70))));
         extends.extend((0..).zip(&children[6..]).map(|(i, &child)| score(child, prompt(30 + i, 60))));
         branches.extend(children);
         branches.push(root);
@@ -60,7 +60,7 @@ fn what_is_swapped_is_not_computed_again() {
         mislead(&engine);
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();
-        let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(90)));
+        let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), unsure(90)));
         (finishes(&engine, extends.collect()), engine.metrics().unwrap())
     };
     let ((dropped, without), (swapped, with)) = (run(0), run(1000));

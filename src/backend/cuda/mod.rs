@@ -64,7 +64,7 @@ use self::ops::Ops;
 use self::weights::Loader;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
-    WeightView,
+    SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -155,6 +155,11 @@ impl Backend for Cuda {
 
     fn cost_model(&self) -> CostModel {
         CostModel::CUDA
+    }
+
+    /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
+    fn swap_rates(&self) -> SwapRates {
+        SwapRates { host_bytes: 50e9, flops: 700e12 }
     }
 
     fn free_bytes(&self) -> Result<usize> {

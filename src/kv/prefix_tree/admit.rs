@@ -36,6 +36,15 @@ impl PrefixTree {
         Ok(end)
     }
 
+    /// Retains for the caller what is registered of the beginning of `tokens`, and returns the sealed segment in which it ends;
+    /// `None` where not even the first token is. Needs no page.
+    pub fn retain_known(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Option<SegmentId> {
+        let known = self.find(tokens);
+        let end = self.end_at(pool, known.segment?, known.within);
+        self.retain(end);
+        Some(end)
+    }
+
     /// How many leading tokens of `tokens` are registered, and how many of these are computed.
     pub fn known(&self, tokens: &[TokenId]) -> (u32, u32) {
         let known = self.find(tokens);

@@ -1,47 +1,64 @@
-//! How many pages a set of paths holds, each counted once however many of them share it.
+//! How many pages and tokens a set of paths holds, each counted once however many of them share it.
 
 use super::{PrefixTree, count};
 use crate::ids::{SegmentId, TokenId};
 
-/// A set of paths that only grows, and how many pages they hold.
+/// A set of paths that only grows, and how many pages and tokens they hold.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     met: Vec<bool>,
     pages: usize,
+    tokens: usize,
 }
 
 impl Usage {
     pub fn pages(&self) -> usize {
         self.pages
     }
+
+    /// Of paths that were added by `add_path`.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
 }
 
 impl PrefixTree {
-    /// Pages that leases keep, each counted once: all but what is only cached.
-    pub fn leased_pages(&self) -> usize {
+    /// What leases keep: all but what is only cached.
+    pub fn leased(&self) -> Usage {
         let mut usage = Usage::default();
         for (ix, segment) in self.arena.iter().enumerate() {
             if segment.as_ref().is_some_and(|segment| segment.leases > 0) {
                 self.add_path(&mut usage, SegmentId::new(ix));
             }
         }
-        usage.pages
+        usage
     }
 
     /// Adds the path of `segment`, and the pages that nothing in use holds yet.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
-        let Usage { met, pages } = usage;
+        let Usage { met, pages, tokens } = usage;
         for id in self.new_to(met, segment) {
             let segment = self.at(id);
             let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
             let shared = above.is_some() && above == segment.pages.first();
             *pages += segment.pages.len() - usize::from(shared);
+            *tokens += segment.len() as usize;
         }
     }
 
-    /// Adds a path that was made just now and is known to gain so many pages: for that, segments in use may have been split.
-    pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, gain: usize) {
-        self.new_to(&mut usage.met, segment).for_each(drop);
+    /// Adds what holds the first `upto` positions of the path of `segment`, the last segment of it whole.
+    pub fn add_beginning(&self, usage: &mut Usage, segment: SegmentId, upto: u32) {
+        if let Some(last) = self.holder(segment, upto) {
+            self.add_path(usage, last);
+        }
+    }
+
+    /// Adds what holds the first `upto` positions of a path that was made just now, and is known to gain so many pages: for
+    /// that, segments in use may have been split.
+    pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, upto: u32, gain: usize) {
+        if let Some(last) = self.holder(segment, upto) {
+            self.new_to(&mut usage.met, last).for_each(drop);
+        }
         usage.pages += gain;
     }
 

@@ -1,0 +1,98 @@
+//! Two times that run beside each other: the host's, which the engine's caller sees, and the device's, which is ahead of it by
+//! what was submitted and not collected. Whole nanoseconds, so that sums of times are exact.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A virtual clock; clones show the same time. It moves only when it is told to.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Arc<Mutex<Times>>);
+
+#[derive(Debug, Default)]
+struct Times {
+    now: Duration,
+    /// When the device has done all that was submitted.
+    device_free: Duration,
+    steps: u64,
+    last: Option<StepTime>,
+}
+
+/// When a step was computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// Counted from 1.
+    pub number: u64,
+    pub begin: Duration,
+    pub end: Duration,
+}
+
+impl Clock {
+    /// The host's time since the beginning.
+    pub fn now(&self) -> Duration {
+        self.with(|times| times.now)
+    }
+
+    /// Sleeps until `then`, unless it is past.
+    pub fn wait_until(&self, then: Duration) {
+        self.with(|times| times.now = times.now.max(then));
+    }
+
+    /// The step that was submitted last.
+    pub fn last_step(&self) -> Option<StepTime> {
+        self.with(|times| times.last)
+    }
+
+    /// The host prepares a step for `host_ns`, and the device computes it for `device_ns` as soon as it is free.
+    pub(super) fn submit(&self, host_ns: f64, device_ns: f64) -> StepTime {
+        self.with(|times| {
+            times.now += whole(host_ns);
+            times.steps += 1;
+            let begin = times.now.max(times.device_free);
+            let step = StepTime { number: times.steps, begin, end: begin + whole(device_ns) };
+            times.device_free = step.end;
+            times.last = Some(step);
+            step
+        })
+    }
+
+    /// The host waits for the device and for a copy that takes `ns`.
+    pub(super) fn transfer(&self, ns: f64) {
+        self.with(|times| {
+            times.now = times.now.max(times.device_free) + whole(ns);
+            times.device_free = times.now;
+        });
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Times) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn whole(ns: f64) -> Duration {
+    Duration::from_nanos(ns.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ns(n: u64) -> Duration {
+        Duration::from_nanos(n)
+    }
+
+    #[test]
+    fn the_host_prepares_a_step_while_the_device_computes_the_one_before() {
+        let clock = Clock::default();
+        let first = clock.submit(10.0, 100.0);
+        let second = clock.submit(10.0, 100.0);
+        assert_eq!((first.begin, first.end), (ns(10), ns(110)));
+        assert_eq!((second.begin, second.end), (ns(110), ns(210)));
+        assert_eq!(clock.now(), ns(20), "nobody waited for them");
+        clock.wait_until(second.end);
+        clock.wait_until(first.end);
+        assert_eq!(clock.now(), ns(210), "time does not run back");
+        clock.transfer(5.0);
+        assert_eq!(clock.submit(0.0, 1.0).begin, ns(215));
+        assert_eq!(clock.last_step().map(|step| step.number), Some(3));
+    }
+}

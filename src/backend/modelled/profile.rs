@@ -1,0 +1,247 @@
+//! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with where it
+//! came from. A profile of another device is another file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::plan::{CostModel, Split, Tiles};
+
+/// Times are nanoseconds (`_ns`), rates bytes or floating-point operations a second (`_per_s`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceProfile {
+    pub name: String,
+    /// What weights, activations, keys and values may take together.
+    pub memory_bytes: f64,
+    /// The device's fixed time a step.
+    pub step_ns: f64,
+    /// The host's time a step and a row: scheduling, planning, telling what was drawn. It hides behind the device's where steps
+    /// run ahead.
+    pub host_step_ns: f64,
+    pub host_row_ns: f64,
+    pub linear: LinearTimes,
+    /// Norms, ropes, activations, copies: each by the bytes that it reads and writes.
+    pub small_op: CallTimes,
+    /// Drawing, by the bytes of the logits.
+    pub sample: CallTimes,
+    pub attention: AttentionTimes,
+    /// Pages that go to host memory or come back.
+    pub host_link_bytes_per_s: f64,
+    /// Where constants came from, by their names here.
+    #[serde(default)]
+    pub sources: BTreeMap<String, String>,
+}
+
+/// A linear layer: a fixed cost, and about the longer of reading the weights and multiplying.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinearTimes {
+    pub call_ns: f64,
+    pub bytes_per_s: f64,
+    pub flops_per_s: f64,
+}
+
+/// A call: a fixed cost, and the bytes that it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallTimes {
+    pub call_ns: f64,
+    pub bytes_per_s: f64,
+}
+
+/// Attention of one layer, which is also what the planner goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionTimes {
+    pub launch_ns: f64,
+    /// Once, where any row has several states.
+    pub merge_ns: f64,
+    pub item_ns: f64,
+    /// Each byte of keys and values that an item reads.
+    pub kv_byte_ns: f64,
+    /// Each byte of a state that is written and merged.
+    pub state_byte_ns: f64,
+    /// Of reads and products, the shorter one's part that the longer one does not hide.
+    pub unhidden: f64,
+    pub products: Products,
+    /// Where the planner has to divide long items; absent where the device does it.
+    pub split: Option<SplitAt>,
+}
+
+/// How products are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Products {
+    FlopsPerS(f64),
+    /// By tiles of `rows` packed rows (rows x heads of a group) a key head; up to `narrow_rows` they hide behind the reads.
+    /// Nanoseconds of the whole device, a tile and a token of a tile, full or at most half full.
+    Tiles {
+        narrow_rows: u32,
+        rows: u32,
+        start_ns: f64,
+        token_ns: f64,
+        half_token_ns: f64,
+    },
+}
+
+/// See [`Split`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitAt {
+    pub parts: u64,
+    pub tokens: u32,
+}
+
+const BUILT_IN: [(&str, &str); 2] = [("h200", include_str!("h200.json")), ("cpu", include_str!("cpu.json"))];
+
+impl DeviceProfile {
+    /// The built-in profile of this name, or the one of the file of this path.
+    pub fn named(name: &str) -> Result<Self> {
+        match BUILT_IN.iter().find(|(known, _)| *known == name) {
+            Some((_, text)) => Self::read(Path::new(&format!("the built-in profile {name}")), text),
+            None if Path::new(name).extension().is_some_and(|extension| extension == "json") => {
+                Self::load(name.as_ref())
+            }
+            None => {
+                let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+                Err(Error::value("device profile", format!("{} or a .json file", known.join(", ")), name))
+            }
+        }
+    }
+
+    fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+        Self::read(path, text.trim_start_matches('\u{feff}'))
+    }
+
+    fn read(path: &Path, text: &str) -> Result<Self> {
+        let profile: Self = serde_json::from_str(text).map_err(|fault| Error::format(path, fault.to_string()))?;
+        match profile.fault() {
+            Some((field, expected, found)) => Err(Error::field(path, field, expected, found.to_string())),
+            None => Ok(profile),
+        }
+    }
+
+    /// The first constant that cannot be: its name, what it must be, what it is.
+    fn fault(&self) -> Option<(&'static str, &'static str, f64)> {
+        let Self { linear, small_op, sample, attention, .. } = self;
+        let mut rates = vec![
+            ("memory_bytes", self.memory_bytes),
+            ("linear.bytes_per_s", linear.bytes_per_s),
+            ("linear.flops_per_s", linear.flops_per_s),
+            ("small_op.bytes_per_s", small_op.bytes_per_s),
+            ("sample.bytes_per_s", sample.bytes_per_s),
+            ("host_link_bytes_per_s", self.host_link_bytes_per_s),
+        ];
+        let mut costs = vec![
+            ("step_ns", self.step_ns),
+            ("host_step_ns", self.host_step_ns),
+            ("host_row_ns", self.host_row_ns),
+            ("linear.call_ns", linear.call_ns),
+            ("small_op.call_ns", small_op.call_ns),
+            ("sample.call_ns", sample.call_ns),
+            ("attention.launch_ns", attention.launch_ns),
+            ("attention.merge_ns", attention.merge_ns),
+            ("attention.item_ns", attention.item_ns),
+            ("attention.kv_byte_ns", attention.kv_byte_ns),
+            ("attention.state_byte_ns", attention.state_byte_ns),
+            ("attention.unhidden", attention.unhidden),
+        ];
+        match attention.products {
+            Products::FlopsPerS(rate) => rates.push(("attention.products.flops_per_s", rate)),
+            Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. } => {
+                rates.push(("attention.products.tiles.rows", f64::from(rows)));
+                costs.push(("attention.products.tiles.start_ns", start_ns));
+                costs.push(("attention.products.tiles.token_ns", token_ns));
+                costs.push(("attention.products.tiles.half_token_ns", half_token_ns));
+            }
+        }
+        let rate = rates.into_iter().find(|&(_, rate)| rate <= 0.0);
+        let cost = costs.into_iter().find(|&(_, cost)| cost < 0.0);
+        let rate = rate.map(|(field, found)| (field, "a number above 0", found));
+        rate.or(cost.map(|(field, found)| (field, "a number from 0 up", found)))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.memory_bytes as usize
+    }
+}
+
+impl LinearTimes {
+    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Where reads and products take about
+    /// as long they get in each other's way: the cube root of the sum of their cubes is within 6 % of `bench gemm`'s at 1 to
+    /// 256 rows, where the longer of them alone is up to 18 % short.
+    pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize) -> f64 {
+        let reads = weight_bytes as f64 / self.bytes_per_s;
+        let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / self.flops_per_s;
+        self.call_ns + (reads.powi(3) + products.powi(3)).cbrt() * 1e9
+    }
+}
+
+impl CallTimes {
+    pub(super) fn ns(&self, bytes: usize) -> f64 {
+        self.call_ns + bytes as f64 / self.bytes_per_s * 1e9
+    }
+}
+
+impl AttentionTimes {
+    pub(super) fn cost_model(&self) -> CostModel {
+        let tiles = match self.products {
+            Products::FlopsPerS(_) => None,
+            Products::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns } => {
+                Some(Tiles { narrow_rows, rows, start: start_ns, token: token_ns, half_token: half_token_ns })
+            }
+        };
+        CostModel {
+            item: self.item_ns,
+            kv_byte: self.kv_byte_ns,
+            state_byte: self.state_byte_ns,
+            split: self.split.map(|SplitAt { parts, tokens }| Split { parts, tokens }),
+            tiles,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_built_in_profile_plans_as_its_device_does() {
+        for (name, model) in [("h200", CostModel::CUDA), ("cpu", CostModel::CPU)] {
+            let profile = DeviceProfile::named(name).expect("it is built in");
+            let numbers = |model: CostModel| {
+                let tiles =
+                    model.tiles.map(|t| [f64::from(t.narrow_rows), f64::from(t.rows), t.start, t.token, t.half_token]);
+                let costs = [model.item, model.kv_byte, model.state_byte].map(|cost| cost as f32);
+                (costs, model.split, tiles.map(|tiles| tiles.map(|number| number as f32)))
+            };
+            assert_eq!(numbers(profile.attention.cost_model()), numbers(model), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_profile_is_said_with_file_and_field() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("slow.json");
+        let said = |text: &str| {
+            std::fs::write(&path, text).expect("it is written");
+            let error = DeviceProfile::named(path.to_str().expect("a plain path")).expect_err(text);
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        };
+        let good = BUILT_IN[0].1;
+        let zero = said(&good.replace("\"flops_per_s\": 7.0e14", "\"flops_per_s\": 0"));
+        assert!(zero.contains("slow.json: `linear.flops_per_s`: expected a number above 0, found 0"), "{zero}");
+        let negative = said(&good.replace("\"step_ns\": 20000", "\"step_ns\": -1"));
+        assert!(negative.contains("`step_ns`") && negative.contains("-1"), "{negative}");
+        assert!(said(&good.replace("host_row_ns", "host_rows_ns")).contains("host_rows_ns"));
+        assert!(said("").contains("slow.json"));
+        let unknown = DeviceProfile::named("h300").expect_err("there is none").to_string();
+        assert!(unknown.contains("h200, cpu") && unknown.contains("h300"), "{unknown}");
+    }
+}

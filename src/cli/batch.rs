@@ -1,0 +1,49 @@
+//! The options of `offshoot batch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::EngineArgs;
+use crate::backend::DeviceChoice;
+use crate::batch::BatchOptions;
+use crate::plan::Planner;
+
+#[derive(Debug, Args)]
+pub struct BatchArgs {
+    /// Requests, a JSON object a line, as for OpenAI's Batch
+    pub input: PathBuf,
+    /// Where the answers go, in the order of the requests
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Model folder; the `model` that a request names is only repeated in its answer
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// Go on with OUT: requests that it answers already are passed over
+    #[arg(long)]
+    pub resume: bool,
+    /// Seed of the coins of requests that bring none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    #[arg(long, value_enum)]
+    pub plan: Option<Planner>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl BatchArgs {
+    pub fn on(self, device: DeviceChoice) -> BatchOptions {
+        let args = self;
+        BatchOptions {
+            input: args.input,
+            out: args.out,
+            model: args.model,
+            resume: args.resume,
+            seed: args.seed,
+            plan: args.plan,
+            device,
+            budget: args.engine.into(),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The options of `offshoot bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::{EngineArgs, mib, rate, seconds};
+use crate::backend::{DeviceChoice, Dtype};
+use crate::bench::decode::DecodeOptions;
+use crate::bench::products::ProductOptions;
+use crate::bench::tree_attention::TreeOptions;
+use crate::bench::workloads::WorkloadOptions;
+use crate::plan::Planner;
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Tokens per second of N samples of one prompt
+    Decode(DecodeArgs),
+    /// Linear layers: as a share of the CPU's rate, or those of a model's shape on any device beside their floor
+    Gemm(GemmArgs),
+    /// Tree attention of one decode step: by planner, or on the trees of a file
+    Attention(AttentionArgs),
+    /// Whole jobs on a model of random weights, as JSON lines
+    Workloads(WorkloadArgs),
+    /// Peak multiply rates and read bandwidth
+    Machine(JsonArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GemmArgs {
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Shape of a model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: Option<String>,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE", requires = "shape")]
+    pub file: Option<PathBuf>,
+    /// Numbers of rows
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        requires = "shape",
+        default_value = "1,8,16,32,64,128,256,512,1024,2048,2560"
+    )]
+    pub rows: Vec<usize>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16", requires = "shape")]
+    pub dtype: Dtype,
+    /// Bytes a second of the floor (default: measured)
+    #[arg(long, value_name = "B", value_parser = rate, requires = "shape")]
+    pub floor_bandwidth: Option<f64>,
+    /// Operations a second of the floor (default: measured)
+    #[arg(long, value_name = "F", value_parser = rate, requires = "shape")]
+    pub floor_flops: Option<f64>,
+}
+
+impl GemmArgs {
+    /// What to measure where a shape is given.
+    pub fn product_options(&self) -> Option<ProductOptions> {
+        Some(ProductOptions {
+            file: self.file.clone(),
+            shape: self.shape.clone()?,
+            rows: self.rows.clone(),
+            dtype: self.dtype,
+            bandwidth: self.floor_bandwidth,
+            flops: self.floor_flops,
+            json: self.json,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AttentionArgs {
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Trees to measure, a JSON object a line; prints JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub trees: Option<PathBuf>,
+    /// Only trees of these names
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "trees")]
+    pub only: Vec<String>,
+    /// How shared prefixes are attended to
+    #[arg(long, value_enum, default_value = "balanced", requires = "trees")]
+    pub plan: Planner,
+    /// Bytes a second of the floor (default: measured)
+    #[arg(long, value_name = "B", value_parser = rate, requires = "trees")]
+    pub floor_bandwidth: Option<f64>,
+    /// Operations a second of the floor (default: measured)
+    #[arg(long, value_name = "F", value_parser = rate, requires = "trees")]
+    pub floor_flops: Option<f64>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600", requires = "trees")]
+    pub budget_seconds: Duration,
+}
+
+impl AttentionArgs {
+    /// What to measure where a file of trees is given.
+    pub fn tree_options(&self) -> Option<TreeOptions> {
+        Some(TreeOptions {
+            trees: self.trees.clone()?,
+            only: self.only.clone(),
+            planner: self.plan,
+            bandwidth: self.floor_bandwidth,
+            flops: self.floor_flops,
+            budget: self.budget_seconds,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
+    /// Shape of the model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: String,
+    /// Workloads to run (default: all)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Shapes and workloads, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// How shared prefixes are attended to
+    #[arg(long, value_enum, default_value = "balanced")]
+    pub plan: Planner,
+    /// Leave out attention: the ceiling that no attention can pass
+    #[arg(long)]
+    pub without_attention: bool,
+    /// Compute linear layers as the device's library recommends, instead of the fastest way that measuring finds
+    #[arg(long)]
+    pub recommended_gemm: bool,
+    /// Branches that grow at once (default: all of the largest workload)
+    #[arg(long, value_name = "N")]
+    pub max_branches: Option<usize>,
+    /// Rows of a step: prompts fill what branches that decode leave of them
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub step_rows: usize,
+    /// Memory for keys and values in MiB (default: nine tenths of what is free, as far as it is useful)
+    #[arg(long, value_name = "MIB")]
+    pub kv_memory: Option<usize>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
+    pub budget_seconds: Duration,
+}
+
+impl From<WorkloadArgs> for WorkloadOptions {
+    fn from(args: WorkloadArgs) -> Self {
+        Self {
+            file: args.file,
+            shape: args.shape,
+            workloads: args.workload,
+            dtype: args.dtype,
+            planner: args.plan,
+            without_attention: args.without_attention,
+            recommended_gemm: args.recommended_gemm,
+            max_branches: args.max_branches,
+            step_rows: args.step_rows,
+            kv_bytes: args.kv_memory.map(mib),
+            budget: args.budget_seconds,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct DecodeArgs {
+    /// Model folder, or a config.json (then with --random-weights)
+    #[arg(long, value_name = "DIR_OR_JSON")]
+    pub config: PathBuf,
+    /// Random weights of that shape instead of the folder's
+    #[arg(long)]
+    pub random_weights: bool,
+    /// Tokens of the shared prompt
+    #[arg(long, value_name = "P", default_value_t = 512)]
+    pub prompt: usize,
+    /// Samples; several values are measured one after another
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32")]
+    pub samples: Vec<usize>,
+    /// Tokens generated by each sample
+    #[arg(long, value_name = "G", default_value_t = 64)]
+    pub generate: usize,
+    /// Planners to measure, one after another
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "balanced")]
+    pub plan: Vec<Planner>,
+    /// Weight dtype of random weights (default: the config's)
+    #[arg(long, value_enum)]
+    pub dtype: Option<Dtype>,
+    /// Runs of each case; the median is printed
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeat: usize,
+    /// One JSON object a case, raw runs included, instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl DecodeArgs {
+    pub fn on(self, device: DeviceChoice) -> DecodeOptions {
+        let args = self;
+        DecodeOptions {
+            device,
+            config: args.config,
+            random_weights: args.random_weights,
+            dtype: args.dtype,
+            prompt: args.prompt,
+            samples: args.samples,
+            generate: args.generate,
+            plans: args.plan,
+            repeat: args.repeat,
+            json: args.json,
+            budget: args.engine.into(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The options of `offshoot run` and `offshoot rescore`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{EngineArgs, JudgingArgs, each_once};
+use crate::backend::DeviceChoice;
+use crate::plan::Planner;
+use crate::run::RunOptions;
+use crate::run::rescore::RescoreOptions;
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Task file (JSON, // comments allowed)
+    pub task: Option<PathBuf>,
+    /// Model folder, instead of the task's
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Only the first N items
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Samples an item, instead of the task's
+    #[arg(long, value_name = "N")]
+    pub samples: Option<u32>,
+    /// Seed of all coins, instead of the task's
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Change any value of the task file: sampling.temperature=0.6
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    #[arg(long, value_enum)]
+    pub plan: Option<Planner>,
+    /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: Option<Vec<u32>>,
+    /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
+    /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again
+    #[arg(long)]
+    pub resume: bool,
+    /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
+    #[arg(long)]
+    pub trees: bool,
+    /// Show the first prompt, token counts by level and the memory needed; sample nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub judging: JudgingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl RunArgs {
+    pub fn on(self, device: DeviceChoice) -> RunOptions {
+        let args = self;
+        RunOptions {
+            task: args.task,
+            model: args.model,
+            limit: args.limit,
+            samples: args.samples,
+            seed: args.seed,
+            set: args.set,
+            plan: args.plan,
+            out: args.out,
+            k: args.k.map(each_once),
+            resume: args.resume,
+            trees: args.trees,
+            dry_run: args.dry_run,
+            judges: args.judging.judges.map(usize::from),
+            isolation: args.judging.sandboxing.isolation(),
+            device,
+            budget: args.engine.into(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct RescoreArgs {
+    /// Folder of a run's results; what was there is kept as *.before
+    pub run: PathBuf,
+    /// Task file to answer, grade and choose by, instead of the run's own
+    #[arg(long, value_name = "FILE")]
+    pub task: Option<PathBuf>,
+    /// Change how answers are found, graded and chosen: answer.regex='#### (.*)' (what decided the samples stays)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub k: Option<Vec<u32>>,
+    /// Folder for results, instead of the run's
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub judging: JudgingArgs,
+}
+
+impl From<RescoreArgs> for RescoreOptions {
+    fn from(args: RescoreArgs) -> Self {
+        Self {
+            run: args.run,
+            task: args.task,
+            set: args.set,
+            k: args.k.map(each_once),
+            out: args.out,
+            judges: args.judging.judges.map(usize::from),
+            isolation: args.judging.sandboxing.isolation(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what branches
+//! at rest hold; what branches hold that wait and are not the first of them; the own tokens of the last branch that runs, and
+//! of the next to last, and so on until one runs alone. Only then, which happens where a pool holds one path barely or not at
+//! all: its own tokens, laid out anew; what those keep that yielded; and the bookmark.
+//!
+//! # Yielding
+//! A branch that must yield is *swapped* where that is expected to take less time than to compute its own tokens again and host
+//! memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place among the coins
+//! and in the line, and the draws that were submitted.
+
+use super::{Place, Ready, Scheduler};
+use crate::engine::branch::{Branch, Hold, Stage};
+use crate::engine::cache::{Branches, Cache};
+use crate::error::Error;
+use crate::ids::BranchId;
+use crate::kv::OutOfPages;
+
+impl Scheduler {
+    /// The first branch that was never let in keeps the bookmark. It is looked for anew when another has become the first: what
+    /// that one finds is there by then.
+    pub(super) fn keep_bookmark(&mut self, branches: &mut Branches, cache: &mut Cache) {
+        let first = self.waiting.first().map(|place| place.branch);
+        if first != self.bookmarked {
+            self.bookmarked = first;
+            if let Some(branch) = first.and_then(|id| branches.get_mut(&id)) {
+                cache.bookmark(branch);
+            }
+        }
+    }
+
+    pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut Cache) {
+        let Some(place) = self.running.pop() else { return };
+        let branch = branches.get_mut(&place.branch).expect("what runs is a branch");
+        branch.stage = Stage::Yielded;
+        self.yielded.insert(place);
+        self.preemptions += 1;
+        if branch.need().is_none() {
+            cache.give_up(branch); // It ends with what was submitted.
+        } else if !cache.swap_out(branch) {
+            branch.start_over();
+            cache.give_up(branch);
+            cache.bookmark(branch);
+        }
+    }
+
+    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised anything.
+    pub(super) fn reserve(&self, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> Result<(), OutOfPages> {
+        loop {
+            let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
+            let Some(need) = branch.need() else { return Ok(()) };
+            let Err(short) = cache.reserve(branch, need) else { return Ok(()) };
+            if !self.make_room(short.needed, id, branches, cache) {
+                return Err(short);
+            }
+        }
+    }
+
+    /// Tries to have `pages` free pages without taking any that runs or was promised.
+    fn make_room(&self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
+        if cache.evict_for(pages) {
+            return true;
+        }
+        for branch in branches.values_mut().filter(|branch| branch.stage == Stage::Resting) {
+            cache.give_up(branch); // It becomes cache.
+        }
+        if cache.evict_for(pages) {
+            return true;
+        }
+        for &Place { branch: other, .. } in self.waiting.iter().rev() {
+            if other == id || self.bookmarked == Some(other) {
+                continue;
+            }
+            let other = branches.get_mut(&other).expect("what waits is a branch");
+            if cache.keeps_pages(other) {
+                cache.give_up(other);
+                if cache.evict_for(pages) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split inside a page
+    /// take more pages than their tokens need; then, in a pool that holds nothing else, all of it. Whether a branch fits must
+    /// depend on neither.
+    pub(super) fn reserve_alone(
+        &mut self,
+        id: BranchId,
+        branches: &mut Branches,
+        cache: &mut Cache,
+    ) -> Result<Ready, OutOfPages> {
+        let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
+        if branch.ahead() > 0 {
+            return Ok(Ready::AfterCollecting);
+        }
+        branch.start_over();
+        cache.give_up(branch);
+        cache.bookmark(branch);
+        cache.evict_all();
+        if self.reserve(id, branches, cache).is_ok() {
+            return Ok(Ready::Now);
+        }
+        for branch in branches.values_mut() {
+            cache.give_up(branch);
+        }
+        self.bookmarked = None;
+        cache.evict_all();
+        branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
+        self.reserve(id, branches, cache).map(|()| Ready::Now)
+    }
+}
+
+/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on its way.
+pub(super) fn brings_rows(branch: &Branch, cache: &Cache) -> bool {
+    let known = |upto: usize| cache.prefix.known(&branch.tokens[..upto]).0 as usize;
+    match branch.hold {
+        Hold::Swapped(_) => true,
+        Hold::Nothing | Hold::Path(_) => {
+            branch.need().is_some_and(|need| need.end > need.match_upto || known(need.match_upto) < need.match_upto)
+        }
+    }
+}
+
+/// Tells `id`, which runs alone, that even so there are too few pages for it.
+pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, short: OutOfPages) {
+    let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
+    // Whatever is not free now is its own.
+    let (free, capacity) = (cache.pages.free(), cache.pages.capacity());
+    cache.give_up(branch);
+    branch.stage = Stage::Resting;
+    branch.fail(Error::OutOfPages {
+        needed: capacity - free + short.needed,
+        capacity,
+        hint: "give the engine more memory for keys and values, or shorten the prompt",
+    });
+}
