@@ -28,8 +28,8 @@ pub use step::Step;
 
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
-    WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
+    SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
