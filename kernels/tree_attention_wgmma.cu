@@ -7,7 +7,7 @@
 // `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
 //
 // With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch of
-// positions that ends where every row's does (`Tiling::stretch` of src/backend/cuda/device_plan.rs); within it, steps begin at
+// positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at
 // the same positions for all rows, products are those of a row whatever the others are, and what a row does not see adds
 // exactly nothing. Its states are merged in one order, whatever the number of rows.
 //

@@ -11,6 +11,9 @@ use super::division::Work;
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, WorkItem};
 
+/// Marks the first word of a piece of several pages; what is beside it says where the list of its parts begins.
+const SHARED_PIECE: u32 = 1 << 31;
+
 /// Places behind the pieces of an item that ends with a row, for pages that the row will turn.
 const SPARE_PIECES: usize = 2;
 
@@ -57,6 +60,16 @@ pub(super) struct Scratch {
     states: Vec<u32>,
     /// Tiles by kind and length, then where the next one of them goes.
     places: Vec<u32>,
+    /// In the order of their pieces.
+    shared: Vec<SharedPiece>,
+}
+
+/// A piece of several pages.
+struct SharedPiece {
+    /// Where its words are.
+    piece: usize,
+    /// The words of each part, by rising slots.
+    parts: Vec<[u32; PIECE_WORDS]>,
 }
 
 struct Cutter<'a> {
@@ -92,6 +105,7 @@ impl Cutter<'_> {
         growing.clear();
         self.scratch.items.clear();
         self.scratch.cuts.clear();
+        self.scratch.shared.clear();
 
         let plan = self.plan;
         let all_grow = plan.can_advance();
@@ -103,7 +117,8 @@ impl Cutter<'_> {
             let mut grows = false;
             for span in item.spans.clone() {
                 grows = next_growing.next_if_eq(&span).is_some();
-                self.list_pieces(&plan.spans[span as usize], grows);
+                let may_share = span > item.spans.start && self.keeps_tiles();
+                self.list_pieces(&plan.spans[span as usize], grows, may_share);
             }
             let pieces = first_piece..self.piece_count();
             let first_cut = self.scratch.cuts.len();
@@ -130,7 +145,8 @@ impl Cutter<'_> {
         word((self.made.words.len() - HEADER_WORDS) / PIECE_WORDS)
     }
 
-    fn list_pieces(&mut self, span: &KvSpan, grows: bool) {
+    /// `may_share`: whether its first page joins the piece before it, where that has slots of the same positions.
+    fn list_pieces(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
         let (first, end) = (span.first_position, span.first_position + span.tokens);
         let pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
         let words = &mut self.made.words;
@@ -149,6 +165,33 @@ impl Cutter<'_> {
         }
         let to = words[at + 1] & 63;
         words[at + 1] = place_word(first_base, first - first_base..to);
+        if may_share && first > first_base {
+            self.share_piece(at);
+        }
+    }
+
+    /// Makes one piece of the one whose words are at `at` and of the one before it, of which it is the other slots.
+    fn share_piece(&mut self, at: usize) {
+        let words = &mut self.made.words;
+        let part: [u32; PIECE_WORDS] = [words[at], words[at + 1]];
+        let before = at - PIECE_WORDS;
+        let parts = match words[before] & SHARED_PIECE {
+            0 => {
+                let first = [words[before], words[before + 1]];
+                self.scratch.shared.push(SharedPiece { piece: before, parts: vec![first] });
+                self.scratch.shared.len() - 1
+            }
+            _ => self.scratch.shared.len() - 1,
+        };
+        self.scratch.shared[parts].parts.push(part);
+        words[before] |= SHARED_PIECE;
+        words[before + 1] = place_word(base_of(part[1]), words[before + 1] >> 6 & 63..part[1] & 63);
+        words.drain(at..at + PIECE_WORDS);
+    }
+
+    /// Whether each tile of the plan (`AttentionPlan::tile`) makes one state of a row, neither divided nor added to others.
+    fn keeps_tiles(&self) -> bool {
+        self.plan.tile > 1
     }
 
     /// Cuts the item's packed rows, to whole rows where a tile holds one.
@@ -215,6 +258,8 @@ impl Cutter<'_> {
 
     /// Makes the tiles: each cut of each part of an item. Counts how many hold each row.
     fn divide(&mut self, work: &Work, rows_padded: usize) {
+        // Pieces of a tile of the plan. Items begin where one does.
+        let undivided = self.keeps_tiles().then_some((self.plan.tile / PIECE_TOKENS) as usize);
         let Scratch { items, cuts, tiles, merge, .. } = &mut *self.scratch;
         let (most_wide, most_narrow) = (work.most_wide_pieces(), work.most_narrow_pieces());
         tiles.clear();
@@ -228,7 +273,12 @@ impl Cutter<'_> {
         };
         for item in items {
             let cuts = &cuts[item.cuts.start as usize..item.cuts.end as usize];
-            let (pieces, most) = (item.pieces.len(), if item.wide { most_wide } else { most_narrow });
+            let pieces = item.pieces.len();
+            let most = match undivided {
+                Some(undivided) => undivided,
+                None if item.wide => most_wide,
+                None => most_narrow,
+            };
             if pieces <= most {
                 for cut in cuts.iter().filter(|cut| !cut.pieces.is_empty()) {
                     add(Tile { grows: item.grows, ..cut.clone() });
@@ -236,7 +286,10 @@ impl Cutter<'_> {
                 continue;
             }
             let parts = pieces.div_ceil(most);
-            let border = |part: usize| item.pieces.start + word(pieces * part / parts);
+            let border = |part: usize| {
+                item.pieces.start
+                    + word(if undivided.is_some() { pieces.min(part * most) } else { pieces * part / parts })
+            };
             for part in 0..parts {
                 let (from, to) = (border(part), border(part + 1));
                 for cut in cuts {
@@ -284,6 +337,11 @@ impl Cutter<'_> {
 
     fn write(&mut self, rows_padded: usize) {
         let words = &mut self.made.words;
+        for SharedPiece { piece, parts } in &self.scratch.shared {
+            words[*piece] = SHARED_PIECE | word(words.len());
+            words.push(word(parts.len()));
+            words.extend(parts.iter().flatten());
+        }
         words.resize(words.len().next_multiple_of(4), 0);
         let tiles_at = words.len();
         let wide = self.write_tiles();

@@ -76,6 +76,9 @@ pub struct DevicePlan {
     /// Where the tiles are that end with each growing row: `tiles_a_row` each.
     pub(super) last_tiles: Vec<u32>,
     pub(super) tiles_a_row: usize,
+    /// Of a plan whose tiles are not divided: their positions. A row then has one state a tile, whatever the others are, and
+    /// pages that segments share make one piece, so that the deterministic kernels give it the same bits.
+    undivided: Option<u32>,
     scratch: Scratch,
 }
 
@@ -101,6 +104,7 @@ impl DevicePlan {
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
         assert_eq!(plan.page_tokens, PIECE_TOKENS, "pages of a device plan");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
+        self.undivided = (plan.tile > 1).then_some(plan.tile);
         let mut scratch = std::mem::take(&mut self.scratch);
         cutting::cut(self, &mut scratch, plan, heads, rows_padded, tiling);
         self.scratch = scratch;
@@ -117,9 +121,14 @@ impl DevicePlan {
     }
 
     /// Follows `AttentionPlan::advance` by `turns`, and says which of the words have changed. `None`, and nothing is changed,
-    /// where a row has no place left for a piece: words must be made anew then.
+    /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
     pub fn advance(&mut self, turns: &[PageTurn]) -> Option<Range<usize>> {
-        if turns.iter().any(|turn| self.growing[turn.row as usize].room == 0) {
+        let stuck = |turn: &PageTurn| {
+            let Growing { next_piece, room } = self.growing[turn.row as usize];
+            let base = base_of(self.words[next_piece as usize - 1]) + PIECE_TOKENS;
+            room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
+        };
+        if turns.iter().any(stuck) {
             return None;
         }
         let mut changed: Option<Range<usize>> = None;

@@ -126,7 +126,6 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
     let streams = unit.source == &TREE_ATTENTION_WGMMA && is("DETERMINISTIC", "0");
     if streams && is("HEAD_DIM", "128") { 256 } else { 0 }
 }
-}
 
 /// What it launches elsewhere.
 pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::CostModel;
+use crate::plan::{CostModel, PageTurn};
 
 /// The ops, timed. Every clone of its clock shows the same time.
 pub struct Modelled {
@@ -218,8 +218,8 @@ impl Backend for Modelled {
         Ok(step.load(batch, &self.profile.attention))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
-        Ok(step.advance(coins, &self.profile.attention))
+    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+        Ok(step.advance(coins, turns, &self.profile.attention))
     }
 
     fn run(
