@@ -102,7 +102,8 @@ impl Leaves {
         let rows = self.contexts.len();
         let holds = Holds::Operands(setting.dtype);
         let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
-        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before))?;
+        let pages = self.contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap_or(0);
+        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before), pages)?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
