@@ -76,9 +76,14 @@ __device__ __forceinline__ Slots seen_slots(const Piece& piece, unsigned at, uns
     return {from, to < from ? 0 : to - from};
 }
 
+// What lies at `from` will be near when it is read.
+__device__ __forceinline__ void prefetch(const void* from) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
+
 // What `has_one_state` will look at is near when it is asked.
 __device__ __forceinline__ void prefetch_states(const unsigned* words, unsigned row) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(words + words[MERGE_AT] + row));
+    prefetch(words + words[MERGE_AT] + row);
 }
 
 // A row with one state has it written to `out` straight away.

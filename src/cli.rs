@@ -5,6 +5,7 @@ mod batch;
 mod bench;
 mod check;
 mod judge;
+mod plan;
 mod run;
 mod shared;
 mod tree;
@@ -15,6 +16,7 @@ pub use batch::BatchArgs;
 pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
+pub use plan::PlanArgs;
 pub use run::{RescoreArgs, RunArgs};
 pub use shared::{EngineArgs, JudgingArgs, Sandboxing};
 use shared::{each_once, mib, rate, seconds};
@@ -45,6 +47,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
+    /// What a job will come to without running it: what its prompts share, memory, waves, and on a modelled device its time
+    Plan(PlanArgs),
     /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
     /// arithmetic. With --kernels: compile the CUDA kernels
     Check(CheckArgs),

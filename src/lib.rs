@@ -9,7 +9,9 @@
 //! 9  main, cli                          what the user typed
 //! 8  run, report, journal, batch, view  a task or requests from file to results; what searches did
 //! 8  scoring                            samples made elsewhere, judged
+//! 8  forecast                           what a job will come to, without running it
 //! 8  bench, check                       measuring; holding a device to its definition
+//! 8  simulate                           jobs through the scheduler on a modelled device
 //! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
 //! 6  tree                               SamplingTree: fork, extend, score, prune
 //! 5  engine                             the step loop; ends in a non-generic EngineHandle
@@ -61,6 +63,7 @@ pub mod cli;
 pub mod engine;
 pub mod error;
 pub mod figures;
+pub mod forecast;
 pub mod ids;
 pub mod journal;
 pub mod judge;
@@ -73,6 +76,7 @@ pub mod report;
 pub mod run;
 pub mod scoring;
 pub mod search;
+pub mod simulate;
 pub mod task;
 pub mod tokenizer;
 pub mod tree;

@@ -9,7 +9,7 @@ use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::{Bench, Cli, Command};
 use offshoot::error::{Error, Result};
-use offshoot::{batch, bench, check, judge, out, run, scoring, task, view};
+use offshoot::{batch, bench, check, forecast, judge, out, run, scoring, task, view};
 use stopping::{exit_code, interrupt_flag};
 
 /// More threads than that only wait for each other.
@@ -34,6 +34,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome(cli.device.open(0)?))?,
         Some(Command::Run(args)) => return run::run(&args.on(cli.device), interrupt_flag()?.as_ref()),
+        Some(Command::Plan(args)) => forecast::main(&args.into())?,
         Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,

@@ -142,7 +142,7 @@ fn every_unit_compiles() {
     let folder = TempDir::new().unwrap();
     let Some(compiler) = compiler(folder.path()) else { return };
     let reports = compile_all(&compiler, &["sm_90a".to_string()]).unwrap();
-    let spilling: Vec<_> = reports.iter().filter(|report| report.usage.spill_bytes > 0).collect();
+    let spilling: Vec<_> = reports.iter().filter(|report| report.spills()).collect();
     assert!(spilling.is_empty(), "{spilling:#?}");
 }
 

@@ -14,7 +14,7 @@ fn floor(module: &str) -> Option<u32> {
         "engine" => 5,
         "tree" => 6,
         "search" | "judge" => 7,
-        "run" | "report" | "journal" | "batch" | "view" | "scoring" | "bench" | "check" => 8,
+        "run" | "report" | "journal" | "batch" | "view" | "scoring" | "forecast" | "simulate" | "bench" | "check" => 8,
         "cli" | "main" | "stopping" => 9,
         "lib" => return None,
         other => panic!("src/{other} stands on no floor: add it to tests/floors.rs"),

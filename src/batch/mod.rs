@@ -3,6 +3,7 @@
 //! gets an error of its own and never ends the job.
 
 mod answer;
+mod asked;
 mod fields;
 mod input;
 mod output;
@@ -25,6 +26,7 @@ use crate::run::{Budget, Most, Progress, start_engine};
 use crate::tokenizer::Tokenizer;
 
 use answer::Answer;
+pub use asked::{Asked, asked};
 use output::Output;
 use request::Request;
 use work::Worked;

@@ -23,7 +23,7 @@ pub struct CheckArgs {
     /// One JSON object a row of the device's check instead of a table
     #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub json: bool,
-    /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill fail the check
+    /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill (but for those known to) fail the check
     #[arg(long, conflicts_with = "model")]
     pub kernels: bool,
     /// Architectures to compile for

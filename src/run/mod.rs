@@ -39,7 +39,7 @@ pub use budget::{Budget, check_path};
 pub use demo::bundled;
 use manifest::Process;
 pub use order::{Draws, Order};
-pub use prepare::{ItemPrompt, Prepared};
+pub use prepare::{ItemPrompt, Prepared, Rendered};
 pub use progress::Progress;
 use resume::Place;
 

@@ -50,6 +50,47 @@ pub struct ItemPrompt {
     pub choices: Vec<Choice>,
 }
 
+/// A task and its prompts in tokens. Of the model's folder only configuration and tokenizer have been read.
+pub struct Rendered {
+    pub task: Task,
+    pub model: PathBuf,
+    pub folder: ModelFolder,
+    pub tokenizer: Arc<Tokenizer>,
+    pub params: SamplingParams,
+    pub stop: Stop,
+    /// In the order of the items.
+    pub prompts: Vec<ItemPrompt>,
+}
+
+impl Rendered {
+    /// The first `limit` items of the task in `path`.
+    pub fn new(path: &Path, overrides: &Overrides, limit: Option<usize>) -> Result<Self> {
+        let (task, model, folder) = open(path, overrides)?;
+        Self::of(task, model, folder, limit)
+    }
+
+    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
+        if limit == Some(0) {
+            return Err(Error::value("--limit", "a number from 1 up", "0"));
+        }
+        let tokenizer = Arc::new(Tokenizer::load(&model)?);
+        let vocab = folder.config.vocab;
+        let (params, stop) = how_to_sample(&task.sampling);
+        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(&task.path, error))?;
+        let mut prompts = Vec::new();
+        let mut encoder = SharedEncoder::new(&tokenizer);
+        let mut asking = SharedEncoder::new(&tokenizer);
+        for item in task.items(limit)? {
+            check_question(&task, &item, &mut asking, &folder)?;
+            prompts.push(ItemPrompt::new(&task, item, &mut encoder, &folder)?);
+        }
+        if prompts.is_empty() {
+            return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
+        }
+        Ok(Self { task, model, folder, tokenizer, params, stop, prompts })
+    }
+}
+
 impl Prepared {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
         let overrides = Overrides {
@@ -59,35 +100,11 @@ impl Prepared {
             model: options.model.clone(),
         };
         options.budget.check()?;
-        if options.limit == Some(0) {
-            return Err(Error::value("--limit", "a number from 1 up", "0"));
-        }
-        let task = Task::load(path, &overrides)?;
-        check_task(&task, options)?;
-        let Some(model) = task.model.clone() else {
-            return Err(Error::field(
-                path,
-                "model",
-                "a model folder here or by --model",
-                "nothing (the key is missing)",
-            ));
-        };
-        let folder = ModelFolder::open(&model)?;
+        let (task, model, folder) = open(path, &overrides)?;
+        check_name(&task, options)?;
         let facts = facts(&folder)?;
-        let tokenizer = Arc::new(Tokenizer::load(&model)?);
-        let vocab = folder.config.vocab;
-        let (params, stop) = how_to_sample(&task.sampling);
-        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(path, error))?;
-        let mut prompts = Vec::new();
-        let mut encoder = SharedEncoder::new(&tokenizer);
-        let mut asking = SharedEncoder::new(&tokenizer);
-        for item in task.items(options.limit)? {
-            check_question(&task, &item, &mut asking, &folder)?;
-            prompts.push(ItemPrompt::new(&task, item, &mut encoder, &folder)?);
-        }
-        if prompts.is_empty() {
-            return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
-        }
+        let Rendered { task, model, folder, tokenizer, params, stop, prompts } =
+            Rendered::of(task, model, folder, options.limit)?;
         let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
@@ -249,21 +266,28 @@ fn offered(
     Ok((encoded.prompt, choices))
 }
 
-/// What a run demands of a task beyond what its file says alone.
-fn check_task(task: &Task, options: &RunOptions) -> Result<()> {
-    if options.out.is_none() && !is_plain_name(&task.name) {
-        let expected = format!("{PLAIN_NAME}, for it names the folder of results (or give --out)");
-        return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
-    }
+/// A task and the model that it is for.
+fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolder)> {
+    let task = Task::load(path, overrides)?;
     let samples = task.method.samples();
     if samples > MOST_SAMPLES {
         let expected = format!("at most {}", count(MOST_SAMPLES.into()));
-        return Err(Error::field(
-            &task.path,
-            format!("method.{}.samples", task.method.name()),
-            expected,
-            samples.to_string(),
-        ));
+        let field = format!("method.{}.samples", task.method.name());
+        return Err(Error::field(&task.path, field, expected, samples.to_string()));
+    }
+    let Some(model) = task.model.clone() else {
+        let expected = "a model folder here or by --model";
+        return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
+    };
+    let folder = ModelFolder::open(&model)?;
+    Ok((task, model, folder))
+}
+
+/// What a run demands of a task beyond what its file says alone.
+fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
+    if options.out.is_none() && !is_plain_name(&task.name) {
+        let expected = format!("{PLAIN_NAME}, for it names the folder of results (or give --out)");
+        return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
     }
     Ok(())
 }

@@ -72,6 +72,15 @@ pub struct KernelReport {
     pub unit: String,
     pub arch: String,
     pub usage: KernelUsage,
+    /// Bytes that its registers may spill.
+    pub allowed_spills: u32,
+}
+
+impl KernelReport {
+    /// Whether its registers spill more than they may.
+    pub fn spills(&self) -> bool {
+        self.usage.spill_bytes > self.allowed_spills
+    }
 }
 
 /// Compiles every unit for every architecture. The first kernel that does not compile is the error.
@@ -79,11 +88,9 @@ pub fn compile_all(compiler: &Compiler, archs: &[String]) -> Result<Vec<KernelRe
     let units = units::all();
     let jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |arch| (unit, arch.as_str()))).collect();
     let compile = |&(unit, arch): &(&Unit, &str)| -> Result<Vec<KernelReport>> {
-        let usage = compiler.cubin(unit, arch)?.usage();
-        Ok(usage
-            .into_iter()
-            .map(|usage| KernelReport { unit: unit.to_string(), arch: arch.to_string(), usage })
-            .collect())
+        let allowed_spills = units::allowed_spills(unit);
+        let report = |usage| KernelReport { unit: unit.to_string(), arch: arch.to_string(), usage, allowed_spills };
+        Ok(compiler.cubin(unit, arch)?.usage().into_iter().map(report).collect())
     };
     let reports: Vec<Vec<_>> = jobs.par_iter().map(compile).collect::<Result<_>>()?;
     Ok(reports.into_iter().flatten().collect())

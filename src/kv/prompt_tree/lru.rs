@@ -14,7 +14,7 @@ pub fn found(tree: &PromptTree, capacity: u64, page_tokens: u32) -> u64 {
     let mut cache = Cache::new(tree.nodes().len(), capacity / u64::from(page_tokens));
     let pages = |node: &PromptNode| u64::from(node.end / page_tokens - node.first / page_tokens);
     let mut found = 0;
-    for last in last_nodes(tree) {
+    for last in tree.ends() {
         let mut next = last;
         while let Some(index) = next {
             let node = &tree.nodes()[index as usize];
@@ -24,17 +24,6 @@ pub fn found(tree: &PromptTree, capacity: u64, page_tokens: u32) -> u64 {
         cache.forget_surplus();
     }
     found * u64::from(page_tokens)
-}
-
-/// For each prompt, as it arrived, the node in which it ends; `None` for an empty one.
-fn last_nodes(tree: &PromptTree) -> Vec<Option<u32>> {
-    let mut last = vec![None; tree.sorted().len()];
-    for (node, index) in (0..tree.nodes().len()).zip(0u32..) {
-        for sorted in &tree.sorted()[tree.own(node)] {
-            last[sorted.prompt as usize] = Some(index);
-        }
-    }
-    last
 }
 
 #[derive(Clone, Copy, Default)]

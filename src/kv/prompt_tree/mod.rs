@@ -73,6 +73,17 @@ impl PromptTree {
         prompts.start as usize..end as usize
     }
 
+    /// For each prompt, as it arrived, the node in which it ends; `None` for an empty one.
+    pub fn ends(&self) -> Vec<Option<u32>> {
+        let mut ends = vec![None; self.sorted.len()];
+        for (node, index) in (0..self.nodes.len()).zip(0u32..) {
+            for sorted in &self.sorted[self.own(node)] {
+                ends[sorted.prompt as usize] = Some(index);
+            }
+        }
+        ends
+    }
+
     /// The tokens of `node`, out of the prompts that the tree was made of.
     pub fn tokens<'a, P: Prompts + ?Sized>(&self, node: usize, prompts: &'a P) -> &'a [TokenId] {
         let PromptNode { first, end, prompts: range, .. } = &self.nodes[node];
@@ -80,8 +91,8 @@ impl PromptTree {
         &prompts.tokens(holder as usize)[*first as usize..*end as usize]
     }
 
-    /// For each node the sum over the prompts beneath it of what `own` gives for the node itself.
-    fn sums_beneath(&self, own: impl Fn(usize) -> u64) -> Vec<u64> {
+    /// For each node the sum of `own` over it and all nodes beneath it.
+    pub fn sums_beneath(&self, own: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut sums: Vec<u64> = (0..self.nodes.len()).map(own).collect();
         for (node, parent) in self.nodes.iter().map(|node| node.parent).enumerate().rev() {
             if let Some(parent) = parent {

@@ -1,0 +1,149 @@
+//! One decode step of a job: the samples of a wave that run at once, each half drawn, as the forest that a planner would see; and
+//! what attention reads of it by each plan.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::job::Job;
+use super::pool::{Pool, Share, Wave};
+use super::source::Model;
+use crate::ids::{PageId, SegmentId};
+use crate::kv::{Forest, ForestSegment, PromptTree};
+use crate::plan::{CostModel, PlanHints, Planner};
+
+/// Bytes of keys and values that a step reads, all layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reads {
+    pub rows: u64,
+    pub flat: u64,
+    pub single: u64,
+    pub balanced: u64,
+}
+
+/// A step, and what of the tree it is made of.
+pub struct DecodeStep {
+    pub forest: Forest,
+    /// For each segment the node of the prompts' tree that it is; `None` for the tokens that a sample drew.
+    pub nodes: Vec<Option<u32>>,
+}
+
+impl DecodeStep {
+    /// The first `most_rows` samples of `wave`.
+    pub fn of(job: &Job, tree: &PromptTree, wave: &Wave, pool: &Pool, most_rows: usize) -> Self {
+        let mut rows_of: HashMap<u32, u32> = HashMap::new();
+        let mut left = u32::try_from(most_rows).unwrap_or(u32::MAX);
+        for &Share { prompt, samples } in &wave.shares {
+            let rows = samples.min(left);
+            left -= rows;
+            if rows > 0 {
+                *rows_of.entry(prompt).or_default() += rows;
+            }
+        }
+        let mut step = Growing { page_tokens: pool.page_tokens, ..Growing::default() };
+        let mut segment_of: Vec<Option<u32>> = vec![None; tree.nodes().len()];
+        let beneath = rows_beneath(tree, &rows_of);
+        for (node, index) in tree.nodes().iter().zip(0u32..) {
+            if beneath[index as usize] == 0 {
+                continue;
+            }
+            let parent = node.parent.and_then(|parent| segment_of[parent as usize]);
+            let segment = step.segment(parent, node.tokens(), Some(index), beneath[index as usize]);
+            segment_of[index as usize] = Some(segment);
+            for sorted in &tree.sorted()[tree.own(index as usize)] {
+                let drawn = (job.asks[sorted.prompt as usize].tokens / 2).max(1);
+                for _ in 0..rows_of.get(&sorted.prompt).copied().unwrap_or(0) {
+                    step.row(segment, drawn);
+                }
+            }
+        }
+        step.finish()
+    }
+}
+
+/// For each node the rows of it and of all beneath it.
+fn rows_beneath(tree: &PromptTree, rows_of: &HashMap<u32, u32>) -> Vec<u32> {
+    let own = |node: usize| {
+        let prompts = tree.sorted()[tree.own(node)].iter();
+        prompts.map(|sorted| u64::from(rows_of.get(&sorted.prompt).copied().unwrap_or(0))).sum()
+    };
+    let sums = tree.sums_beneath(own);
+    sums.into_iter().map(|rows| u32::try_from(rows).expect("no more than the rows of a step")).collect()
+}
+
+/// A forest that grows depth-first.
+#[derive(Default)]
+struct Growing {
+    page_tokens: u32,
+    forest: Forest,
+    nodes: Vec<Option<u32>>,
+}
+
+impl Growing {
+    /// A run of `tokens` with `rows` rows at and beneath it, the next ones.
+    fn segment(&mut self, parent: Option<u32>, tokens: u32, node: Option<u32>, rows: u32) -> u32 {
+        let forest = &mut self.forest;
+        let count = |len: usize| u32::try_from(len).expect("pages and rows of a pool are counted in u32");
+        let first = parent.map_or(0, |parent| forest.segments[parent as usize].end());
+        let pages = (first + tokens - 1) / self.page_tokens - first / self.page_tokens + 1;
+        let (page, row) = (count(forest.pages.len()), count(forest.row_positions.len()));
+        let index = count(forest.segments.len());
+        forest.pages.extend((page..page + pages).map(PageId));
+        forest.segments.push(ForestSegment {
+            id: SegmentId(index),
+            parent,
+            first_position: first,
+            tokens,
+            pages: page..page + pages,
+            rows: row..row + rows,
+        });
+        self.nodes.push(node);
+        index
+    }
+
+    /// A sample beneath `parent`: its newest token asks.
+    fn row(&mut self, parent: u32, drawn: u32) {
+        let segment = self.segment(Some(parent), drawn, None, 1);
+        self.forest.row_positions.push(self.forest.segments[segment as usize].end() - 1);
+        self.forest.row_segments.push(segment);
+    }
+
+    fn finish(mut self) -> DecodeStep {
+        self.forest.page_tokens = self.page_tokens;
+        debug_assert_eq!(self.forest.check(), Ok(()));
+        DecodeStep { forest: self.forest, nodes: self.nodes }
+    }
+}
+
+/// What planners need to know of `model` on a device, for each kind of window with the number of layers that have it.
+pub fn hints(model: &Model, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)> {
+    let (config, heads) = (&model.config, model.config.heads);
+    let small = |count: usize| u32::try_from(count).expect("heads are few");
+    let of = |window: Option<u32>| {
+        let hints = PlanHints {
+            tile,
+            window,
+            q_heads: small(heads.q_heads),
+            kv_heads: small(heads.kv_heads),
+            head_dim: small(heads.head_dim),
+            kv_element_bytes: small(model.dtype.bytes()),
+            cost,
+        };
+        (hints, config.windows.iter().filter(|&&layer| layer == window).count() as u64)
+    };
+    config.window_kinds().into_iter().map(of).collect()
+}
+
+/// What the step reads by each plan.
+pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Reads {
+    let read = |planner: Planner| {
+        let of = |(hints, layers): &(PlanHints, u64)| planner.plan(forest, hints).stats(hints).kv_bytes_read * layers;
+        hints.iter().map(of).sum()
+    };
+    Reads {
+        rows: forest.row_positions.len() as u64,
+        flat: read(Planner::Flat),
+        single: read(Planner::SingleLevel),
+        balanced: read(Planner::Balanced),
+    }
+}

@@ -1,0 +1,198 @@
+//! What a forecast says: as lines for people, as JSON for programs.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::decode_step::Reads;
+use super::job::Job;
+use super::pool::{Pool, Wave};
+use super::predict::Prediction;
+use super::sharing::{Level, Sharing};
+use super::source::Model;
+use crate::backend::Dtype;
+use crate::error::{Error, Result};
+use crate::figures::{bytes, count, counted};
+use crate::kv::PromptTree;
+
+#[derive(Debug, Serialize)]
+pub struct Forecast {
+    pub job: Sizes,
+    pub model: ModelSizes,
+    pub device: String,
+    /// Branches that grow at once.
+    pub branches: usize,
+    pub pool: Pool,
+    /// From the roots down.
+    pub levels: Vec<Level>,
+    pub sharing: Vec<Sharing>,
+    /// Of everything at once, in whole pages: shared runs once, and with nothing shared.
+    pub kv_bytes: u64,
+    pub kv_bytes_unshared: u64,
+    pub waves: Vec<WaveSizes>,
+    /// The first wave, half drawn.
+    pub decode_step: Option<Reads>,
+    pub predictions: Vec<Prediction>,
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Sizes {
+    pub input: String,
+    pub prompts: usize,
+    pub samples: u64,
+    /// Of all prompts, each once.
+    pub prompt_tokens: u64,
+    pub distinct_prompt_tokens: u64,
+    pub nodes: usize,
+    pub drawn_tokens: u64,
+}
+
+impl Sizes {
+    pub fn of(input: &Path, job: &Job, tree: &PromptTree) -> Self {
+        Self {
+            input: input.display().to_string(),
+            prompts: job.asks.len(),
+            samples: job.samples(),
+            prompt_tokens: tree.logical_tokens(),
+            distinct_prompt_tokens: tree.distinct_tokens(),
+            nodes: tree.nodes().len(),
+            drawn_tokens: job.draws().iter().sum(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct ModelSizes {
+    pub path: String,
+    pub dtype: Dtype,
+    pub weight_bytes: u64,
+    pub kv_bytes_per_token: u64,
+}
+
+impl ModelSizes {
+    pub fn of(model: &Model) -> Self {
+        Self {
+            path: model.path.display().to_string(),
+            dtype: model.dtype,
+            weight_bytes: model.config.weight_bytes(model.dtype) as u64,
+            kv_bytes_per_token: model.config.kv_bytes_per_token(model.dtype) as u64,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct WaveSizes {
+    /// Prompts of which samples are in it.
+    pub prompts: usize,
+    pub samples: u64,
+    pub kv_bytes: u64,
+}
+
+impl WaveSizes {
+    pub fn of(wave: &Wave, pool: &Pool) -> Self {
+        Self { prompts: wave.shares.len(), samples: wave.samples(), kv_bytes: wave.pages * pool.page_bytes }
+    }
+}
+
+impl Forecast {
+    pub fn json(&self) -> Result<String> {
+        let text = serde_json::to_string_pretty(self);
+        text.map_err(|error| Error::Internal(format!("the forecast is not JSON: {error}")))
+    }
+}
+
+/// Waves that are listed one by one.
+const FEW_WAVES: usize = 8;
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, model, pool, .. } = self;
+        let mut line = |name: &str, text: String| writeln!(f, "{name:<13}{text}");
+        let (prompts, samples) = (counted(job.prompts as u64, "prompt"), counted(job.samples, "sample"));
+        line("job", format!("{}: {prompts}, {samples}", job.input))?;
+        let kv = bytes(model.kv_bytes_per_token);
+        let weights = bytes(model.weight_bytes);
+        let dtype = format!("{:?}", model.dtype).to_lowercase();
+        line("model", format!("{}, {weights} of {dtype} weights, {kv} of keys and values a token", model.path))?;
+        let room = format!("{} for the keys and values of {} tokens", bytes(pool.bytes()), count(pool.tokens()));
+        line("device", format!("{}; {room}, {} branches at once", self.device, count(self.branches as u64)))?;
+        let (all, distinct) = (count(job.prompt_tokens), count(job.distinct_prompt_tokens));
+        line(
+            "prompts",
+            format!("{all} tokens, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")),
+        )?;
+        line("samples", format!("{} tokens expected", count(job.drawn_tokens)))?;
+        for (number, level) in self.levels.iter().enumerate() {
+            line(&format!("level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
+        }
+        for (number, sharing) in self.sharing.iter().enumerate() {
+            let (asked, computed) = (count(sharing.tokens_asked), count(sharing.tokens_computed));
+            let name = if number == 0 { "saving" } else { "" };
+            let saving = 100.0 * sharing.saving;
+            line(
+                name,
+                format!("{:<13} {saving:>5.1} %  {computed} of {asked} prompt tokens computed", sharing.policy),
+            )?;
+        }
+        let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
+        let unshared = bytes(self.kv_bytes_unshared);
+        line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
+        if let Some(reads) = &self.decode_step {
+            line("kv read", said_of_reads(reads))?;
+        }
+        line("waves", said_of_waves(&self.waves))?;
+        for (number, prediction) in self.predictions.iter().enumerate() {
+            line(if number == 0 { "predicted" } else { "" }, said_of_prediction(prediction))?;
+        }
+        for note in &self.notes {
+            line("note", note.clone())?;
+        }
+        Ok(())
+    }
+}
+
+fn said_of_level(level: &Level, kv: u64) -> String {
+    let saved = 100.0 * (1.0 - level.tokens as f64 / level.tokens_unshared as f64);
+    format!(
+        "{}: {} of {} tokens ({saved:.1} % saved), {} of {}",
+        counted(level.nodes, "node"),
+        count(level.tokens),
+        count(level.tokens_unshared),
+        bytes(level.tokens * kv),
+        bytes(level.tokens_unshared * kv)
+    )
+}
+
+fn said_of_reads(reads: &Reads) -> String {
+    format!(
+        "{} by a decode step of {}; {} with one shared level; {} by a flat plan: {:.1} x",
+        bytes(reads.balanced),
+        counted(reads.rows, "row"),
+        bytes(reads.single),
+        bytes(reads.flat),
+        reads.flat as f64 / reads.balanced as f64
+    )
+}
+
+fn said_of_waves(waves: &[WaveSizes]) -> String {
+    let each: Vec<String> = waves.iter().take(FEW_WAVES).map(|wave| count(wave.prompts as u64)).collect();
+    let more = if waves.len() > FEW_WAVES { " + ..." } else { "" };
+    match waves {
+        [_] => "1: everything fits at once".to_string(),
+        _ => format!("{} of {}{more} prompts", count(waves.len() as u64), each.join(" + ")),
+    }
+}
+
+fn said_of_prediction(prediction: &Prediction) -> String {
+    format!(
+        "{:<15} {:>8.2} s, {} steps of {:.0} tokens, {} prompt tokens computed, at most {} held",
+        prediction.policy.described(),
+        prediction.seconds,
+        count(prediction.steps),
+        prediction.tokens_per_step,
+        count(prediction.prompt_tokens_computed),
+        bytes(prediction.kv_bytes_peak)
+    )
+}

@@ -1,0 +1,156 @@
+//! What a simulated run leaves behind, and what it comes to.
+
+use serde::Serialize;
+
+use crate::engine::Metrics;
+
+/// One step; times in seconds since the beginning. Memory is as it was when the step was submitted and the one before it
+/// collected.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepRecord {
+    pub begin: f64,
+    pub end: f64,
+    /// Of prompts and decodes together.
+    pub rows: u64,
+    pub prompt_rows: u64,
+    pub running: usize,
+    pub waiting: usize,
+    /// Pages that branches hold, and distinct tokens on them.
+    pub pages: usize,
+    pub live_tokens: usize,
+}
+
+/// One request; times in seconds since the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RequestRecord {
+    pub arrival: f64,
+    pub first_token: f64,
+    pub end: f64,
+    pub prompt_tokens: u64,
+    /// Tokens of all its samples.
+    pub drawn: u64,
+    pub samples: usize,
+}
+
+impl RequestRecord {
+    /// Seconds from its arrival to its end, a token of one sample (vLLM's normalised latency).
+    pub fn normalised_latency(&self) -> f64 {
+        (self.end - self.arrival) * self.samples as f64 / self.drawn as f64
+    }
+}
+
+/// A run, step by step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulation {
+    pub steps: Vec<StepRecord>,
+    /// In the order of the job.
+    pub requests: Vec<RequestRecord>,
+    /// The engine's own counters; its times are those of this machine, not of the modelled one.
+    pub metrics: Metrics,
+    pub page_tokens: usize,
+    pub page_bytes: usize,
+}
+
+/// Sums over a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Totals {
+    pub steps: usize,
+    /// To the end of the last step.
+    pub seconds: f64,
+    pub drawn: u64,
+    /// Drawn tokens a second.
+    pub tokens_per_s: f64,
+    pub prompt_tokens_logical: u64,
+    pub prompt_tokens_computed: u64,
+    pub tokens_recomputed: u64,
+    pub preemptions: u64,
+    /// Without the cool-down: to the end of the last step that computes a prompt. From then on nothing can fill the steps
+    /// whose rows dwindle, whatever the order (BatchLLM's TECD).
+    pub seconds_before_cool_down: f64,
+    /// Rows a second until then.
+    pub rows_per_s_before_cool_down: f64,
+    /// Of the middle: of the steps whose begin lies in the second or third quarter of the time before the cool-down. How
+    /// full they are on average, and what part of them is at least nine tenths full; see [`Simulation::fullness`].
+    pub middle_fullness: f64,
+    pub middle_full_steps: f64,
+    pub most_running: usize,
+    /// The largest memory, and what the same branches would have held, each with pages of its own.
+    pub kv_bytes_peak: u64,
+    pub kv_bytes_peak_unshared: u64,
+    /// Slots held over distinct live tokens: at the peak, on average over time, and at worst.
+    pub kv_over_live_at_peak: f64,
+    pub kv_over_live_mean: f64,
+    pub kv_over_live_worst: f64,
+    /// Means over requests, in seconds.
+    pub normalised_latency: f64,
+    pub first_token: f64,
+}
+
+impl Simulation {
+    /// Rows of a step over those that it had room for, where branches waited; a step that all branches are in is full.
+    pub fn fullness(step: &StepRecord, step_rows: usize) -> f64 {
+        match step.waiting {
+            0 => 1.0,
+            _ => (step.rows as f64 / step_rows as f64).min(1.0),
+        }
+    }
+
+    /// What it comes to, where steps had room for `step_rows`.
+    pub fn totals(&self, step_rows: usize) -> Totals {
+        let seconds = self.steps.last().map_or(0.0, |step| step.end);
+        let cool_down = self.steps.iter().rev().find(|step| step.prompt_rows > 0).map_or(0.0, |step| step.end);
+        let warm = self.steps.iter().filter(|step| step.end <= cool_down);
+        let warm_rows: u64 = warm.map(|step| step.rows).sum();
+        let is_middle = |step: &&StepRecord| (0.25 * cool_down..0.75 * cool_down).contains(&step.begin);
+        let middle = self.steps.iter().filter(is_middle).map(|step| Self::fullness(step, step_rows));
+        let middle: Vec<f64> = middle.collect();
+        let (memory, drawn) = (self.memory(), self.requests.iter().map(|request| request.drawn).sum::<u64>());
+        let over_requests = |value: fn(&RequestRecord) -> f64| mean(self.requests.iter().map(value));
+        Totals {
+            steps: self.steps.len(),
+            seconds,
+            drawn,
+            tokens_per_s: drawn as f64 / seconds,
+            prompt_tokens_logical: self.metrics.prompt_tokens_logical,
+            prompt_tokens_computed: self.metrics.prompt_tokens_computed,
+            tokens_recomputed: self.metrics.tokens_recomputed,
+            preemptions: self.metrics.preemptions,
+            seconds_before_cool_down: cool_down,
+            rows_per_s_before_cool_down: warm_rows as f64 / cool_down,
+            middle_fullness: mean(middle.iter().copied()),
+            middle_full_steps: mean(middle.iter().map(|&full| f64::from(u8::from(full >= 0.9)))),
+            most_running: self.steps.iter().map(|step| step.running).max().unwrap_or(0),
+            kv_bytes_peak: self.metrics.kv_bytes_peak,
+            kv_bytes_peak_unshared: self.metrics.kv_bytes_peak_unshared,
+            kv_over_live_at_peak: memory.at_peak,
+            kv_over_live_mean: memory.mean,
+            kv_over_live_worst: memory.worst,
+            normalised_latency: over_requests(RequestRecord::normalised_latency),
+            first_token: over_requests(|request| request.first_token - request.arrival),
+        }
+    }
+
+    fn memory(&self) -> OverLive {
+        let ratio = |step: &StepRecord| (step.pages * self.page_tokens) as f64 / step.live_tokens as f64;
+        let held = || self.steps.iter().filter(|step| step.live_tokens > 0);
+        let peak = held().max_by_key(|step| step.pages);
+        let weighted: f64 = held().map(|step| ratio(step) * (step.end - step.begin)).sum();
+        OverLive {
+            at_peak: peak.map_or(1.0, ratio),
+            mean: weighted / held().map(|step| step.end - step.begin).sum::<f64>(),
+            worst: held().map(ratio).fold(1.0, f64::max),
+        }
+    }
+}
+
+/// Slots over live tokens.
+struct OverLive {
+    at_peak: f64,
+    mean: f64,
+    worst: f64,
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count == 0.0 { 0.0 } else { sum / count }
+}

@@ -1,0 +1,265 @@
+//! Simulated runs: every request ends with exactly its tokens, the same job gives the same records, steps' times add up, memory
+//! stays within the pool, and traces that others recorded are read, or refused in one sentence.
+
+#[path = "common/shared.rs"]
+mod shared;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::modelled::DeviceProfile;
+use offshoot::bench::workload_file::read_jobs;
+use offshoot::kv::PromptTree;
+use offshoot::plan::Planner;
+use offshoot::simulate::{
+    Branches, Job, Lengths, Machine, Order, Policy, Prompt, Replay, Request, Run, Settings, Sharing, Simulation,
+    industry, micro, poisson, read_trace, replay, shared_prompts, simulate, sustainable_rate, with_system_prompt,
+};
+use shared::shared;
+use tempfile::TempDir;
+
+fn machine() -> Machine {
+    let (model, _) = read_jobs(None, "llama3-8b", &[]).expect("built in");
+    let profile = Arc::new(DeviceProfile::named("h200").expect("built in"));
+    Machine { model, dtype: Dtype::Bf16, profile }
+}
+
+/// Pages of 32 tokens of llama3-8b.
+fn pages(count: usize) -> Option<usize> {
+    Some(count * 32 * 131_072)
+}
+
+fn distinct(job: &Job) -> u64 {
+    let prompts: Vec<_> = job.requests.iter().map(|request| request.prompt.tokens(128_256)).collect();
+    PromptTree::new(prompts.as_slice()).distinct_tokens()
+}
+
+/// What must hold of any run.
+fn check(simulation: &Simulation, job: &Job, settings: &Settings) {
+    let drawn: Vec<u64> = simulation.requests.iter().map(|request| request.drawn).collect();
+    assert_eq!(drawn.iter().sum::<u64>(), job.output_tokens());
+    assert_eq!(simulation.metrics.tokens_sampled, job.output_tokens());
+    assert_eq!(simulation.requests.len(), job.requests.len());
+    for request in &simulation.requests {
+        assert!(request.arrival < request.first_token && request.first_token <= request.end, "{request:?}");
+    }
+    let last = simulation.steps.last().expect("there were steps").end;
+    assert!(simulation.requests.iter().all(|request| request.end <= last));
+    for pair in simulation.steps.windows(2) {
+        assert!(pair[0].begin < pair[0].end && pair[0].end <= pair[1].begin, "{pair:?}");
+    }
+    let rows: u64 = simulation.steps.iter().map(|step| step.rows).sum();
+    assert_eq!(rows, simulation.metrics.rows);
+    assert_eq!(simulation.steps.len() as u64, simulation.metrics.steps);
+    if let Some(bytes) = settings.kv_bytes {
+        let pool = bytes / simulation.page_bytes;
+        assert!(simulation.steps.iter().all(|step| step.pages <= pool), "more pages than {pool}");
+    }
+    for step in &simulation.steps {
+        assert!(step.live_tokens <= step.pages * simulation.page_tokens, "{step:?}");
+    }
+}
+
+#[test]
+fn every_request_ends_with_its_tokens_whatever_the_policy_and_the_pool() {
+    let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
+    for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS] {
+        for kv_bytes in [None, pages(14), pages(40)] {
+            let settings = Settings { policy, step_rows: 128, kv_bytes, ..Settings::default() };
+            let simulation = simulate(&machine, &settings, &job).expect("every path fits");
+            check(&simulation, &job, &settings);
+            assert_eq!(
+                simulation,
+                simulate(&machine, &settings, &job).map(|again| with_times(again, &simulation)).unwrap()
+            );
+            if kv_bytes.is_none() {
+                assert_eq!(simulation.metrics.prompt_tokens_computed, distinct(&job), "{policy}");
+            }
+        }
+    }
+}
+
+/// The engine measures its own time, which is no part of what must be the same.
+fn with_times(mut again: Simulation, first: &Simulation) -> Simulation {
+    let times = &first.metrics;
+    again.metrics.seconds_scheduling = times.seconds_scheduling;
+    again.metrics.seconds_planning = times.seconds_planning;
+    again.metrics.seconds_forward = times.seconds_forward;
+    again.metrics.seconds_waiting = times.seconds_waiting;
+    again.metrics.seconds_committing = times.seconds_committing;
+    again
+}
+
+#[test]
+fn samples_share_their_prompt() {
+    let prompt = Prompt::Runs(vec![Run { text: 0, tokens: 1000 }]);
+    let job = Job::new(vec![Request { prompt, arrival: Duration::ZERO, samples: 9, output: 20 }]);
+    let settings = Settings::default();
+    let simulation = simulate(&machine(), &settings, &job).unwrap();
+    check(&simulation, &job, &settings);
+    assert_eq!((simulation.metrics.prompt_tokens_computed, simulation.metrics.prompt_tokens_logical), (1000, 9000));
+    assert_eq!(simulation.requests[0].samples, 9);
+}
+
+#[test]
+fn policies_differ_in_what_they_share_and_in_their_limit() {
+    let run = |text, tokens| Run { text, tokens };
+    // Two levels: all begin alike, halves of them go on alike.
+    let requests = (0..16u64).map(|number| Request {
+        prompt: Prompt::Runs(vec![run(0, 200), run(1 + number % 2, 200), run(10 + number, 50)]),
+        arrival: Duration::ZERO,
+        samples: 1,
+        output: 30,
+    });
+    let job = Job::new(requests.collect());
+    let computed = |sharing| {
+        let policy = Policy { sharing, order: Order::Arrival, branches: Branches::AtMost(4) };
+        let settings = Settings { policy, ..Settings::default() };
+        let simulation = simulate(&machine(), &settings, &job).unwrap();
+        check(&simulation, &job, &settings);
+        assert_eq!(simulation.totals(settings.step_rows).most_running, 4);
+        simulation.metrics.prompt_tokens_computed
+    };
+    assert_eq!(computed(Sharing::None), 16 * 450);
+    assert_eq!(computed(Sharing::SingleLevel), 2 * 400 + 16 * 50);
+    assert_eq!(computed(Sharing::AllLevels), 200 + 2 * 200 + 16 * 50);
+}
+
+#[test]
+fn groups_come_together_where_order_says_so() {
+    let job = micro(400, 20, 8, 8, 50);
+    // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its prompts.
+    let settings = |order| {
+        let policy = Policy { order, ..Policy::OURS };
+        Settings { policy, kv_bytes: pages(70), step_rows: 256, ..Settings::default() }
+    };
+    let computed = |order| simulate(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
+    assert_eq!(computed(Order::ByRatio), distinct(&job));
+    assert!(computed(Order::Arrival) > 2 * distinct(&job));
+}
+
+#[test]
+fn requests_wait_for_their_time() {
+    let job = shared_prompts(256, 128, 10, 30, 2.0, 7);
+    let settings = Settings::default();
+    let simulation = simulate(&machine(), &settings, &job).unwrap();
+    check(&simulation, &job, &settings);
+    let arrivals: Vec<f64> = poisson(2.0, 7).take(30).map(|at| at.as_secs_f64()).collect();
+    assert_eq!(simulation.requests.iter().map(|request| request.arrival).collect::<Vec<_>>(), arrivals);
+    let totals = simulation.totals(settings.step_rows);
+    assert!(totals.seconds > arrivals[29] && totals.normalised_latency < 0.05, "{totals:?}");
+}
+
+#[test]
+fn reading_a_shared_prompt_again_costs_time_and_no_memory() {
+    let lengths = [Lengths { prompt: 50, output: 100 }];
+    let job = with_system_prompt(2048, &lengths, 200.0, 1.0, 1);
+    let totals = [Planner::Flat, Planner::Balanced].map(|planner| {
+        let settings = Settings { planner, ..Settings::default() };
+        let simulation = simulate(&machine(), &settings, &job).unwrap();
+        check(&simulation, &job, &settings);
+        simulation.totals(settings.step_rows)
+    });
+    assert!(totals[0].seconds > 1.1 * totals[1].seconds, "{totals:?}");
+    assert_eq!(totals[0].prompt_tokens_computed, totals[1].prompt_tokens_computed);
+}
+
+#[test]
+fn a_sustained_rate_lies_between_what_held_and_what_did_not() {
+    let lengths = [Lengths { prompt: 100, output: 20 }];
+    let job = |rate| with_system_prompt(64, &lengths, rate, 2.0, 3);
+    let found = sustainable_rate(&machine(), &Settings::default(), 0.05, job).unwrap();
+    let held = found.tried.iter().filter(|(_, latency)| *latency <= 0.05).map(|(rate, _)| *rate).fold(0.0, f64::max);
+    let not = found.tried.iter().filter(|(_, latency)| *latency > 0.05).map(|(rate, _)| *rate).fold(1e9, f64::min);
+    assert_eq!(found.rate, held);
+    assert!(held < not && not < 1.05 * held, "{:?}", found.tried);
+}
+
+#[test]
+fn what_cannot_be_served_is_named() {
+    let request = |tokens| Request {
+        prompt: Prompt::Runs(vec![Run { text: 0, tokens }]),
+        arrival: Duration::ZERO,
+        samples: 1,
+        output: 8,
+    };
+    let settings = Settings { kv_bytes: pages(4), ..Settings::default() };
+    let refused = |tokens| {
+        let job = Job::new(vec![request(10), request(tokens)]);
+        let error = simulate(&machine(), &settings, &job).expect_err("it is no request");
+        assert_eq!(error.exit_code(), 2);
+        error.to_string()
+    };
+    assert!(refused(0).contains("request 2") && refused(0).contains("at least one token"), "{}", refused(0));
+    assert!(refused(1000).contains("request 2") && refused(1000).contains("pages"), "{}", refused(1000));
+}
+
+#[test]
+fn industry_shapes_have_their_means() {
+    let job = industry(1100, 400, 7.0, 3000, 100, 1);
+    assert_eq!(job.requests.len(), 3000);
+    let own: usize = job.requests.iter().map(|request| request.prompt.len() - 1100).sum();
+    assert!((own as f64 / 3000.0 / 400.0 - 1.0).abs() < 0.1);
+    let saved =
+        1.0 - distinct(&job) as f64 / job.requests.iter().map(|request| request.prompt.len() as f64).sum::<f64>();
+    assert!((0.5..0.7).contains(&saved), "{saved}");
+}
+
+fn refused(name: &str, content: &str) -> String {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    let error = read_trace(&path).expect_err(content);
+    assert_eq!(error.exit_code(), 2);
+    let said = error.to_string();
+    assert!(!said.contains('\n') && said.contains(name), "{said}");
+    said
+}
+
+#[test]
+fn traces_that_are_none_are_refused_with_line_and_field() {
+    let good = r#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}"#;
+    for (from, to, expected) in [
+        ("600", "0", "line 2: input_length"),
+        ("600", "1600", "line 2: hash_ids"),
+        ("5,", "0,", "line 2: output_length"),
+        ("5,", "\"x\",", "line 2"),
+        (": 0", ": -1", "line 2: timestamp"),
+        ("\"hash_ids\"", "\"ids\"", "hash_ids"),
+    ] {
+        let said = refused("t.jsonl", &format!("\u{feff}{good}\n{}\n", good.replacen(from, to, 1)));
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(refused("t.jsonl", "\n\n").contains("none"));
+    for (line, expected) in [("1", "line 3"), ("1,0", "line 3: answer"), ("x,1", "line 3: prompt"), ("-1,1", "\"-1\"")]
+    {
+        let said = refused("t.csv", &format!("3,4\n\n{line}\n"));
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(refused("t.json", "[3, 0]").contains("[1]"));
+    assert!(refused("t.json", "{}").contains("t.json"));
+    assert!(refused("t.txt", "").contains(".jsonl"));
+}
+
+#[test]
+fn recorded_traces_are_read_whole() {
+    let (Some(conversation), Some(synthetic), Some(share_gpt), Some(mmlu)) = (
+        shared("data/traces/mooncake/conversation_trace.jsonl"),
+        shared("data/traces/mooncake/synthetic_trace.jsonl"),
+        shared("data/traces/relay_attention/ShareGPT_stat.csv"),
+        shared("data/traces/relay_attention/mmlu_prompt_stat.json"),
+    ) else {
+        return;
+    };
+    let counts = [&conversation, &synthetic, &share_gpt, &mmlu].map(|path| read_trace(path).unwrap().requests.len());
+    assert_eq!(counts, [12_031, 3_993, 82_780, 14_042]);
+    let what = Replay { trace: conversation, rate: None, requests: Some(60), seed: 1 };
+    let settings = Settings::default();
+    let simulation = replay(&machine(), &settings, &what).unwrap();
+    let mut job = read_trace(&what.trace).unwrap();
+    job.requests.truncate(60);
+    check(&simulation, &job, &settings);
+    assert_eq!(simulation.metrics.prompt_tokens_computed, distinct(&job));
+    assert!(replay(&machine(), &settings, &Replay { rate: Some(0.0), ..what }).is_err());
+}
