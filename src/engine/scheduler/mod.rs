@@ -107,9 +107,12 @@ impl Scheduler {
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut Cache) {
         let branch = branches.get_mut(&id).expect("what has got work is a branch");
         branch.stage = Stage::Waiting;
-        self.waiting.insert(Place { line: branch.line, branch: id });
+        let place = Place { line: branch.line, branch: id };
+        self.waiting.insert(place);
         self.changed = true;
-        self.keep_bookmark(branches, cache);
+        if self.waiting.first() == Some(&place) {
+            self.keep_bookmark(branches, cache);
+        }
     }
 
     /// A branch's extend is about to end; the caller names it to `remove` afterwards.
