@@ -303,3 +303,27 @@ fn chats_are_answered_by_models_with_a_template() {
     let refused = read(&folder.path().join("plain.jsonl"));
     assert!(refused[0]["error"]["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);
 }
+
+/// A line asks for more keys and values than there is memory for: it is refused before anything is drawn, the others are answered.
+#[test]
+fn a_line_that_cannot_be_held_is_refused_and_the_others_are_answered() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let body =
+        |prompt: String, max_tokens: u32| json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true});
+    let lines = [
+        completions("long prompt", body(QUESTION.repeat(40), 4)),
+        completions("fits", body(QUESTION.to_string(), 4)),
+        completions("long answer", body(QUESTION.to_string(), 3000)),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.path().join("in.jsonl"), text).expect("the temporary folder is writable");
+    let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--kv-memory", "1"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let answers = read(&folder.path().join("out.jsonl"));
+    for refused in [&answers[0], &answers[2]] {
+        assert_eq!(refused["error"]["code"], "out_of_memory", "{refused}");
+        let message = refused["error"]["message"].as_str().expect("a sentence");
+        assert!(message.contains("expected at least") && message.contains("found 1.00 MiB"), "{message}");
+    }
+    assert_eq!(answers[1]["response"]["body"]["usage"]["completion_tokens"], 4);
+}

@@ -242,33 +242,64 @@ fn where_there_is_nothing_to_go_on_with_a_run_starts_afresh_and_says_so() {
     refuses(&run(folder, &["run", "task.json", "--resume", "--out", "new"]), &["new", "results of a run already"]);
 }
 
+/// Items of which one has a long text beside its question.
+fn with_a_long_one(folder: &Path) {
+    let items = fs::read_to_string(folder.join("items.jsonl")).expect("readable");
+    let short = items.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let with_notes = |mut item: Value| {
+        item["notes"] = json!("");
+        format!("{item}\n")
+    };
+    let long = json!({"id": "long", "question": "How many?", "notes": "Tom has 12 pens. ".repeat(70), "answer": "1"});
+    let items: String = short.map(with_notes).chain([format!("{long}\n")]).collect();
+    fs::write(folder.join("items.jsonl"), items).expect("writable");
+}
+
+/// The least memory for keys and values, in MiB, with which the short items can be run.
+fn least_memory(folder: &Path) -> String {
+    let runs = |mib: &String| {
+        let out = format!("room-{mib}");
+        run(folder, &["run", "task.json", "--limit", "6", "--out", &out, "--kv-memory", mib]).status.success()
+    };
+    (1..64).map(|mib| mib.to_string()).find(runs).expect("a few short prompts fit")
+}
+
+#[test]
+fn a_job_whose_longest_prompt_cannot_be_held_is_refused_at_once() {
+    let folder = task_folder(|task| {
+        task["sampling"]["max_tokens"] = json!(4);
+        task["prompt"] = json!("{{question}}{{notes}}");
+    });
+    let folder = folder.path();
+    with_a_long_one(folder);
+    let least = least_memory(folder);
+    let ran = run(folder, &["run", "task.json", "--out", "out", "--kv-memory", &least]);
+    refuses(&ran, &["--kv-memory", "expected at least", "`long`", &format!("found {least}.00 MiB")]);
+    assert!(!folder.join("out").exists(), "nothing was begun");
+}
+
 #[test]
 fn a_failed_item_is_recorded_and_tried_again() {
-    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
-    let folder = folder.path();
-    let long = json!({"id": "long", "question": "Tom has 12 pens. ".repeat(70), "answer": "1"});
-    let mut items = fs::read_to_string(folder.join("items.jsonl")).expect("readable");
-    items.push_str(&format!("{long}\n"));
-    fs::write(folder.join("items.jsonl"), items).expect("writable");
-    // No room for the long one, though for the others.
-    let dry = run(folder, &["run", "task.json", "--dry-run"]);
-    assert!(dry.status.success(), "{}", String::from_utf8_lossy(&dry.stderr));
-    let small = (1..64).map(|mib| mib.to_string()).find(|mib| {
-        let ran =
-            run(folder, &["run", "task.json", "--limit", "6", "--out", &format!("room-{mib}"), "--kv-memory", mib]);
-        ran.status.success()
+    let by = json!({"prompt": "{{question}}{{notes}}{{thoughts}} Right?", "words": {" yes": 1.0, " no": 0.0}});
+    let folder = task_folder(|task| {
+        task["sampling"]["max_tokens"] = json!(4);
+        task["method"] = json!({"best_of_n": {"samples": 2, "by": by}});
+        task["prompt"] = json!("{{question}}");
     });
-    let small = small.expect("a few short prompts fit");
-    let ran = run(folder, &["run", "task.json", "--out", "out", "--kv-memory", &small]);
-    if ran.status.success() {
-        println!("skipped: {small} MiB hold the long prompt too");
-        return;
-    }
+    let folder = folder.path();
+    with_a_long_one(folder);
+    // No room for what is asked about the long one, though for all prompts.
+    let least = least_memory(folder);
+    let ran = run(folder, &["run", "task.json", "--out", "out", "--kv-memory", &least]);
     refuses(&ran, &["1 of 7 items failed", "`long`", "--kv-memory", "--resume"]);
     let items = String::from_utf8(bytes(folder, "out", "items.jsonl")).expect("text");
-    let failed: Value = serde_json::from_str(items.lines().last().expect("seven lines")).expect("JSON");
-    assert_eq!(failed["id"], "long");
-    assert!(failed["error"].is_string(), "{failed}");
+    let failed: Vec<Value> = items
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"))
+        .filter(|line| line["error"].is_string())
+        .collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0]["id"], "long");
     run_into(folder, "out", &["--resume"]);
     run_into(folder, "whole", &[]);
     assert_equal_results(folder, "out", "whole");

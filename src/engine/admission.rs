@@ -71,6 +71,8 @@ pub(super) struct Commitment {
     /// In use now, and what those that run are expected to grow by.
     used: Usage,
     growth: usize,
+    /// Whether any of them may end sooner than it could, or later than expected.
+    is_unsure: bool,
     /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside it.
     given: Usage,
     own: usize,
@@ -86,6 +88,7 @@ impl Commitment {
             cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
             if branch.stage == Stage::Running {
                 commitment.growth += expected.growth(branch, cache);
+                commitment.is_unsure |= matches!(&branch.work, Work::Draw(drawing) if !drawing.stop.is_exact());
             }
             if branch.stage != Stage::Waiting {
                 commitment.own = commitment.own.max(own_at_most(branch, cache));
@@ -115,6 +118,17 @@ impl Commitment {
         let all_at_once = self.used.pages() + self.growth + cost.gain + cost.growth;
         let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
         all_at_once <= capacity && (!cost.is_new || one_by_one <= capacity)
+    }
+
+    /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where that can be
+    /// told. Nobody is to yield for it.
+    pub fn affords(&self, branch: &Branch, cache: &Cache) -> bool {
+        let Some(segment) = branch.kept() else { return true };
+        let (capacity, end) = (cache.pages.capacity(), cache.prefix.end(segment));
+        let beside = |usage: &Usage| cache.prefix.gain_after(usage, segment, end);
+        let (given, used) = (beside(&self.given), beside(&self.used));
+        let one_by_one = given == 0 || self.given.pages() + given + self.own <= capacity;
+        one_by_one && (self.is_unsure || used == 0 || self.used.pages() + self.growth + used <= capacity)
     }
 
     /// `branch` was let in.

@@ -21,6 +21,8 @@ pub struct Draws {
 pub struct Order {
     tree: PromptTree,
     draws: Vec<Draws>,
+    /// Whether some lengths are known and others not: else the share changes no ratio's place among the others.
+    is_mixed: bool,
     /// Those that are left, the next one last.
     ahead: Vec<u32>,
     /// The one that was begun last.
@@ -51,8 +53,9 @@ impl Order {
     /// `draws`: of each prompt.
     pub fn new<T: AsRef<[TokenId]> + Sync>(prompts: &[T], draws: Vec<Draws>) -> Self {
         let tree = PromptTree::new(prompts);
-        let lengths = Lengths::default();
-        let mut order = Order { tree, draws, ahead: Vec::new(), last: None, lengths, ordered_by: lengths.share() };
+        let is_mixed = draws.iter().any(|draws| draws.is_exact) && draws.iter().any(|draws| !draws.is_exact);
+        let (lengths, ahead) = (Lengths::default(), Vec::new());
+        let mut order = Order { tree, draws, is_mixed, ahead, last: None, lengths, ordered_by: lengths.share() };
         order.ahead = order.depth_first();
         order.ahead.reverse();
         order
@@ -82,9 +85,7 @@ impl Order {
     fn make_anew(&mut self) {
         let share = self.lengths.share();
         let changed = (share / self.ordered_by).max(self.ordered_by / share) > CHANGE;
-        // Where all lengths are known, or none, the share changes no ratio's place among the others.
-        let matters = self.draws.iter().any(|draws| draws.is_exact) && self.draws.iter().any(|draws| !draws.is_exact);
-        if !changed || !matters || self.ahead.is_empty() {
+        if !changed || !self.is_mixed || self.ahead.is_empty() {
             return;
         }
         self.ordered_by = share;

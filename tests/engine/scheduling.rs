@@ -96,7 +96,7 @@ fn exact(jobs: &mut [Job]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
     /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to be.
     #[test]

@@ -29,7 +29,7 @@ mod room;
 
 use std::collections::BTreeSet;
 
-use crate::engine::admission::{Commitment, Expectation};
+use crate::engine::admission::Expectation;
 use crate::engine::branch::{Branch, Hold, Stage};
 use crate::engine::cache::{Branches, Cache};
 use crate::engine::schedule::{Left, Schedule, first_row};
@@ -43,6 +43,15 @@ struct Place {
     branch: BranchId,
 }
 
+/// What the first branch that waits keeps of its path.
+#[derive(Clone, Copy, Debug)]
+struct Bookmark {
+    branch: BranchId,
+    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last things to
+    /// be given up.
+    promised: bool,
+}
+
 #[derive(Default)]
 pub(super) struct Scheduler {
     /// In the order of the line.
@@ -51,8 +60,7 @@ pub(super) struct Scheduler {
     yielded: BTreeSet<Place>,
     /// Never let in.
     waiting: BTreeSet<Place>,
-    /// The first of those that wait, which keeps the bookmark.
-    bookmarked: Option<BranchId>,
+    bookmark: Option<Bookmark>,
     expected: Expectation,
     /// Whether branches came or went since the last schedule.
     pub changed: bool,
@@ -99,9 +107,12 @@ impl Scheduler {
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut Cache) {
         let branch = branches.get_mut(&id).expect("what has got work is a branch");
         branch.stage = Stage::Waiting;
-        self.waiting.insert(Place { line: branch.line, branch: id });
+        let place = Place { line: branch.line, branch: id };
+        self.waiting.insert(place);
         self.changed = true;
-        self.keep_bookmark(branches, cache);
+        if self.waiting.first() == Some(&place) {
+            self.keep_bookmark(branches, cache);
+        }
     }
 
     /// A branch's extend is about to end; the caller names it to `remove` afterwards.
@@ -197,8 +208,7 @@ impl Scheduler {
         if self.waiting() == 0 || self.running.len() >= budget.max_branches {
             return Ready::Now;
         }
-        let keeping = self.running.iter().chain(&self.yielded).map(|place| place.branch).chain(self.bookmarked);
-        let mut commitment = Commitment::of(keeping.map(|id| &branches[&id]), cache, &self.expected);
+        let mut commitment = self.commitment(branches, cache);
         while self.running.len() < budget.max_branches
             && let Some(place) = self.next_in_line()
         {

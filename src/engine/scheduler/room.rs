@@ -1,5 +1,5 @@
 //! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what branches
-//! at rest hold; what branches hold that wait and are not the first of them; the own tokens of the last branch that runs, and
+//! at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised; the own tokens of the last branch that runs, and
 //! of the next to last, and so on until one runs alone. Only then, which happens where a pool holds one path barely or not at
 //! all: its own tokens, laid out anew; what those keep that yielded; and the bookmark.
 //!
@@ -8,7 +8,8 @@
 //! memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place among the coins
 //! and in the line, and the draws that were submitted.
 
-use super::{Place, Ready, Scheduler};
+use super::{Bookmark, Place, Ready, Scheduler};
+use crate::engine::admission::Commitment;
 use crate::engine::branch::{Branch, Hold, Stage};
 use crate::engine::cache::{Branches, Cache};
 use crate::error::Error;
@@ -16,16 +17,31 @@ use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
 impl Scheduler {
-    /// The first branch that was never let in keeps the bookmark. It is looked for anew when another has become the first: what
-    /// that one finds is there by then.
+    /// The first branch that was never let in keeps the bookmark. What it finds is looked for anew when another has become the
+    /// first, which is there by then.
     pub(super) fn keep_bookmark(&mut self, branches: &mut Branches, cache: &mut Cache) {
-        let first = self.waiting.first().map(|place| place.branch);
-        if first != self.bookmarked {
-            self.bookmarked = first;
-            if let Some(branch) = first.and_then(|id| branches.get_mut(&id)) {
-                cache.bookmark(branch);
-            }
+        let Some(first) = self.waiting.first().map(|place| place.branch) else {
+            self.bookmark = None;
+            return;
+        };
+        if !self.has_promised(first) {
+            self.bookmark = None;
+            cache.bookmark(branches.get_mut(&first).expect("what waits is a branch"));
+            let promised = self.commitment(branches, cache).affords(&branches[&first], cache);
+            self.bookmark = Some(Bookmark { branch: first, promised });
         }
+    }
+
+    /// Whether the waiting branch `id` has a bookmark that is not taken from it for those that run.
+    fn has_promised(&self, id: BranchId) -> bool {
+        self.bookmark.is_some_and(|bookmark| bookmark.promised && bookmark.branch == id)
+    }
+
+    /// To all that run, or yielded, or keep the bookmark.
+    pub(super) fn commitment(&self, branches: &Branches, cache: &Cache) -> Commitment {
+        let bookmarked = self.bookmark.filter(|bookmark| bookmark.promised).map(|bookmark| bookmark.branch);
+        let keeping = self.running.iter().chain(&self.yielded).map(|place| place.branch).chain(bookmarked);
+        Commitment::of(keeping.filter_map(|id| branches.get(&id)), cache, &self.expected)
     }
 
     pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut Cache) {
@@ -67,7 +83,7 @@ impl Scheduler {
             return true;
         }
         for &Place { branch: other, .. } in self.waiting.iter().rev() {
-            if other == id || self.bookmarked == Some(other) {
+            if other == id || self.has_promised(other) {
                 continue;
             }
             let other = branches.get_mut(&other).expect("what waits is a branch");
@@ -104,7 +120,7 @@ impl Scheduler {
         for branch in branches.values_mut() {
             cache.give_up(branch);
         }
-        self.bookmarked = None;
+        self.bookmark = None;
         cache.evict_all();
         branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
         self.reserve(id, branches, cache).map(|()| Ready::Now)

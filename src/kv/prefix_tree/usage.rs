@@ -1,6 +1,6 @@
 //! How many pages and tokens a set of paths holds, each counted once however many of them share it.
 
-use super::{PrefixTree, count};
+use super::{PrefixTree, Segment, count};
 use crate::ids::{SegmentId, TokenId};
 
 /// A set of paths that only grows, and how many pages and tokens they hold.
@@ -38,12 +38,16 @@ impl PrefixTree {
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
         let Usage { met, pages, tokens } = usage;
         for id in self.new_to(met, segment) {
-            let segment = self.at(id);
-            let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
-            let shared = above.is_some() && above == segment.pages.first();
-            *pages += segment.pages.len() - usize::from(shared);
-            *tokens += segment.len() as usize;
+            *pages += self.at(id).pages.len() - usize::from(self.begins_in_parents_page(id));
+            *tokens += self.at(id).len() as usize;
         }
+    }
+
+    /// Whether the first page of `segment` is the last one of its parent, by a split.
+    fn begins_in_parents_page(&self, segment: SegmentId) -> bool {
+        let segment = self.at(segment);
+        let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
+        above.is_some() && above == segment.pages.first()
     }
 
     /// Adds what holds the first `upto` positions of the path of `segment`, the last segment of it whole.
@@ -69,21 +73,28 @@ impl PrefixTree {
     }
 
     /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
-    /// position `end`.
+    /// position `end`, no earlier than the tokens end.
     pub fn gain(&self, usage: &Usage, tokens: &[TokenId], end: u32) -> usize {
         let known = self.find(tokens);
-        let used = known.segment.map_or(0, |segment| self.used_upto(usage, segment));
-        self.pages_between(used.min(count(known.tokens)), end)
+        let at = count(known.tokens);
+        known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.pages_between(at, end)
     }
 
     /// The same for a branch that continues the path of `segment`.
     pub fn gain_after(&self, usage: &Usage, segment: SegmentId, end: u32) -> usize {
-        self.pages_between(self.used_upto(usage, segment), end)
+        let at = self.end(segment);
+        self.unused_upto(usage, segment, at) + self.pages_between(at, end)
     }
 
-    /// Where the part of the path of `segment` ends that is in use.
-    fn used_upto(&self, usage: &Usage, segment: SegmentId) -> u32 {
-        let is_used = |id: &SegmentId| usage.met.get(id.ix()).is_some_and(|&met| met);
-        self.ancestry(segment).find(is_used).map_or(0, |id| self.end(id))
+    /// Pages of the path of `segment` up to position `upto` that are there and not in use. Where it was divided inside a page,
+    /// they are more than its tokens need.
+    fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
+        let is_new = |id: &SegmentId| !usage.met.get(id.ix()).is_some_and(|&met| met);
+        let pages = |id: SegmentId| {
+            let Segment { first_position, .. } = *self.at(id);
+            let pages = self.pages_between(first_position, self.end(id).min(upto));
+            pages.saturating_sub(usize::from(self.begins_in_parents_page(id)))
+        };
+        self.ancestry(segment).take_while(is_new).map(pages).sum()
     }
 }
