@@ -75,18 +75,19 @@ fn read_json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
-/// 20 problems behind a few-shot prompt, 128 samples of each.
-fn problems() -> Vec<Value> {
-    let problem = json!({"prompt_tokens": 2900, "shared": [["few-shot", 2400]], "samples": 128, "output_tokens": 256});
+/// 20 problems behind a few-shot prompt.
+fn problems(samples: u32) -> Vec<Value> {
+    let problem =
+        json!({"prompt_tokens": 2900, "shared": [["few-shot", 2400]], "samples": samples, "output_tokens": 256});
     vec![problem; 20]
 }
 
 #[test]
 fn a_tree_that_fits_in_parts_is_planned_in_waves() {
     let desk = Desk::new();
-    desk.rows(&problems());
-    // Of pages of 16 tokens, 2 MiB each, the trunk takes 150, a problem 32 and each of its samples 17: 31,212 MiB for seven.
-    let plan = desk.plan(&["--kv-memory", "32000", "--predict", "never"]);
+    desk.rows(&problems(128));
+    // Of pages of 32 tokens, 4 MiB each, the trunk takes 75, a problem 16 and each of its samples 9: 33,004 MiB for seven.
+    let plan = desk.plan(&["--kv-memory", "34000", "--predict", "never"]);
     assert_eq!((&plan["job"]["prompts"], &plan["job"]["samples"]), (&json!(20), &json!(2560)));
     assert_eq!(plan["job"]["distinct_prompt_tokens"], 2400 + 20 * 500);
     let waves: Vec<u64> =
@@ -101,7 +102,7 @@ fn a_tree_that_fits_in_parts_is_planned_in_waves() {
     let one = desk.plan(&["--predict", "never"]);
     assert_eq!(one["waves"].as_array().unwrap().len(), 1, "with the whole memory of an H200 everything fits");
     let page =
-        desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "32000", "--predict", "never"]);
+        desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "34000", "--predict", "never"]);
     let page = String::from_utf8(page.stdout).unwrap();
     assert!(page.contains("3 of 7 + 7 + 6 prompts"), "{page}");
 }
@@ -110,7 +111,7 @@ fn a_tree_that_fits_in_parts_is_planned_in_waves() {
 fn samples_of_one_prompt_that_do_not_fit_at_once_are_divided() {
     let desk = Desk::new();
     desk.rows(&[json!({"prompt_tokens": 160, "samples": 100, "output_tokens": 160})]);
-    // 10 pages of 2 MiB for the prompt and for each sample: 40 MiB hold the prompt and a sample, 100 MiB four.
+    // 5 pages of 4 MiB for the prompt and for each sample: 40 MiB hold the prompt and a sample, 100 MiB four.
     for (mib, most) in [("40", 1), ("100", 4)] {
         let plan = desk.plan(&["--kv-memory", mib, "--predict", "never"]);
         let samples: Vec<u64> =
@@ -124,11 +125,11 @@ fn a_path_that_fits_nowhere_is_refused_with_both_sizes() {
     let desk = Desk::new();
     desk.rows(&[json!({"prompt_tokens": 100}), json!({"prompt_tokens": 1000, "output_tokens": 24})]);
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "100"]);
-    for part in ["--kv-memory", "130 MiB", "1,000 tokens", "100 MiB"] {
+    for part in ["--kv-memory", "132 MiB", "1,000 tokens", "100 MiB"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     // What is barely enough is enough: whole pages for the prompt and for the sample.
-    let plan = desk.plan(&["--kv-memory", "130"]);
+    let plan = desk.plan(&["--kv-memory", "132"]);
     assert_eq!(plan["predictions"][2]["prompt_tokens_computed"], 1100);
 }
 
@@ -149,7 +150,7 @@ fn each_policy_computes_what_its_sharing_allows() {
     let plan = desk.plan(&[]);
     let sharing = |ix: usize| plan["sharing"][ix]["tokens_computed"].as_u64().unwrap();
     assert_eq!(sharing(0), 8 * 1250 + 8);
-    assert_eq!(sharing(1), 200 + 2 * 1000 + 8 * 50 + 8 + 200 % 16, "whole pages of 16 are found");
+    assert_eq!(sharing(1), 200 + 2 * 1000 + 8 * 50 + 8 + 200 % 32 + 6 * (1200 % 32), "whole pages of 32 are found");
     assert_eq!(sharing(2), 2 * 1200 + 8 * 50 + 4, "a group a document");
     assert_eq!(sharing(3), 200 + 2 * 1000 + 8 * 50 + 4);
     let predictions = plan["predictions"].as_array().unwrap();
@@ -197,7 +198,7 @@ fn batch_requests_are_planned_and_refused_ones_named() {
     assert_eq!(plan["job"]["drawn_tokens"], 3 * 9 + 2 * 5);
     assert_eq!(plan["job"]["nodes"], 1);
     let note = plan["notes"][0].as_str().unwrap();
-    assert!(note.contains("1 line") && note.contains("line 3") && note.contains("`n`"), "{note}");
+    assert!(note.contains("1 line") && note.contains("request \"c\"") && note.contains("`n`"), "{note}");
     desk.rows(&[bad]);
     assert!(desk.refused(&["plan", "rows.jsonl", "--model", &demo()]).contains("`n`"));
 }
@@ -285,24 +286,24 @@ const DEVICE: &str = r#"{"name": "small", "memory_bytes": 1e9, "step_ns": 1, "ho
 #[test]
 fn every_node_is_explained() {
     let desk = Desk::new();
-    desk.rows(&problems());
+    desk.rows(&problems(8));
     let plan = desk.plan(&["--explain", "--predict", "never"]);
     let nodes = plan["nodes"].as_array().unwrap();
     assert_eq!(nodes.len(), 21);
     let trunk = &nodes[0];
-    assert_eq!((&trunk["depth"], &trunk["tokens"], &trunk["rows"]), (&json!(0), &json!(2400), &json!(2560)));
+    assert_eq!((&trunk["depth"], &trunk["tokens"], &trunk["rows"]), (&json!(0), &json!(2400), &json!(160)));
     assert_eq!((&trunk["fate"], &nodes[20]["fate"]), (&json!("shared"), &json!("shared")));
     let token = 128u64 << 10;
-    assert_eq!((&trunk["bytes_read"], &trunk["bytes_flat"]), (&json!(2400 * token), &json!(2400 * 2560 * token)));
+    assert_eq!((&trunk["bytes_read"], &trunk["bytes_flat"]), (&json!(2400 * token), &json!(2400 * 160 * token)));
     // What nodes do not explain the samples' own tokens do: 128 of each, by its row.
     for (of_nodes, of_step) in [("bytes_read", "balanced"), ("bytes_flat", "flat")] {
         let nodes: u64 = nodes.iter().map(|node| node[of_nodes].as_u64().unwrap()).sum();
-        assert_eq!(plan["decode_step"][of_step].as_u64().unwrap(), nodes + 2560 * 128 * token);
+        assert_eq!(plan["decode_step"][of_step].as_u64().unwrap(), nodes + 160 * 128 * token);
     }
     let page = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--explain", "--predict", "never"]);
     let page = String::from_utf8(page.stdout).unwrap();
-    assert!(page.contains("\n0..2,400: 2,400 tokens, 20 prompts; read once for 2,560 rows"), "{page}");
-    assert!(page.contains("\n  2,400..2,900: 500 tokens, 1 prompt; read once for 128 rows"), "{page}");
+    assert!(page.contains("\n0..2,400: 2,400 tokens, 20 prompts; read once for 160 rows"), "{page}");
+    assert!(page.contains("\n  2,400..2,900: 500 tokens, 1 prompt; read once for 8 rows"), "{page}");
 }
 
 #[test]
