@@ -133,13 +133,20 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     }
 }
 
+// Sees whatever was written before the value that it reads was.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
 // Waits until all blocks are here, by one thread of each, and makes visible what they wrote before.
 __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
     __threadfence();
     atomicAdd(ended, 1);
     unsigned count;
     do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(ended) : "memory");
+        count = load_acquire(ended);
     } while (count < gridDim.x);
 }
 

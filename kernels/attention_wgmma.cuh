@@ -1,22 +1,16 @@
 // Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into two rings, two
 // warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and values from there while the warps do
 // other work. They take turns in issuing products, so that one takes the softmax of its scores while the other's products run.
-// Limited by the tensor cores, or, with few rows, by bytes.
-//
-// All operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple of
-// 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle: both the
-// copies' writes and the products' reads meet all banks. Queries are [panel][128 rows], keys and values [panel][64 tokens].
-// A descriptor names an operand: bits 0-13 its address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the
-// layout (1). Where rows run along the sum (keys), 16 elements further are 32 bytes; where they run across it (values,
-// read transposed), 16 tokens further are two atoms. The bytes between panels have no place there: no operand spans two.
+// Limited by the tensor cores, or, with few rows, by bytes. The layout of operands is that of wgmma.cuh: queries are
+// [panel][128 rows], keys and values [panel][64 tokens].
 #pragma once
 
 #include "attention_barrier.cuh"
 #include "attention_tile.cuh"
+#include "wgmma.cuh"
 
 constexpr unsigned GROUP_THREADS = 128;         // of a warpgroup
 constexpr unsigned STEP_TOKENS = 2 * PIECE_TOKENS;  // scored before the softmax is taken
-constexpr unsigned ATOM_BYTES = 1024;
 constexpr unsigned PANELS = HEAD_DIM / 64;
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows
 constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
@@ -50,71 +44,6 @@ __device__ __forceinline__ void init_wide(WideShared& wide) {
     }
 }
 
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-    return 1ull << 62 | static_cast<unsigned long long>(ATOM_BYTES / 16) << 32 | (address & 0x3ffff) >> 4;
-}
-
-// Makes copies that were waited for visible to matrix instructions.
-__device__ __forceinline__ void admit_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// Registers written so far may be operands of what follows.
-__device__ __forceinline__ void begin_products() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void products_issued() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// Waits for all groups of products but the newest `NEWER`.
-template <int NEWER>
-__device__ __forceinline__ void wait_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(NEWER) : "memory");
-}
-
-// Keeps the compiler from moving uses of a result to before the wait above.
-template <int N>
-__device__ __forceinline__ void settled(float (&sum)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        asm volatile("" : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])::"memory");
-    }
-}
-
-// A warp holds of a 64 x 64 result 16 rows, as eight 16 x 8 results of attention_mma.cuh.
-#define SUM_8(sum, n) \
-    "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
-#define SUM_64(sum, n) SUM_8(sum, n), SUM_8(sum, n + 2), SUM_8(sum, n + 4), SUM_8(sum, n + 6)
-#define WGMMA(types)                                                                                                       \
-    "wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
-    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-
-// sum = q [64 x 16] k [64 x 16]^T, + sum if `more`.
-template <class T>
-__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
-
-// sum [64 x 64, from the n-th of its eighths] += p [64 x 16] v [16 x 64]
-template <class T>
-__device__ __forceinline__ void multiply_values(float (&sum)[2 * STEPS][4], int n, const unsigned (&p)[4], unsigned long long v);
-
-#define DEFINE_PRODUCTS(T, types)                                                                                          \
-    template <>                                                                                                             \
-    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) { \
-        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA(types) "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
-                     : SUM_64(sum, 0)                                                                                       \
-                     : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more)));                    \
-    }                                                                                                                       \
-    template <>                                                                                                             \
-    __device__ __forceinline__ void multiply_values<T>(float (&sum)[2 * STEPS][4], int n, const unsigned (&p)[4], unsigned long long v) { \
-        asm volatile(WGMMA(types) "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                  \
-                     : SUM_64(sum, n)                                                                                       \
-                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));                                                 \
-    }
-DEFINE_PRODUCTS(f16, "f16.f16")
-DEFINE_PRODUCTS(bf16, "bf16.bf16")
-
 // The wide tiles that a block takes, of all blocks in turn: longest first, a tile of each key head after the other.
 struct WideTiles {
     unsigned index, count;
@@ -129,7 +58,7 @@ struct WideTiles {
     // The description of the tile after this one is near when it is asked for.
     __device__ __forceinline__ void prefetch_next(const Job& job) const {
         if (index + gridDim.x < count) {
-            asm volatile("prefetch.global.L1 [%0];" ::"l"(job.words + job.words[WIDE_AT] + (index + gridDim.x) / job.kv_heads * TILE_WORDS));
+            prefetch(job.words + job.words[WIDE_AT] + (index + gridDim.x) / job.kv_heads * TILE_WORDS);
         }
     }
     __device__ __forceinline__ Tile tile(const Job& job) const {
@@ -207,6 +136,20 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 notes[half] = words.y;
             }
             auto copy = [&](unsigned to, unsigned offset, unsigned full) {
+                if (DETERMINISTIC && (piece[0].page | piece[1].page) & SHARED_PIECE) {
+#pragma unroll
+                    for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
+                        const Piece& here = piece[r / PIECE_TOKENS];
+                        const unsigned slot = r % PIECE_TOKENS + row;
+                        const T* line = job.keys(page_of(job.words, here.page, slot), head) + (offset + slot) * HEAD_DIM + chunk * 8;
+#pragma unroll
+                        for (unsigned panel = 0; panel < PANELS; panel++) {
+                            copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, slot >= here.from && slot < here.to);
+                        }
+                    }
+                    arrive_with_copies(full);
+                    return;
+                }
 #pragma unroll
                 for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
                     const unsigned half = r / PIECE_TOKENS, in_page = r % PIECE_TOKENS, slot = in_page + row;
@@ -279,7 +222,7 @@ struct WideRows {
         for (int k = 0; k < STEP_TOKENS / 16; k++) {
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++) {
-                multiply_values<T>(o, panel * 8, p[k], descriptor(values) + (panel * PANEL_BYTES + k * 2 * ATOM_BYTES) / 16);
+                multiply_values<T>(o + panel * 8, p[k], descriptor(values) + (panel * PANEL_BYTES + k * 2 * ATOM_BYTES) / 16);
             }
         }
         products_issued();

@@ -4,6 +4,8 @@ use offshoot::check::dice;
 
 #[path = "engine/bench.rs"]
 mod bench;
+#[path = "engine/jobs.rs"]
+mod jobs;
 #[path = "engine/pages.rs"]
 mod pages;
 #[path = "engine/plain.rs"]
@@ -12,6 +14,8 @@ mod plain;
 mod requests;
 #[path = "engine/samples.rs"]
 mod samples;
+#[path = "engine/scheduling.rs"]
+mod scheduling;
 #[path = "engine/scripts.rs"]
 mod scripts;
 #[path = "engine/steps.rs"]

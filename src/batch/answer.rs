@@ -5,10 +5,9 @@ use serde_json::{Map, Value, json};
 use super::Refusal;
 use super::input::{Endpoint, Line};
 use super::request::{Prompt, Request};
-use crate::engine::FinishReason;
+use crate::engine::{Finish, FinishReason};
 use crate::ids::TokenId;
 use crate::tokenizer::Tokenizer;
-use crate::tree::Node;
 
 /// One line of the output.
 pub struct Answer {
@@ -19,7 +18,7 @@ pub struct Answer {
 /// What came of one prompt.
 pub struct Candidates {
     /// By ordinal.
-    pub drawn: Vec<Node>,
+    pub drawn: Vec<Finish>,
     /// Tokens of the prompt that an earlier prompt of the job has too.
     pub shared: usize,
 }
@@ -36,15 +35,15 @@ impl Answer {
     pub fn of(request: &Request, candidates: &[Candidates], tokenizer: &Tokenizer, created: u64) -> Self {
         let mut choices = Vec::new();
         for (prompt, candidates) in request.prompts.iter().zip(candidates) {
-            for node in best(&candidates.drawn, request.n) {
-                choices.push(choice(request, prompt, node, choices.len(), tokenizer));
+            for drawn in best(&candidates.drawn, request.n) {
+                choices.push(choice(request, prompt, drawn, choices.len(), tokenizer));
             }
         }
         let sum = |of: &dyn Fn((&Prompt, &Candidates)) -> usize| -> usize {
             request.prompts.iter().zip(candidates).map(of).sum()
         };
         let given = sum(&|(prompt, _)| prompt.tokens.len());
-        let drawn = sum(&|(_, candidates)| candidates.drawn.iter().map(|node| node.tokens.len()).sum());
+        let drawn = sum(&|(_, candidates)| candidates.drawn.iter().map(|drawn| drawn.tokens.len()).sum());
         let (prefix, object) = match request.endpoint {
             Endpoint::Completions => ("cmpl-", "text_completion"),
             Endpoint::Chat => ("chatcmpl-", "chat.completion"),
@@ -79,31 +78,31 @@ fn id_of(prefix: &str, name: &str) -> String {
 
 /// All, where no more were drawn than are wanted; else the `n` of the largest log-probability a token, best first, of equals the
 /// first drawn.
-fn best(drawn: &[Node], n: usize) -> Vec<&Node> {
-    let mut best: Vec<&Node> = drawn.iter().collect();
+fn best(drawn: &[Finish], n: usize) -> Vec<&Finish> {
+    let mut best: Vec<&Finish> = drawn.iter().collect();
     if best.len() > n {
-        let mean = |node: &Node| node.logprob / node.tokens.len().max(1) as f64;
+        let mean = |drawn: &Finish| drawn.logprob / drawn.tokens.len().max(1) as f64;
         best.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
         best.truncate(n);
     }
     best
 }
 
-fn choice(request: &Request, prompt: &Prompt, node: &Node, index: usize, tokenizer: &Tokenizer) -> Value {
-    let finish = match node.finish {
-        Some(FinishReason::Length | FinishReason::ContextFull) => "length",
+fn choice(request: &Request, prompt: &Prompt, drawn: &Finish, index: usize, tokenizer: &Tokenizer) -> Value {
+    let finish = match drawn.reason {
+        FinishReason::Length | FinishReason::ContextFull => "length",
         _ => "stop",
     };
-    let shown = request.logprobs.then(|| shown(prompt, node, tokenizer));
+    let shown = request.logprobs.then(|| shown(prompt, drawn, tokenizer));
     match request.endpoint {
         Endpoint::Completions => {
-            let text = if request.echo { format!("{}{}", prompt.text, node.text) } else { node.text.clone() };
+            let text = if request.echo { format!("{}{}", prompt.text, drawn.text) } else { drawn.text.clone() };
             let logprobs = shown.map(|shown| completion_logprobs(&shown, tokenizer));
             json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
         }
         Endpoint::Chat => {
             let logprobs = shown.map(|shown| chat_logprobs(&shown, tokenizer));
-            let message = json!({ "role": "assistant", "content": node.text, "refusal": null });
+            let message = json!({ "role": "assistant", "content": drawn.text, "refusal": null });
             json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
         }
     }
@@ -119,13 +118,13 @@ struct Shown<'a> {
 }
 
 /// The tokens that the text is made of: those that only spell the stop string cut from it are left out.
-fn shown<'a>(prompt: &Prompt, node: &'a Node, tokenizer: &Tokenizer) -> Vec<Shown<'a>> {
+fn shown<'a>(prompt: &Prompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<Shown<'a>> {
     let mut stream = tokenizer.stream(&prompt.tokens);
     let (mut bytes, mut chars) = (0, 0);
-    let cut = matches!(node.finish, Some(FinishReason::StopString(_)));
-    let mut shown = Vec::with_capacity(node.tokens.len());
-    for ((&token, &logprob), top) in node.tokens.iter().zip(&node.logprobs).zip(&node.top) {
-        if cut && bytes >= node.text.len() {
+    let cut = matches!(drawn.reason, FinishReason::StopString(_));
+    let mut shown = Vec::with_capacity(drawn.tokens.len());
+    for ((&token, &logprob), top) in drawn.tokens.iter().zip(&drawn.logprobs).zip(&drawn.top) {
+        if cut && bytes >= drawn.text.len() {
             break;
         }
         shown.push(Shown { token, logprob, top, offset: chars });

@@ -1,5 +1,5 @@
 //! `offshoot batch`: a file of OpenAI Batch requests answered by one engine. Reads the lines, orders all their prompts so that
-//! shared prefixes follow each other, answers several at once and writes each answer as it comes. A line that cannot be answered
+//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot be answered
 //! gets an error of its own and never ends the job.
 
 mod answer;
@@ -105,10 +105,17 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         let planner = options.plan.unwrap_or_default();
         let (engine, branches) =
             start_engine(&folder, tokenizer.clone(), options.device, &options.budget, planner, most)?;
-        let progress = Progress::new(requests.len());
+        let mut fitting = Vec::with_capacity(requests.len());
+        for request in requests {
+            match request.check_paths(engine.facts()) {
+                Ok(()) => fitting.push(request),
+                Err(refusal) => output.write(request.line, &Answer::refused(&lines[request.line], &refusal))?,
+            }
+        }
+        let progress = Progress::new(fitting.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let work = work::Work { lines: &lines, engine, branches, tokenizer: &tokenizer, created, progress: &progress };
-        let worked = work.answer_all(requests, output, interrupted);
+        let worked = work.answer_all(&fitting, output, interrupted);
         progress.finish();
         let Worked { output: back, ended, tokens } = worked;
         (output, sampled) = (back, tokens);

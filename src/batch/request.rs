@@ -5,9 +5,10 @@ use serde_json::{Map, Value};
 use super::Refusal;
 use super::fields::{Fields, brief};
 use super::input::{Call, Endpoint};
-use crate::engine::{SamplingParams, Stop};
+use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
+use crate::run::check_path;
 use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
 
 /// OpenAI's default for completions; a chat goes on as long as the context lasts.
@@ -42,11 +43,23 @@ pub struct Prompt {
     pub tokens: Vec<TokenId>,
     pub text: String,
     pub stop: Stop,
+    /// Whether it goes on as long as the context lasts, since the call sets no limit.
+    pub is_open: bool,
 }
 
 impl Request {
     pub fn branches(&self) -> usize {
         self.prompts.len() * self.best_of
+    }
+
+    /// Refuses the call where one of its choices could not be held even alone. Where it sets no limit, its prompts must.
+    pub fn check_paths(&self, facts: &EngineFacts) -> Result<(), Refusal> {
+        for prompt in &self.prompts {
+            let drawn = if prompt.is_open { 1 } else { prompt.stop.max_tokens };
+            check_path(facts, || "a prompt".to_owned(), prompt.tokens.len(), drawn)
+                .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Tokens that its branches hold at most.
@@ -196,7 +209,7 @@ impl Reader<'_> {
         });
         let stop = Stop { max_tokens: max_tokens.min(context - tokens.len()), ..stop.clone() };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(Prompt { tokens, text, stop })
+        Ok(Prompt { tokens, text, stop, is_open: most_tokens.is_none() && endpoint == Endpoint::Chat })
     }
 }
 

@@ -2,7 +2,7 @@
 //! while every one of them could be brought to its end alone, with nothing lost that the others were given. Branches that are
 //! let in too freely push each other out again, and each return costs time or computation.
 
-use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
+use crate::engine::branch::{Branch, Hold, Stage, Work};
 use crate::engine::cache::Cache;
 use crate::kv::Usage;
 
@@ -24,33 +24,31 @@ impl Expectation {
     /// An extend is about to end.
     pub fn note(&mut self, branch: &Branch) {
         if let Work::Draw(drawing) = &branch.work
-            && !is_exact(drawing)
+            && !drawing.stop.is_exact()
         {
             let share = drawing.logprobs.len() as f64 / (drawing.limit - drawing.begin).max(1) as f64;
             self.0 += WEIGHT * (share - self.0);
         }
     }
 
-    /// Pages that `branch` is expected to take beyond those of the tokens that it has: at least one while it draws. Given
-    /// tokens get all their pages at once.
-    fn growth(&self, branch: &Branch, page_tokens: usize) -> usize {
+    /// Pages that `branch` is expected to take beyond those that it has, or that its known tokens take: none but what it needs
+    /// where its length is known, else at least one. Given tokens get all their pages at once.
+    fn growth(&self, branch: &Branch, cache: &Cache) -> usize {
         let Work::Draw(drawing) = &branch.work else { return 0 };
+        let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let share = if is_exact(drawing) { 1.0 } else { self.0 };
+        let is_exact = drawing.stop.is_exact();
+        let share = if is_exact { 1.0 } else { self.0 };
         let left = (drawing.limit.saturating_sub(now) as f64 * share).ceil() as usize;
         // Its own last page has room up to its end; one that has none yet begins with a page of its own.
         let from = match branch.lease() {
-            Some(lease) if lease.own => now.div_ceil(page_tokens),
+            Some(lease) if lease.own => (cache.prefix.end(lease.segment) as usize).div_ceil(page_tokens),
             Some(_) | None => now / page_tokens,
         };
-        (now + left).div_ceil(page_tokens).saturating_sub(from).max(1)
+        // The last token drawn is not computed.
+        let end = now + left.max(1) - 1;
+        end.div_ceil(page_tokens).saturating_sub(from).max(usize::from(!is_exact))
     }
-}
-
-/// Whether nothing but its length can end it.
-fn is_exact(drawing: &Drawing) -> bool {
-    let stop = &drawing.stop;
-    stop.ignore_eos && stop.tokens.is_empty() && stop.strings.is_empty()
 }
 
 /// Pages that the tokens which `branch` draws or scores can take at most, laid out behind those that it was given. None where it
@@ -87,7 +85,7 @@ impl Commitment {
             cache.prefix.add_path(&mut commitment.used, segment);
             cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
             if branch.stage == Stage::Running {
-                commitment.growth += expected.growth(branch, cache.prefix.page_tokens() as usize);
+                commitment.growth += expected.growth(branch, cache);
             }
             if branch.stage != Stage::Waiting {
                 commitment.own = commitment.own.max(own_at_most(branch, cache));
@@ -106,7 +104,7 @@ impl Commitment {
             }
         });
         let given = prefix.gain(&self.given, &branch.tokens[..branch.given()], position(branch.given()));
-        let growth = expected.growth(branch, prefix.page_tokens() as usize);
+        let growth = expected.growth(branch, cache);
         Cost { gain, growth, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }
 

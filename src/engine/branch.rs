@@ -14,8 +14,8 @@ use crate::ids::{BranchId, SegmentId, TokenId};
 
 pub(super) struct Branch {
     pub id: BranchId,
-    /// The root that it descends from, or that it was made for: decides its place among those that wait.
-    pub root: BranchId,
+    /// The root that it descends from, or beside which its root was made: decides its place in the line.
+    pub line: BranchId,
     /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was drawn after yet
     /// has no slots.
     pub tokens: Vec<TokenId>,
@@ -132,10 +132,11 @@ pub(super) struct Need {
 }
 
 impl Branch {
-    pub fn root(id: BranchId, tokens: Vec<TokenId>) -> Self {
+    /// `line`: decides its place in the line, see there.
+    pub fn root(id: BranchId, line: BranchId, tokens: Vec<TokenId>) -> Self {
         Branch {
             id,
-            root: id,
+            line,
             tokens,
             drawn: Vec::new(),
             hold: Hold::Nothing,
@@ -153,9 +154,8 @@ impl Branch {
         Branch {
             drawn: self.drawn.clone(),
             hold: hold.unwrap_or(Hold::Nothing),
-            root: self.root,
             computed_once: self.computed_once,
-            ..Branch::root(id, self.tokens.clone())
+            ..Branch::root(id, self.line, self.tokens.clone())
         }
     }
 

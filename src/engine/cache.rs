@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn what_cannot_be_saved_is_dropped_and_no_more_is_tried() {
         let mut cache = Cache::new(4, PAGES, 100, Returning { swapped_page: 1.0, computed_row: 1.0 });
-        let mut branch = Branch::root(BranchId(1), (0..10).map(TokenId).collect());
+        let mut branch = Branch::root(BranchId(1), BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
         cache.not_saved(&mut branch);

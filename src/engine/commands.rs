@@ -67,7 +67,9 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, tokens } => drop(self.branches.insert(branch, Branch::root(branch, tokens))),
+            Command::Root { branch, line, tokens } => {
+                self.branches.insert(branch, Branch::root(branch, line, tokens));
+            }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
             Command::Cancel { branches } => self.cancel(&branches),

@@ -2,6 +2,7 @@
 //! an `Extension` receives what happens. Neither knows model, backend or type parameters, so a test can answer the channel
 //! with a script (`scripted`).
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -30,14 +31,44 @@ pub struct EngineFacts {
     pub pool_pages: usize,
 }
 
+impl EngineFacts {
+    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no keys and
+    /// values.
+    pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
+        let own = match drawn {
+            0 | 1 => 0,
+            _ => (given + drawn - 1).div_ceil(self.page_tokens) - given / self.page_tokens,
+        };
+        given.div_ceil(self.page_tokens) + own
+    }
+}
+
 /// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
 pub(crate) enum Command {
-    Root { branch: BranchId, tokens: Vec<TokenId> },
-    Fork { at: BranchId, children: Vec<BranchId> },
-    Start { extends: Vec<Extend>, events: Sender<Event> },
-    Cancel { branches: Vec<BranchId> },
-    Release { branches: Vec<BranchId>, keep_cached: bool },
-    Metrics { reply: Sender<Metrics> },
+    /// `line`: the root in whose place it stands among branches that wait; its own, or one that was made before.
+    Root {
+        branch: BranchId,
+        line: BranchId,
+        tokens: Vec<TokenId>,
+    },
+    Fork {
+        at: BranchId,
+        children: Vec<BranchId>,
+    },
+    Start {
+        extends: Vec<Extend>,
+        events: Sender<Event>,
+    },
+    Cancel {
+        branches: Vec<BranchId>,
+    },
+    Release {
+        branches: Vec<BranchId>,
+        keep_cached: bool,
+    },
+    Metrics {
+        reply: Sender<Metrics>,
+    },
 }
 
 /// Why the engine's thread ended, once it has.
@@ -71,7 +102,24 @@ impl EngineHandle {
 
     /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known of
     /// them by then is shared.
+    /// Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
+        self.check_prompt(&tokens)?;
+        let branch = self.name_branch();
+        self.send(Command::Root { branch, line: branch, tokens })?;
+        Ok(branch)
+    }
+
+    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait for
+    /// everything that began later.
+    pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
+        self.check_prompt(&tokens)?;
+        let branch = self.name_branch();
+        self.send(Command::Root { branch, line, tokens })?;
+        Ok(branch)
+    }
+
+    fn check_prompt(&self, tokens: &[TokenId]) -> Result<()> {
         if tokens.is_empty() {
             return Err(Error::value("prompt", "at least one token", "none"));
         }
@@ -82,9 +130,7 @@ impl EngineHandle {
         if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
             return Err(Error::value("prompt", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
-        let branch = self.name_branch();
-        self.send(Command::Root { branch, tokens })?;
-        Ok(branch)
+        Ok(())
     }
 
     /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails when
@@ -100,21 +146,27 @@ impl EngineHandle {
 
     /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
+        self.check_extends(&extends)?;
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
         let (events, receiver) = unbounded();
-        self.start_telling(extends, events)?;
+        self.send(Command::Start { extends, events })?;
         Ok(Extension { handle: self.clone(), events: receiver, unfinished })
     }
 
-    /// The same without an extension: what happens is told to `events`, beside what others tell there.
-    pub(crate) fn start_telling(&self, extends: Vec<Extend>, events: Sender<Event>) -> Result<()> {
-        for extend in &extends {
+    /// A place where branches tell of themselves that are begun at different times.
+    pub fn inbox(&self) -> Inbox {
+        let (sender, events) = unbounded();
+        Inbox { handle: self.clone(), sender, events, unfinished: HashSet::new() }
+    }
+
+    fn check_extends(&self, extends: &[Extend]) -> Result<()> {
+        for extend in extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
                 params.check(self.facts.vocab)?;
                 stop.check(self.facts.vocab)?;
             }
         }
-        self.send(Command::Start { extends, events })
+        Ok(())
     }
 
     /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled first.
@@ -248,6 +300,60 @@ impl Extension {
 impl Drop for Extension {
     fn drop(&mut self) {
         self.cancel_all();
+    }
+}
+
+/// Branches being extended that were begun at different times: for one who keeps thousands of them in flight. Dropping it cancels
+/// those that have not finished.
+pub struct Inbox {
+    handle: EngineHandle,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    unfinished: HashSet<BranchId>,
+}
+
+impl Inbox {
+    /// `EngineHandle::start`, with the events here.
+    pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
+        self.handle.check_extends(&extends)?;
+        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        self.handle.send(Command::Start { extends, events: self.sender.clone() })?;
+        self.unfinished.extend(branches);
+        Ok(())
+    }
+
+    /// The next event, waited for no longer than `patience`; `Poll::Ready(None)` while every branch has finished or failed. If the
+    /// engine stops, each branch fails.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
+        let Some(&any) = self.unfinished.iter().next() else { return Poll::Ready(None) };
+        let event = self.events.recv_timeout(patience).ok().or_else(|| {
+            // Whatever it had to tell was told before it stopped.
+            let stopped = self.handle.epitaph.get().is_some();
+            stopped.then(|| self.events.try_recv().unwrap_or_else(|_| self.failed(any)))
+        });
+        event.map_or(Poll::Pending, |event| {
+            if !matches!(event, Event::Token { .. }) {
+                self.unfinished.remove(&event.branch());
+            }
+            Poll::Ready(Some(event))
+        })
+    }
+
+    fn failed(&self, branch: BranchId) -> Event {
+        Event::Failed { branch, error: self.handle.stopped() }
+    }
+
+    /// Branches that have neither finished nor failed, as far as `poll` has told.
+    pub fn unfinished(&self) -> usize {
+        self.unfinished.len()
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        if !self.unfinished.is_empty() {
+            self.handle.tell(Command::Cancel { branches: self.unfinished.iter().copied().collect() });
+        }
     }
 }
 

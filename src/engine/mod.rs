@@ -34,7 +34,7 @@ use std::sync::Arc;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
-pub use handle::{EngineFacts, EngineHandle, Extension, First};
+pub use handle::{EngineFacts, EngineHandle, Extension, First, Inbox};
 pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};

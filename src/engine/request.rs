@@ -136,6 +136,11 @@ impl Default for Stop {
 }
 
 impl Stop {
+    /// Whether nothing but `max_tokens` and the model's context ends an extend, so that its length is known.
+    pub fn is_exact(&self) -> bool {
+        self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty()
+    }
+
     pub fn max_tokens(max_tokens: usize) -> Self {
         Stop { max_tokens, ..Stop::default() }
     }

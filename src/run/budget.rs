@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::cpu::free_bytes;
-use crate::engine::{EngineConfig, PoolSize};
+use crate::engine::{EngineConfig, EngineFacts, PoolSize};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::model::ModelConfig;
@@ -91,4 +91,16 @@ impl Budget {
             None => PoolSize::Share { of_free: self.memory.unwrap_or(share), at_most: useful },
         }
     }
+}
+
+/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of them even
+/// alone.
+pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, drawn: usize) -> Result<()> {
+    let (needed, pool) = (facts.path_pages(given, drawn), facts.pool_pages);
+    if needed <= pool {
+        return Ok(());
+    }
+    let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
+    let expected = format!("at least {} for {} of {given} tokens and {drawn} to draw", size(needed), what());
+    Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, size(pool)))
 }

@@ -9,6 +9,7 @@ mod dry_run;
 mod hashes;
 mod levels;
 mod manifest;
+mod order;
 mod prepare;
 mod progress;
 mod regrade;
@@ -34,9 +35,10 @@ use crate::plan::Planner;
 use crate::report::Summary;
 use crate::tokenizer::Tokenizer;
 
-pub use budget::Budget;
+pub use budget::{Budget, check_path};
 pub use demo::bundled;
 use manifest::Process;
+pub use order::{Draws, Order};
 pub use prepare::{ItemPrompt, Prepared, Rendered};
 pub use progress::Progress;
 use resume::Place;
@@ -91,6 +93,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     }
     let mut place = Place::find(&prepared, options)?;
     let loaded = load(&prepared, options)?;
+    prepared.check_paths(loaded.engine.facts())?;
     let process = Process::on(&loaded);
     place.manifest.warn_of_devices(&process);
     place.manifest.processes.push(process);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
-use crate::engine::{SamplingParams, Stop};
+use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::ids::TokenId;
@@ -20,7 +20,7 @@ use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
 use super::assess::Judging;
 use super::drive::question_of;
-use super::{Budget, RunOptions, worker};
+use super::{Budget, Draws, RunOptions, check_path, worker};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -142,6 +142,30 @@ impl Prepared {
         }
         let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
         tokens.saturating_mul(self.folder.config.kv_bytes_per_token(self.facts.dtype))
+    }
+
+    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),
+    /// cannot be held even alone: before anything is drawn.
+    pub fn check_paths(&self, facts: &EngineFacts) -> Result<()> {
+        let path = |prompt: &ItemPrompt| {
+            let given = prompt.tokens().len();
+            let drawn = prompt.choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(self.own_tokens());
+            (given, drawn.min(facts.context - given))
+        };
+        let longest = self.prompts.iter().max_by_key(|prompt| {
+            let (given, drawn) = path(prompt);
+            facts.path_pages(given, drawn)
+        });
+        let Some(longest) = longest else { return Ok(()) };
+        let (given, drawn) = path(longest);
+        check_path(facts, || format!("the prompt of item `{}`", longest.item.id), given, drawn)
+    }
+
+    /// What the samples of each of `prompts` may draw.
+    pub fn draws(&self, prompts: &[ItemPrompt]) -> Vec<Draws> {
+        let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
+        let most = |prompt: &ItemPrompt| self.own_tokens().min(self.folder.config.context - prompt.tokens().len());
+        prompts.iter().map(|prompt| Draws { most: samples * most(prompt) as u64, is_exact }).collect()
     }
 
     /// Most tokens that one sample adds to its prompt.

@@ -21,16 +21,18 @@ use super::drive::drive;
 use super::progress::Progress;
 use super::resume::Earlier;
 use super::summary::summarise;
-use super::{ItemPrompt, Loaded, Prepared, RunOptions};
+use super::{ItemPrompt, Loaded, Order, Prepared, RunOptions};
 
-/// Items worked on at once: enough that their samples fill a step, and one more so that the next prompt is computed meanwhile.
+/// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more that
+/// wait, so that there is always one to begin where others end.
 pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
     let samples = prepared.task.method.samples_at_once() as usize;
-    (branches.div_ceil(samples) + 1).min(prepared.prompts.len()).min(MOST_THREADS)
+    let full = branches.div_ceil(samples);
+    (full + full.div_ceil(8)).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
-/// Threads that wait cost memory for their stacks, nothing else.
-const MOST_THREADS: usize = 256;
+/// Threads that wait cost addresses for their stacks, and memory only for what they have touched of them.
+const MOST_THREADS: usize = 8192;
 
 /// What came of a run.
 pub struct Run {
@@ -132,7 +134,7 @@ pub fn search_all(
         trees: options.trees,
         progress,
         interrupted,
-        next: AtomicUsize::new(0),
+        order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
         ended: Mutex::new(None),
         finished: Mutex::new(earlier.finished),
         failed: Mutex::new(Vec::new()),
@@ -188,7 +190,7 @@ struct Shared<'a> {
     trees: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
-    next: AtomicUsize,
+    order: Mutex<Order>,
     /// The first error; once it is set nobody takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
@@ -204,8 +206,8 @@ struct Shared<'a> {
 
 impl Shared<'_> {
     fn take_items(&self) {
-        while let Some(prompt) = self.next_item() {
-            match guarded(|| self.search(prompt)) {
+        while let Some((prompt, tree)) = self.next_item() {
+            match guarded(|| self.search(prompt, tree?)) {
                 Ok(finished) => {
                     log::info!("item `{}`: {} samples", prompt.item.id, finished.outcome.samples.len());
                     self.finished.lock().expect("pushing does not panic").push(finished);
@@ -244,21 +246,25 @@ impl Shared<'_> {
         self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
 
-    fn next_item(&self) -> Option<&ItemPrompt> {
-        let ended = self.ended.lock().expect("storing does not panic").is_some();
-        if ended || self.interrupted.load(Ordering::Relaxed) {
-            return None;
-        }
+    /// The next item and its tree. Trees are made in the order of the items: the engine serves branches in the order of their roots.
+    fn next_item(&self) -> Option<(&ItemPrompt, Result<SamplingTree>)> {
+        let mut order = self.order.lock().expect("taking does not panic");
         loop {
-            let prompt = self.prompts.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+            let ended = self.ended.lock().expect("storing does not panic").is_some();
+            if ended || self.interrupted.load(Ordering::Relaxed) {
+                return None;
+            }
+            let prompt = &self.prompts[order.next_prompt()?];
             if !self.done.contains(&prompt.item.index) {
-                return Some(prompt);
+                let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
+                let tokens = prompt.tokens().to_vec();
+                return Some((prompt, SamplingTree::new(engine, &prompt.item.id, seed, tokens, prompt.text.clone())));
             }
         }
     }
 
     /// One problem: its tree, its driver, its results.
-    fn search(&self, prompt: &ItemPrompt) -> Result<Finished> {
+    fn search(&self, prompt: &ItemPrompt, mut tree: SamplingTree) -> Result<Finished> {
         let task = &self.prepared.task;
         let mut others = self.earlier.lock().expect("taking does not panic");
         let earlier = others.remove(&prompt.item.index).unwrap_or_default();
@@ -282,14 +288,6 @@ impl Shared<'_> {
             record: &mut record,
             interrupted: self.interrupted,
         };
-        let engine = self.loaded.engine.clone();
-        let mut tree = SamplingTree::new(
-            engine,
-            &prompt.item.id,
-            task.sampling.seed,
-            prompt.tokens().to_vec(),
-            prompt.text.clone(),
-        )?;
         let outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
-
-use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::job::{Job, Request};
 use super::policy::Policy;
@@ -13,7 +12,7 @@ use super::record::{RequestRecord, Simulation, StepRecord};
 use crate::backend::Dtype;
 use crate::backend::modelled::{Clock, DeviceProfile, Modelled};
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, Metrics, PoolSize,
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, PoolSize,
     SamplingParams, Stop, Turn,
 };
 use crate::error::{Error, Result};
@@ -76,9 +75,9 @@ pub fn simulate(machine: &Machine, settings: &Settings, job: &Job) -> Result<Sim
     };
     let (engine, handle) = Engine::build(backend, decoder, None, config)?;
     let submitted = settings.policy.submit(job, vocab);
-    let (events, told) = unbounded();
+    let inbox = handle.inbox();
     let (open, requests) = (HashMap::new(), Vec::new());
-    Driver { engine, handle, clock, vocab, job: &submitted, open, events, told, requests }.run()
+    Driver { engine, handle, clock, vocab, job: &submitted, open, inbox, requests }.run()
 }
 
 struct Driver<'a> {
@@ -90,8 +89,7 @@ struct Driver<'a> {
     job: &'a [(usize, Request)],
     /// Branches that grow, each with the index of its request there.
     open: HashMap<BranchId, usize>,
-    events: Sender<Event>,
-    told: Receiver<Event>,
+    inbox: Inbox,
     /// Of those that have arrived.
     requests: Vec<Open>,
 }
@@ -151,7 +149,7 @@ impl Driver<'_> {
             let branches = if left == 1 { samples } else { [vec![root], samples].concat() };
             self.requests.push(Open { first: None, end: now, drawn: 0, left, branches });
         }
-        if extends.is_empty() { Ok(()) } else { self.handle.start_telling(extends, self.events.clone()) }
+        if extends.is_empty() { Ok(()) } else { self.inbox.start(extends) }
     }
 
     /// The step that the last turn submitted, if it did.
@@ -173,7 +171,7 @@ impl Driver<'_> {
 
     fn note_events(&mut self) -> Result<()> {
         let now = self.clock.now();
-        for event in self.told.try_iter() {
+        while let Poll::Ready(Some(event)) = self.inbox.poll(Duration::ZERO) {
             let index = self.open[&event.branch()];
             let open = &mut self.requests[index];
             match event {

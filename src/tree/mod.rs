@@ -90,6 +90,8 @@ pub struct SamplingTree {
     item: String,
     graph: DiGraph<Node, ()>,
     root: NodeIndex,
+    /// The root's branch: what the search asks on its way stands in its place in the engine's line.
+    line: BranchId,
 }
 
 impl SamplingTree {
@@ -99,7 +101,7 @@ impl SamplingTree {
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, root })
+        Ok(Self { engine, item: item.to_string(), graph, root, line: branch })
     }
 
     pub fn root(&self) -> NodeIndex {

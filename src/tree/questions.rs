@@ -23,7 +23,7 @@ impl SamplingTree {
     ///
     /// Errors: `Error::ContextTooLong` where the model's context is too short for it.
     pub fn ask(&mut self, kind: ForkKind, at: NodeIndex, prompt: Vec<TokenId>, text: String) -> Result<NodeIndex> {
-        let branch = self.engine.root(prompt.clone()).map_err(|error| self.too_long(error))?;
+        let branch = self.engine.root_beside(self.line, prompt.clone()).map_err(|error| self.too_long(error))?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
         let node = &mut self.graph[question];
         (node.tokens, node.text, node.asks) = (prompt, text, true);

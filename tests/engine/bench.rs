@@ -24,6 +24,12 @@ pub enum Shape {
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
+    let mut backend = Cpu::new();
+    let decoder = Decoder::random(&mut backend, model(shape, CONTEXT), Dtype::F32, 7).unwrap();
+    (backend, decoder)
+}
+
+pub fn model(shape: Shape, context: usize) -> ModelConfig {
     let (family, window) = match shape {
         Shape::Full => ("llama", ""),
         Shape::Windowed => ("mistral", "\"sliding_window\": 21,"),
@@ -31,15 +37,9 @@ pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let config = format!(
         r#"{{ "model_type": "{family}", {window} "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": {VOCAB}, "eos_token_id": {EOS},
-             "max_position_embeddings": {CONTEXT}, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }}"#
+             "max_position_embeddings": {context}, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }}"#
     );
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.json");
-    std::fs::write(&path, config).unwrap();
-    let config = ModelConfig::from_file(&path).unwrap();
-    let mut backend = Cpu::new();
-    let decoder = Decoder::random(&mut backend, config, Dtype::F32, 7).unwrap();
-    (backend, decoder)
+    ModelConfig::from_json(&config).unwrap()
 }
 
 /// Every byte is a token; tokens 128 and up are parts of characters.

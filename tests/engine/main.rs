@@ -4,14 +4,17 @@ use offshoot::check::dice;
 
 mod ahead;
 mod bench;
+mod jobs;
 mod pages;
 mod plain;
 mod requests;
 mod samples;
+mod scheduling;
 mod scripts;
 mod steps;
 mod stops;
 mod swap;
+mod waves;
 
 /// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
 const RUN_AHEAD: bool = false;

@@ -38,7 +38,8 @@ use crate::ids::BranchId;
 /// A branch's place in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    root: BranchId,
+    /// Its root, or the one in whose place that stands.
+    line: BranchId,
     branch: BranchId,
 }
 
@@ -98,7 +99,7 @@ impl Scheduler {
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut Cache) {
         let branch = branches.get_mut(&id).expect("what has got work is a branch");
         branch.stage = Stage::Waiting;
-        self.waiting.insert(Place { root: branch.root, branch: id });
+        self.waiting.insert(Place { line: branch.line, branch: id });
         self.changed = true;
         self.keep_bookmark(branches, cache);
     }
@@ -113,7 +114,7 @@ impl Scheduler {
     pub fn remove(&mut self, gone: &[BranchId], branches: &Branches) {
         self.running.retain(|place| gone.binary_search(&place.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
-            self.leave(Place { root: branch.root, branch: branch.id });
+            self.leave(Place { line: branch.line, branch: branch.id });
         }
         self.changed = true;
     }
@@ -203,8 +204,9 @@ impl Scheduler {
         {
             let (id, alone) = (place.branch, self.running.is_empty());
             let cost = commitment.cost(&branches[&id], cache, &self.expected);
-            let has_rows = left.rows > 0 || !room::brings_rows(&branches[&id], cache);
-            if !alone && !(has_rows && commitment.allows(cost, cache)) {
+            let may_start =
+                || (left.rows > 0 || !room::brings_rows(&branches[&id], cache)) && commitment.allows(cost, cache);
+            if !(alone || may_start()) {
                 return Ready::Now;
             }
             let entered = match self.reserve(id, branches, cache) {

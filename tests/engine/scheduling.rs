@@ -1,0 +1,124 @@
+//! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and draws
+//! what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length is known.
+
+use offshoot::backend::cpu::Cpu;
+use offshoot::engine::{Engine, EngineConfig, EngineHandle, FinishReason, Metrics};
+use offshoot::ids::TokenId;
+use proptest::prelude::*;
+
+use crate::bench::{Shape, decoder, pages};
+use crate::jobs::{Job, PROMPT_TOKENS, Played, distinct_tokens, longest_path, play};
+
+const PAGE_TOKENS: usize = 16;
+
+fn build(config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+    let (backend, decoder) = decoder(Shape::Full);
+    let run_ahead = crate::RUN_AHEAD;
+    Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+}
+
+fn run(jobs: &[Job], config: EngineConfig) -> Played {
+    play(build(config), jobs, |_| {})
+}
+
+/// Levels, each a run of tokens that its number tells from its siblings.
+fn prompt(path: &[usize]) -> Vec<TokenId> {
+    let level = |(depth, &child): (usize, &usize)| {
+        let rest = std::iter::repeat_n(PROMPT_TOKENS[0], 8 + 5 * depth);
+        std::iter::once(PROMPT_TOKENS[child]).chain(rest)
+    };
+    path.iter().enumerate().flat_map(level).collect()
+}
+
+fn paths() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(0..3usize, 1..5)
+}
+
+/// Jobs that are all there at once.
+fn at_once() -> impl Strategy<Value = Vec<Job>> {
+    let job = (paths(), 1..4usize, 1..40usize, any::<bool>()).prop_map(|(path, samples, draws, is_exact)| Job {
+        arrives: 0,
+        prompt: prompt(&path),
+        samples,
+        draws,
+        is_exact,
+        cancelled: None,
+        again: 0,
+    });
+    prop::collection::vec(job, 1..10)
+}
+
+/// Jobs that come over time, are drawn on and cut short.
+fn over_time() -> impl Strategy<Value = Vec<Job>> {
+    let more = (0..60usize, prop::option::of(0..30usize), 0..3usize);
+    let job = move |jobs: Vec<Job>| {
+        let jobs = jobs.into_iter().map(|job| {
+            more.clone().prop_map(move |(arrives, cancelled, again)| Job { arrives, cancelled, again, ..job.clone() })
+        });
+        jobs.collect::<Vec<_>>().prop_map(|mut jobs| {
+            jobs.sort_by_key(|job| job.arrives);
+            jobs
+        })
+    };
+    at_once().prop_flat_map(job)
+}
+
+/// A corner: step rows, branches, pages beside the longest path, pages in host memory.
+fn corner() -> impl Strategy<Value = (usize, usize, usize, usize)> {
+    (1..70usize, 1..20usize, 0..20usize, prop::sample::select(vec![0, 3, 1000]))
+}
+
+fn config(jobs: &[Job], (step_rows, max_branches, beside, swap): (usize, usize, usize, usize)) -> EngineConfig {
+    // What is drawn on has its first part's pages too.
+    let again = jobs.iter().filter(|job| job.again > 0).map(|job| job.draws.div_ceil(PAGE_TOKENS) + 2).max();
+    let roomy = pages(longest_path(jobs, PAGE_TOKENS) + again.unwrap_or(0) + beside);
+    let page_bytes = build(pages(1)).1.facts().page_bytes;
+    EngineConfig { step_rows, max_branches, swap_bytes: swap * page_bytes, ..roomy }
+}
+
+/// The same draws; what was cancelled on either side is the beginning of the other.
+fn assert_same(jobs: &[Job], drawn: &Played, expected: &Played) {
+    for (job, (drawn, expected)) in drawn.finishes.iter().zip(&expected.finishes).enumerate() {
+        assert_eq!(drawn.len(), jobs[job].samples + jobs[job].again, "job {job}");
+        for (drawn, expected) in drawn.values().zip(expected.values()) {
+            if [drawn, expected].iter().all(|finish| finish.reason != FinishReason::Cancelled) {
+                assert!(jobs[job].cancelled.is_some() || drawn == expected, "job {job}: {drawn:?}, {expected:?}");
+            } else if jobs[job].again == 0 {
+                let both = drawn.tokens.len().min(expected.tokens.len());
+                assert_eq!(drawn.tokens[..both], expected.tokens[..both], "job {job}");
+            }
+        }
+    }
+}
+
+fn exact(jobs: &mut [Job]) {
+    jobs.iter_mut().for_each(|job| job.is_exact = true);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to be.
+    #[test]
+    fn no_prompt_is_computed_twice(mut jobs in at_once(), corner in corner()) {
+        jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));
+        let config = config(&jobs, corner);
+        let played = run(&jobs, config.clone());
+        prop_assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs), "{:?}", played.metrics);
+        assert_same(&jobs, &played, &run(&jobs, EngineConfig { ..pages(2000) }));
+    }
+
+    #[test]
+    fn whatever_comes_when_all_branches_end_and_draw_the_same(jobs in over_time(), corner in corner()) {
+        let config = config(&jobs, corner);
+        assert_same(&jobs, &run(&jobs, config), &run(&jobs, pages(2000)));
+    }
+
+    #[test]
+    fn nobody_yields_whose_length_is_known(mut jobs in over_time(), corner in corner()) {
+        exact(&mut jobs);
+        let config = config(&jobs, corner);
+        let Metrics { preemptions, .. } = run(&jobs, config).metrics;
+        prop_assert_eq!(preemptions, 0);
+    }
+}

@@ -1,0 +1,108 @@
+//! Jobs of real sizes on the modelled device, whose time is counted and not spent: waves, full steps, crowds, memory.
+
+use std::sync::Arc;
+
+use offshoot::backend::Backend;
+use offshoot::backend::Dtype;
+use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::engine::{Engine, EngineConfig, EngineHandle, PoolSize};
+use offshoot::ids::TokenId;
+use offshoot::model::Decoder;
+
+use crate::bench::{Shape, model};
+use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
+
+const PAGE_TOKENS: usize = Modelled::PAGE_TOKENS as usize;
+
+fn build(pages: usize, config: EngineConfig) -> (Engine<Modelled>, EngineHandle) {
+    let mut backend = Modelled::new(Arc::new(DeviceProfile::named("h200").unwrap()));
+    let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
+    let pool = PoolSize::Bytes(pages * Modelled::page_bytes(&decoder.kv_shape(1)));
+    Engine::build(backend, decoder, None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config }).unwrap()
+}
+
+/// A run of `len` tokens that its number tells from others of its place.
+fn level(number: usize, len: usize) -> Vec<TokenId> {
+    let digit = |place: u32| PROMPT_TOKENS[number / 3usize.pow(place) % 3];
+    (0..12).map(digit).chain(std::iter::repeat(PROMPT_TOKENS[0])).take(len).collect()
+}
+
+/// Groups of prompts that share `prefix` tokens.
+fn groups(groups: usize, sharing: usize, prefix: usize, own: usize, draws: usize, is_exact: bool) -> Vec<Job> {
+    let job = |ix: usize| Job {
+        arrives: 0,
+        prompt: [level(ix / sharing, prefix), level(ix % sharing, own)].concat(),
+        samples: 1,
+        draws,
+        is_exact,
+        cancelled: None,
+        again: 0,
+    };
+    let mut jobs: Vec<Job> = (0..groups * sharing).map(job).collect();
+    jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));
+    jobs
+}
+
+/// Twenty problems of eight samples, of which seven fit.
+#[test]
+fn what_does_not_fit_runs_in_waves() {
+    let mut jobs = groups(20, 1, 1000, 24, 320, true);
+    jobs.iter_mut().for_each(|job| job.samples = 8);
+    let own = 320usize.div_ceil(PAGE_TOKENS);
+    let pages = 7 * (1024usize.div_ceil(PAGE_TOKENS) + 8 * own);
+    let mut most = 0;
+    let played = play(build(pages, EngineConfig { step_rows: 2048, ..EngineConfig::default() }), &jobs, |engine| {
+        most = most.max(engine.occupancy().running);
+    });
+    assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+    assert_eq!(played.metrics.preemptions, 0);
+    assert!((7 * 8..8 * 8).contains(&most), "{most} samples at once");
+    // Three waves, each as many steps as a sample has tokens and its prompts take.
+    assert!(played.turns < 3 * 320 + 60, "{} turns", played.turns);
+}
+
+/// BatchLLM's first industry shape, in small: prompts fill the steps that decodes leave room in, to the last prompt.
+#[test]
+fn steps_are_full_while_prompts_wait() {
+    let jobs = groups(60, 7, 1100, 400, 100, true);
+    let (step_rows, roomy) = (2048, 40_000);
+    let config = EngineConfig { step_rows, max_branches: 1024, ..EngineConfig::default() };
+    let (mut before, mut fills) = (0, Vec::new());
+    let played = play(build(roomy, config), &jobs, |engine| {
+        let rows = engine.metrics().rows - before;
+        before += rows;
+        if engine.occupancy().waiting > 0 {
+            fills.push(rows as usize);
+        }
+    });
+    assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+    assert!(fills.len() > 100, "{} steps while prompts waited", fills.len());
+    assert!(fills.iter().all(|&rows| (step_rows * 9 / 10..=step_rows).contains(&rows)), "{fills:?}");
+}
+
+/// Short prompts by the thousand, all different but for their first token, in a pool that holds a few of them.
+#[test]
+fn crowds_of_short_prompts_end() {
+    let mut jobs = groups(3, 7000, 1, 10, 3, false);
+    (0..).zip(&mut jobs).for_each(|(ix, job)| job.arrives = ix / 700);
+    let pages = longest_path(&jobs, PAGE_TOKENS) + 40;
+    let played = play(build(pages, EngineConfig { step_rows: 512, ..EngineConfig::default() }), &jobs, |_| {});
+    assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+    assert_eq!(played.metrics.preemptions, 0);
+}
+
+/// What is held is what distinct tokens need, but for pages that are not full: each level and each sample has two of those.
+#[test]
+fn the_peak_is_what_distinct_tokens_need() {
+    for (is_exact, pages) in [(true, 40_000), (true, 900), (false, 900)] {
+        let jobs = groups(30, 4, 1008, 400, 320, is_exact);
+        let (engine, handle) = build(pages, EngineConfig { step_rows: 2048, ..EngineConfig::default() });
+        let page_bytes = handle.facts().page_bytes as u64;
+        let mut running = 0;
+        let played = play((engine, handle), &jobs, |engine| running = running.max(engine.occupancy().running));
+        let (held, tokens) = (played.metrics.kv_bytes_peak / page_bytes, played.metrics.kv_tokens_peak);
+        let full = tokens.div_ceil(PAGE_TOKENS as u64);
+        println!("{pages} pages: {held} held at the peak, {full} needed, {running} branches");
+        assert!(held <= full + 4 * running as u64, "{held} pages are held of {full}, {running} branches");
+    }
+}
