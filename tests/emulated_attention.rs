@@ -198,11 +198,11 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
 
 /// Each row of a forest has the same bits by every planner, alone, and among some of the others.
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
-    let mut grown = grow(shape, 32, seed);
+    let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let workers = Workers::Apart { wide: blocks, narrow: blocks * 12 };
     let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers };
-    let mut attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
+    let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
         let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
         attend(kernel, &Step { setting, plan: &plan, names, kv: &kv }, &tiling, runs)
