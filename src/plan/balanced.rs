@@ -6,7 +6,7 @@ use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
 use crate::kv::{Forest, ForestSegment};
 
-struct Balanced<'a> {
+pub(super) struct Balanced<'a> {
     hints: &'a PlanHints,
     /// For each segment what a token of it costs, in nanoseconds, where it is folded into the items beneath it.
     folded: Vec<f64>,
@@ -14,8 +14,23 @@ struct Balanced<'a> {
     work: u64,
 }
 
+/// The two ways to read a segment's tokens, in nanoseconds of the whole device, for one layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weighed {
+    /// By an item of its own, its start and its partial states included.
+    pub shared_ns: f64,
+    /// In the items beneath it.
+    pub folded_ns: f64,
+}
+
+impl Weighed {
+    fn sharing_pays(&self) -> bool {
+        self.shared_ns < self.folded_ns
+    }
+}
+
 impl<'a> Balanced<'a> {
-    fn new(forest: &Forest, hints: &'a PlanHints) -> Self {
+    pub(super) fn new(forest: &Forest, hints: &'a PlanHints) -> Self {
         let rows = |segment: &ForestSegment| segment.rows.len();
         let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
         let mut balanced = Self { hints, folded: vec![0.0; forest.segments.len()], work };
@@ -33,7 +48,7 @@ impl<'a> Balanced<'a> {
                 balanced.folded[parent as usize] += balanced.folded[index];
                 continue;
             }
-            let shares = balanced.gain(index, rows(segment), segment.tokens, 1) > 0.0;
+            let shares = balanced.weigh(index, rows(segment), segment.tokens, 1).sharing_pays();
             // Of what is folded from above, either one item takes it up or all beneath it.
             let through = if shares { hints.cost.token(hints, rows(segment)) } else { balanced.folded[index] };
             balanced.folded[parent as usize] += through;
@@ -41,20 +56,28 @@ impl<'a> Balanced<'a> {
         balanced
     }
 
-    /// Nanoseconds that reading `tokens` of a segment once for all its rows saves, instead of in the items beneath it, beyond
-    /// the cost of its item and of `states` more partial states a row.
-    fn gain(&self, index: usize, rows: usize, tokens: u32, states: usize) -> f64 {
+    /// What reading `tokens` of a segment costs: once for all its rows, which makes `states` more partial states of each, or in
+    /// the items beneath it.
+    fn weigh(&self, index: usize, rows: usize, tokens: u32, states: usize) -> Weighed {
         let (hints, cost) = (self.hints, &self.hints.cost);
-        let spared = (self.folded[index] - cost.token(hints, rows)) * f64::from(tokens);
-        spared - cost.start(hints, rows) - (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte
+        let states = (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte;
+        Weighed {
+            shared_ns: cost.token(hints, rows) * f64::from(tokens) + cost.start(hints, rows) + states,
+            folded_ns: self.folded[index] * f64::from(tokens),
+        }
+    }
+
+    /// The same of a segment as the walk over the forest meets it.
+    pub(super) fn weigh_node(&self, node: &Node<'_>) -> Weighed {
+        // A row with one item has no state to merge; with two it has two.
+        let states = if node.topmost { 2 } else { 1 };
+        self.weigh(node.index, node.segment.rows.len(), node.tokens, states)
     }
 }
 
 impl Division for Balanced<'_> {
     fn shares(&self, node: &Node<'_>) -> bool {
-        // A row with one item has no state to merge; with two it has two.
-        let states = if node.topmost { 2 } else { 1 };
-        self.gain(node.index, node.segment.rows.len(), node.tokens, states) > 0.0
+        self.weigh_node(node).sharing_pays()
     }
 
     fn most_tokens(&self, rows: usize) -> u32 {

@@ -30,6 +30,11 @@ pub(super) trait Division {
         let _ = rows;
         u32::MAX
     }
+
+    /// Told of each item that is made for `rows` of segment `index`.
+    fn note_item(&self, index: usize, rows: &Range<usize>) {
+        let _ = (index, rows);
+    }
 }
 
 /// The plan for `forest` that `division` decides.
@@ -129,6 +134,7 @@ impl<'a, D: Division> Builder<'a, D> {
 
     /// One item over `range` of the path of segment `index`.
     fn item(&mut self, index: usize, rows: Range<usize>, range: Range<u32>) {
+        self.division.note_item(index, &rows);
         let first_span = self.plan.spans.len();
         let mut at = index;
         loop {

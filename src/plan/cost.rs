@@ -62,10 +62,9 @@ impl CostModel {
         tiles: None,
     };
 
-    /// For an H200. Keys and values, and states, move at the speed of memory; a state is written by its item and read by the
+    /// For an H200; what other GPUs have, `Gpu` says. Keys and values, and states, move at the speed of memory; a state is written by its item and read by the
     /// merge. From a time measured for heads of 128 and 16,384 tokens under 8,192 packed rows: one of 132 multiprocessors takes
     /// 1.05 us for 64 tokens of a full tile. Estimated: a half full tile takes 0.6 of that, and a tile 3 us to begin and to end.
-    /// The kernels of other GPUs have other tiles; their own constants were never taken.
     pub const CUDA: CostModel = CostModel {
         item: 0.0,
         kv_byte: 1.0 / H200_BYTES,
@@ -79,6 +78,14 @@ impl CostModel {
             half_token: 630.0 / 64.0 / H200_MULTIPROCESSORS,
         }),
     };
+
+    /// Tiles that an item of `rows` rows is cut to: one for each key head, and for as many packed rows as a tile has.
+    pub(super) fn tiles_of(&self, hints: &PlanHints, rows: usize) -> u64 {
+        match self.tiles {
+            Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.count(hints, rows),
+            _ => u64::from(hints.kv_heads),
+        }
+    }
 
     /// What an item of `rows` rows costs before its first token.
     pub(super) fn start(&self, hints: &PlanHints, rows: usize) -> f64 {

@@ -14,7 +14,9 @@ mod balanced;
 mod builder;
 mod check;
 mod cost;
+mod explain;
 mod flat;
+mod gpus;
 mod single_level;
 mod stats;
 mod tree;
@@ -25,8 +27,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 pub use advance::{Growing, PageTurn};
+pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
+pub use explain::{Explained, Treatment, explain};
+pub use gpus::{Gpu, Origin};
 pub use stats::PlanStats;
 
 use crate::ids::PageId;

@@ -69,7 +69,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, Gpu, PageTurn};
 
 pub struct Cuda {
     device: Device,
@@ -155,7 +155,8 @@ impl Backend for Cuda {
     }
 
     fn cost_model(&self) -> CostModel {
-        CostModel::CUDA
+        let facts = self.device.facts();
+        Gpu::of(facts.major, facts.minor).cost
     }
 
     /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
