@@ -199,6 +199,13 @@ fn batch_requests_are_planned_and_refused_ones_named() {
     assert_eq!(plan["job"]["nodes"], 1);
     let note = plan["notes"][0].as_str().unwrap();
     assert!(note.contains("1 line") && note.contains("request \"c\"") && note.contains("`n`"), "{note}");
+    desk.put("rows.jsonl", format!("[\n{}\n", request("a", json!({"prompt": text}))));
+    let plan = read_json(&desk.run(&["plan", "rows.jsonl", "--model", &demo(), "--json"]));
+    assert_eq!(
+        (&plan["job"]["prompts"], &plan["job"]["drawn_tokens"]),
+        (&json!(1), &json!(16)),
+        "a broken line is left out"
+    );
     desk.rows(&[bad]);
     assert!(desk.refused(&["plan", "rows.jsonl", "--model", &demo()]).contains("`n`"));
 }
@@ -270,18 +277,18 @@ fn what_is_wrong_with_the_options_is_one_sentence() {
         let said = desk.refused(arguments);
         assert!(said.contains(expected), "{arguments:?}\n{said}");
     }
-    desk.put("small.json", DEVICE);
+    desk.put("small.json", small_device());
     let said = desk.refused(&["plan", "rows.jsonl", "--model", "config.json", "--device-profile", "small.json"]);
     assert!(said.contains("15.0 GiB, the size of the weights") && said.contains("954 MiB"), "{said}");
 }
 
-/// A device of 1 GB.
-const DEVICE: &str = r#"{"name": "small", "memory_bytes": 1e9, "step_ns": 1, "host_step_ns": 1, "host_row_ns": 1,
-    "linear": {"call_ns": 1, "bytes_per_s": 1e9, "flops_per_s": 1e9},
-    "small_op": {"call_ns": 1, "bytes_per_s": 1e9}, "sample": {"call_ns": 1, "bytes_per_s": 1e9},
-    "attention": {"launch_ns": 1, "merge_ns": 1, "item_ns": 1, "kv_byte_ns": 1, "state_byte_ns": 1, "unhidden": 0,
-        "products": {"flops_per_s": 1e9}, "split": null},
-    "host_link_bytes_per_s": 1e9}"#;
+/// The H200's profile, with a memory of 1 GB.
+fn small_device() -> String {
+    let path = repository().join("src/backend/modelled/h200.json");
+    let mut profile: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    profile["memory_bytes"] = json!(1e9);
+    profile.to_string()
+}
 
 #[test]
 fn every_node_is_explained() {

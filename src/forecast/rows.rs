@@ -33,32 +33,36 @@ const MOST: u64 = 1 << 20;
 const FIELDS: [&str; 8] =
     ["prompt", "tokens", "prompt_tokens", "shared", "samples", "max_tokens", "output_tokens", "id"];
 
-/// The lines that are not blank, as objects, with their numbers from 1.
-pub fn lines(path: &Path, bytes: &[u8]) -> Result<Vec<(usize, Map<String, Value>)>> {
+/// The lines that are not blank, with their numbers from 1.
+pub fn texts(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let lines = bytes.split(|&byte| byte == b'\n').enumerate();
+    (1..).zip(bytes.split(|&byte| byte == b'\n')).filter(|(_, text)| !text.trim_ascii().is_empty())
+}
+
+/// The same as objects.
+fn objects(path: &Path, bytes: &[u8]) -> Result<Vec<(usize, Map<String, Value>)>> {
     let read = |(number, text): (usize, &[u8])| match serde_json::from_slice(text) {
-        Ok(Value::Object(object)) => Ok((number + 1, object)),
-        Ok(other) => Err(wrong(path, number + 1, None, "a JSON object", &brief(&other))),
-        Err(fault) => Err(Error::format(path, format!("line {}, column {}: not JSON", number + 1, fault.column()))),
+        Ok(Value::Object(object)) => Ok((number, object)),
+        Ok(other) => Err(wrong(path, number, None, "a JSON object", &brief(&other))),
+        Err(fault) => Err(Error::format(path, format!("line {number}, column {}: not JSON", fault.column()))),
     };
-    lines.filter(|(_, text)| !text.trim_ascii().is_empty()).map(read).collect()
+    let rows = texts(bytes).map(read).collect::<Result<Vec<_>>>()?;
+    if rows.is_empty() {
+        return Err(Error::format(path, "expected at least one prompt, found none"));
+    }
+    Ok(rows)
 }
 
 /// The job that rows describe; a sample has `output_tokens` at most where a row does not say exactly.
-pub fn read(
-    path: &Path,
-    lines: &[(usize, Map<String, Value>)],
-    model: &Model,
-    output_tokens: Option<u32>,
-) -> Result<Job> {
-    let tokenizer = match lines.iter().any(|(_, row)| row.contains_key("prompt")) {
+pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>) -> Result<Job> {
+    let rows = objects(path, bytes)?;
+    let tokenizer = match rows.iter().any(|(_, row)| row.contains_key("prompt")) {
         true => Some(model.tokenizer()?),
         false => None,
     };
     let mut invented = Invented::default();
     let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
-    for (line, fields) in lines {
+    for (line, fields) in &rows {
         let row = Row { path, line: *line, fields };
         row.refuse_unknown()?;
         let tokens = row.tokens(tokenizer.as_ref(), model, &mut invented)?;

@@ -68,17 +68,18 @@ pub fn read(options: &PlanOptions) -> Result<(Model, Job)> {
     };
     let model = Model::open(model, options.dtype)?;
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
-    let lines = rows::lines(path, &bytes)?;
-    let job = match lines.first() {
-        None => return Err(Error::format(path, "expected at least one prompt, found none")),
-        Some((_, first)) if is_request(first) => of_requests(options, &model)?,
-        Some(_) => rows::read(path, &lines, &model, options.output_tokens)?,
+    let job = match holds_requests(&bytes) {
+        true => of_requests(options, &model)?,
+        false => rows::read(path, &bytes, &model, options.output_tokens)?,
     };
     Ok((model, job))
 }
 
-fn is_request(line: &Map<String, Value>) -> bool {
-    ["custom_id", "url", "body"].iter().any(|key| line.contains_key(*key))
+/// Whether the first line that is an object is a request. Lines that are none are a request file's own affair.
+fn holds_requests(bytes: &[u8]) -> bool {
+    let lines = rows::texts(bytes).map(|(_, text)| serde_json::from_slice::<Map<String, Value>>(text));
+    let first = lines.flatten().next();
+    first.is_some_and(|first| ["custom_id", "url", "body"].iter().any(|key| first.contains_key(*key)))
 }
 
 /// The prompts of a task, as `offshoot run` renders them.
