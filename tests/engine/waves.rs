@@ -83,8 +83,8 @@ fn steps_are_full_while_prompts_wait() {
 /// Short prompts by the thousand, all different but for their first token, in a pool that holds a few of them.
 #[test]
 fn crowds_of_short_prompts_end() {
-    let mut jobs = groups(3, 7000, 1, 10, 3, false);
-    (0..).zip(&mut jobs).for_each(|(ix, job)| job.arrives = ix / 700);
+    let mut jobs = groups(3, 2000, 1, 10, 3, false);
+    (0..).zip(&mut jobs).for_each(|(ix, job)| job.arrives = ix / 200);
     let pages = longest_path(&jobs, PAGE_TOKENS) + 40;
     let played = play(build(pages, EngineConfig { step_rows: 512, ..EngineConfig::default() }), &jobs, |_| {});
     assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
