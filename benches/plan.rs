@@ -1,18 +1,119 @@
-//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied: forests of every shape of the plan
-//! suite, and 2,560 leaves in three levels, decode rows and prompt chunks mixed. Medians of 200.
+//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of planning a
+//! decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves of different lengths in
+//! three levels, and what the steps after it cost, whose tree is the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
+use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
+use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
-use offshoot::kv::StepRow;
-use offshoot::plan::{CostModel, PlanHints, Planner};
+use offshoot::ids::{PageId, TokenId};
+use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;
+/// Llama-3-8B's.
+const HEADS: HeadLayout = HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 };
+/// An H200's.
+const TILING: Tiling =
+    Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart { wide: 132, narrow: 12 * 132 } };
 
 fn main() {
+    for leaves in [256, 1024, 2560] {
+        decode(leaves);
+    }
     for shape in Shape::ALL.into_iter().chain([Shape::Many(2560)]) {
         plan_all(shape);
+    }
+}
+
+/// A few-shot header, 20 problems, and the leaves beneath them.
+struct Samples {
+    tree: PrefixTree,
+    /// In the order in which the branches came.
+    rows: Vec<StepRow>,
+}
+
+fn samples(leaves: u32) -> Samples {
+    let mut dice = Dice::new(1);
+    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(100_000));
+    let mut text = |tokens: u32| -> Vec<TokenId> { (0..tokens).map(|_| TokenId(dice.within(0, 4999))).collect() };
+    let header = text(2400);
+    let problems: Vec<_> = (0..20)
+        .map(|_| {
+            let problem = tree.admit(&mut pool, &[header.clone(), text(180)].concat()).expect("pages");
+            tree.mark_computed(problem, tree.end(problem));
+            problem
+        })
+        .collect();
+    let mut rows = Vec::new();
+    for leaf in 0..leaves {
+        let segment = tree.fork(problems[(leaf * 20 / leaves) as usize]);
+        let own = text(1 + leaf * 37 % 256);
+        tree.append(&mut pool, segment, &own).expect("pages");
+        let position = tree.end(segment) - 1;
+        tree.mark_computed(segment, position);
+        rows.push(StepRow { segment, position });
+    }
+    Samples { tree, rows }
+}
+
+fn decode(leaves: u32) {
+    let Samples { tree, rows } = samples(leaves);
+    println!("\na decode step of {leaves} leaves in three levels, on a GPU");
+    let mut all = Duration::ZERO;
+    let mut part = |what: &str, run: &mut dyn FnMut()| all += time(what, run);
+    let mut ordered = rows.clone();
+    part("depth first", &mut || {
+        ordered.copy_from_slice(&rows);
+        tree.depth_first(black_box(&mut ordered));
+    });
+    part("forest", &mut || drop(black_box(tree.forest(&ordered))));
+    let (forest, hints) = (tree.forest(&ordered), hints(1));
+    part("plan", &mut || drop(black_box(Planner::Balanced.plan(&forest, &hints))));
+    let plan = Planner::Balanced.plan(&forest, &hints);
+    part("stats", &mut || _ = black_box(plan.stats(&hints)));
+    part("step batch", &mut || drop(black_box(batch(&tree, &ordered, Vec::new()))));
+    let mut words = DevicePlan::default();
+    part("device words", &mut || words.rebuild(black_box(&plan), HEADS, ordered.len(), &TILING));
+    println!("{:>20}: {all:?}", "all");
+    follow(batch(&tree, &ordered, vec![plan]), words);
+}
+
+/// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in which
+/// rows turn a page and of all others.
+fn follow(mut batch: StepBatch, mut words: DevicePlan) {
+    let coins = vec![0.5; batch.tokens.len()];
+    let (mut quiet, mut turning, mut turned) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..2 * PIECE_TOKENS {
+        let start = Instant::now();
+        let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
+        let turns: Vec<PageTurn> = full.map(|(row, _)| PageTurn { row, page: PageId(1_000_000 + row) }).collect();
+        batch.advance(&coins, &turns);
+        black_box(words.advance(&turns)).expect("two pages may be turned");
+        turned += turns.len();
+        if turns.is_empty() { &mut quiet } else { &mut turning }.push(start.elapsed());
+    }
+    for (what, mut times) in [("advance", quiet), ("advance, turning", turning)] {
+        times.sort();
+        if let Some(median) = times.get(times.len() / 2) {
+            println!("{what:>20}: {median:?}");
+        }
+    }
+    println!("{:>20}: {:.1} a step", "pages turned", turned as f64 / f64::from(2 * PIECE_TOKENS));
+}
+
+fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> StepBatch {
+    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, coin: 0.5 };
+    StepBatch {
+        tokens: (0..).take(rows.len()).map(RowToken::Drawn).collect(),
+        positions: rows.iter().map(|row| row.position).collect(),
+        slots: rows.iter().map(|row| tree.slot(row.segment, row.position)).collect(),
+        wanted: (0..).take(rows.len()).collect(),
+        plans,
+        requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
     }
 }
 
@@ -37,7 +138,7 @@ fn hints(tile: u32) -> PlanHints {
     PlanHints { tile, window: None, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
 }
 
-fn time(what: &str, mut run: impl FnMut()) {
+fn time(what: &str, mut run: impl FnMut()) -> Duration {
     let mut times: Vec<_> = (0..REPETITIONS)
         .map(|_| {
             let start = Instant::now();
@@ -47,4 +148,5 @@ fn time(what: &str, mut run: impl FnMut()) {
         .collect();
     times.sort();
     println!("{what:>20}: {:?}", times[REPETITIONS / 2]);
+    times[REPETITIONS / 2]
 }

@@ -61,7 +61,7 @@ impl Bench {
         });
         let fields = what.as_object().expect("an object").clone();
         line.as_object_mut().expect("an object").extend(fields);
-        println!("{line}");
+        println!("{}", rounded(line));
     }
 
     /// BatchLLM's microbenchmarks and industry shapes under three policies, and what each part of ours is worth.
@@ -144,6 +144,19 @@ impl Bench {
                 }
             }
         }
+    }
+}
+
+/// Every number that is not whole with five figures: more would say nothing.
+fn rounded(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let figures = format!("{:.4e}", number.as_f64().expect("it is one"));
+            json!(figures.parse::<f64>().expect("it was written as a number"))
+        }
+        Value::Array(values) => values.into_iter().map(rounded).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, rounded(value))).collect(),
+        other => other,
     }
 }
 

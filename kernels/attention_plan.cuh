@@ -43,10 +43,14 @@ __device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, un
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z};
 }
 
-// Slots [from, to) of one page, which hold the positions base + slot.
+// Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a deterministic plan has
+// one piece of several pages: then `page` is SHARED_PIECE | the word at which a list begins, of how many parts there are, then
+// each part's two words, by rising slots.
 struct Piece {
     unsigned page, base, from, to;
 };
+
+constexpr unsigned SHARED_PIECE = 1u << 31;
 
 __device__ __forceinline__ const uint2* pieces_at(const unsigned* words) {
     return reinterpret_cast<const uint2*>(words + words[PIECES_AT]);
@@ -58,6 +62,20 @@ __device__ __forceinline__ Piece piece_of(uint2 words, unsigned last) {
     Piece piece = {words.x, (words.y >> 12) * PIECE_TOKENS, (words.y >> 6) & 63, words.y & 63};
     piece.to = min(piece.to, last < piece.base ? 0u : last + 1 - piece.base);
     return piece;
+}
+
+// The page that holds `slot` of a piece; of a slot that no part holds, any part's.
+__device__ __forceinline__ unsigned page_of(const unsigned* words, unsigned page, unsigned slot) {
+    if (!(page & SHARED_PIECE)) {
+        return page;
+    }
+    const unsigned* list = words + (page & ~SHARED_PIECE);
+    const unsigned parts = list[0];
+    unsigned part = 0;
+    while (part + 1 < parts && slot >= (list[2 + 2 * part] & 63)) {
+        part++;
+    }
+    return list[1 + 2 * part];
 }
 
 __device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned window) {

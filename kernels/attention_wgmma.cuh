@@ -136,6 +136,20 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 notes[half] = words.y;
             }
             auto copy = [&](unsigned to, unsigned offset, unsigned full) {
+                if (DETERMINISTIC && (piece[0].page | piece[1].page) & SHARED_PIECE) {
+#pragma unroll
+                    for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
+                        const Piece& here = piece[r / PIECE_TOKENS];
+                        const unsigned slot = r % PIECE_TOKENS + row;
+                        const T* line = job.keys(page_of(job.words, here.page, slot), head) + (offset + slot) * HEAD_DIM + chunk * 8;
+#pragma unroll
+                        for (unsigned panel = 0; panel < PANELS; panel++) {
+                            copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, slot >= here.from && slot < here.to);
+                        }
+                    }
+                    arrive_with_copies(full);
+                    return;
+                }
 #pragma unroll
                 for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
                     const unsigned half = r / PIECE_TOKENS, in_page = r % PIECE_TOKENS, slot = in_page + row;

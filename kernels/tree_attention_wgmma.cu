@@ -6,7 +6,12 @@
 // Operands as in tree_attention.cu. Rows behind those of the plan, up to
 // `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
 //
-// Defines: ELEMENT, HEAD_DIM.
+// With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch of
+// positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at
+// the same positions for all rows, products are those of a row whatever the others are, and what a row does not see adds
+// exactly nothing. Its states are merged in one order, whatever the number of rows.
+//
+// Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention_merge.cuh"
 #include "attention_stream.cuh"
@@ -46,7 +51,8 @@ __device__ __forceinline__ void wait_for_states(unsigned* words) {
 // Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps.
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = (NARROW_WARPS + HELPERS) * gridDim.x;
-    if (words[REAL_ROWS] * job.group * job.kv_heads > 2 * warps) {
+    // How many decides in which order states are added.
+    if (DETERMINISTIC || words[REAL_ROWS] * job.group * job.kv_heads > 2 * warps) {
         MergeShare<4, 2> share(job, first, warps);
         wait_for_states(words);
         share.merge(job);
@@ -72,15 +78,19 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
     if (role < 2) {
         more_registers<MULTIPLIER_REGISTERS>();
         multiply_wide(job, role, queries, wide);
-        // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
-        meet(HELPING, 2 * GROUP_THREADS);
         const unsigned helper = role * NARROW_WARPS + warp;
-        const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
-        stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
+        if constexpr (!DETERMINISTIC) {
+            // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
+            meet(HELPING, 2 * GROUP_THREADS);
+            const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
+            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
+        }
         merge_states(job, helper, words);
     } else if (role == 2) {
         fewer_registers<NARROW_REGISTERS>();
-        stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+        if constexpr (!DETERMINISTIC) {
+            stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+        }
         merge_states(job, HELPERS + warp, words);
     } else {
         fewer_registers<COPIER_REGISTERS>();

@@ -16,7 +16,7 @@ pub use batch::BatchArgs;
 pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
-pub use plan::PlanArgs;
+pub use plan::{PlanArgs, Planned};
 pub use run::{RescoreArgs, RunArgs};
 pub use shared::{EngineArgs, JudgingArgs, Sandboxing};
 use shared::{each_once, mib, rate, seconds};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
-use offshoot::cli::{Bench, Cli, Command};
+use offshoot::cli::{Bench, Cli, Command, Planned};
 use offshoot::error::{Error, Result};
 use offshoot::{batch, bench, check, forecast, judge, out, run, scoring, task, view};
 use stopping::{exit_code, interrupt_flag};
@@ -34,7 +34,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => out::text(welcome(cli.device.open(0)?))?,
         Some(Command::Run(args)) => return run::run(&args.on(cli.device), interrupt_flag()?.as_ref()),
-        Some(Command::Plan(args)) => forecast::main(&args.into())?,
+        Some(Command::Plan(args)) => match args.into() {
+            Planned::Job(options) => forecast::main(&options)?,
+            Planned::Trace(options) => forecast::trace::main(&options)?,
+        },
         Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,

@@ -1,6 +1,6 @@
 //! The words of a device plan, read here as the kernels read them: for every forest, planner and tiling each row meets each
-//! position that it sees exactly once, in the right page and slot, and still does when its position has moved on within its
-//! page. No GPU is needed.
+//! position that it sees exactly once, in the right page and slot, and still does when its position has moved on, and few words
+//! with it. No GPU is needed.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
-use offshoot::ids::{SegmentId, TokenId};
+use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
-use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
 type Context = BTreeMap<u32, (u32, u32)>;
@@ -73,7 +73,6 @@ impl Words<'_> {
         assert!(narrow.iter().all(|tile| tile.rows.len() <= tiling.narrow_rows));
         for tiles in [&wide, &narrow] {
             assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
-            assert!(tiles.is_sorted_by(|a, b| a.pieces.len() >= b.pieces.len()), "longest first");
         }
         for tile in wide.iter().chain(&narrow) {
             let last = tile.rows.clone().map(|packed| positions[packed / group]).max().expect("a row");
@@ -183,6 +182,12 @@ fn every_row_meets_each_position_that_it_sees_once() {
                         .all(|&w| w == 0),
                     "{case}"
                 );
+                for (count, at) in
+                    [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)]
+                {
+                    let tiles = read.tiles(count, at);
+                    assert!(tiles.is_sorted_by(|a, b| a.pieces.len() >= b.pieces.len()), "{case}: longest first");
+                }
                 check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             }
         }
@@ -239,25 +244,50 @@ fn bush(tree: &mut PrefixTree, pool: &mut PagePool, dice: &mut Dice) -> Vec<Segm
 }
 
 #[test]
-fn the_words_of_a_decode_step_hold_until_a_page_is_full() {
-    let mut steps = 0;
-    for seed in 0..30 {
+fn few_words_follow_a_decode_step_from_page_to_page() {
+    let (mut steps, mut patched, mut anew) = (0, 0, 0);
+    for seed in 0..12 {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
             let (heads, tiling, window) = any_case(&mut dice);
             let hints = plan_hints(heads, window);
             let mut plan = decode_step(|tree, pool| bush(tree, pool, &mut dice), &hints, planner);
-            let words = DevicePlan::build(&plan, heads, plan.row_positions.len(), &tiling);
+            let build = |plan: &AttentionPlan| DevicePlan::build(plan, heads, plan.row_positions.len() + 5, &tiling);
+            let mut words = build(&plan);
             let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
             check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
-            while plan.can_advance() {
-                plan.advance();
+            let mut next_page = 10_000;
+            for _ in 0..4 * PIECE_TOKENS {
+                let full = (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
+                let mut turn = |(row, _)| {
+                    next_page += 1;
+                    PageTurn { row, page: PageId(next_page) }
+                };
+                let turns: Vec<PageTurn> = full.map(&mut turn).collect();
+                plan.advance(&turns);
+                let before = words.words().to_vec();
+                match words.advance(&turns) {
+                    Some(changed) => {
+                        let after = words.words();
+                        assert_eq!(changed.is_empty(), turns.is_empty(), "{case}");
+                        assert!(before.len() == after.len() && before[..changed.start] == after[..changed.start]);
+                        assert!(before[changed.end..] == after[changed.end..], "{case}: others are where they were");
+                        patched += turns.len();
+                    }
+                    None => {
+                        assert!(words.words() == before, "{case}: nothing is changed by halves");
+                        words = build(&plan);
+                        anew += 1;
+                    }
+                }
                 steps += 1;
-                check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
+                if steps % 8 == 0 {
+                    check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
+                }
             }
         }
     }
-    assert!(steps > 100, "{steps} steps were advanced");
+    assert!(steps > 1000 && patched > 1000 && anew > 20, "{steps} steps, {patched} pages turned, {anew} made anew");
 }
 
 #[test]

@@ -11,13 +11,17 @@ use half::{bf16, f16};
 use offshoot::backend::cuda::device_plan::{DevicePlan, Tiling, Workers};
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout};
-use offshoot::check::attention::{Setting, context, queries};
+use offshoot::check::attention::{Setting, context};
 use offshoot::check::dense::relative_error;
+use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Grown, Shape, grow};
+use offshoot::kv::StepRow;
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
 const THREADS: u32 = 512;
+/// Tile of deterministic plans: few positions, so that rows have several states.
+const TILE: u32 = 128;
 
 fn bits(dtype: Dtype, x: f32) -> u16 {
     match dtype {
@@ -76,10 +80,10 @@ fn kv(setting: &Setting, grown: &Grown) -> Vec<u16> {
     kv
 }
 
-fn hints(setting: &Setting) -> PlanHints {
+fn hints(setting: &Setting, tile: u32) -> PlanHints {
     let number = |n: usize| u32::try_from(n).expect("few heads");
     PlanHints {
-        tile: 1,
+        tile,
         window: setting.window,
         q_heads: number(setting.heads.q_heads),
         kv_heads: number(setting.heads.kv_heads),
@@ -95,26 +99,34 @@ fn shared_bytes(head_dim: usize) -> usize {
     (128 + 6 * 64 + 4 * slots * 16) * head_dim * 2 + 1008
 }
 
+/// A step of which attention is computed: some of a forest's rows.
+struct Step<'a> {
+    setting: &'a Setting,
+    plan: &'a AttentionPlan,
+    /// What each row is called, so that it asks the same whoever is beside it.
+    names: &'a [usize],
+    kv: &'a [u16],
+}
+
 /// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used again.
-fn attend(
-    kernel: &Emulated,
-    setting: &Setting,
-    plan: &AttentionPlan,
-    kv: &[u16],
-    grid: u32,
-    runs: &[Schedule],
-) -> Vec<Vec<u16>> {
+fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
+    let Step { setting, plan, .. } = step;
     let heads = setting.heads;
+    let Workers::Apart { wide: blocks, .. } = tiling.workers else { panic!("the kernel's workers are apart") };
+    let grid = u32::try_from(blocks).expect("few blocks");
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
-    let workers = Workers::Apart { wide: grid as usize, narrow: grid as usize * 12 };
-    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers };
-    let words = DevicePlan::build(plan, heads, rows_padded, &tiling);
+    let words = DevicePlan::build(plan, heads, rows_padded, tiling);
     let mut device_words = Aligned::of(words.words(), 0, 0);
     let mut positions = Aligned::of(&plan.row_positions, 3, 0);
-    let q: Vec<u16> = queries(setting, &plan.row_positions).iter().map(|&x| bits(setting.dtype, x)).collect();
+    let stored = heads.qkv_width() - heads.q_width();
+    let query = |(&name, &position): (&usize, &u32)| {
+        setting.query(name, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
+    };
+    let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
+    let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
     let mut qkv = Aligned::of(&q, 3 * heads.qkv_width(), 0);
-    let mut kv = Aligned::of(kv, 0, 0);
+    let mut kv = Aligned::of(step.kv, 0, 0);
     let partials = words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
     let mut partials = Aligned::of(&vec![f32::NAN; partials], 0, 0.0);
     let mut found = Vec::new();
@@ -152,27 +164,69 @@ fn attend(
     found
 }
 
-fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, grid: u32) {
+/// All schedules that a kernel must serve.
+fn schedules(seed: u64) -> [Schedule; 3] {
+    let schedule = |copies, products| Schedule { copies, products, seed: u32::try_from(seed).expect("a small seed") };
+    [schedule(When::AtOnce, When::AtOnce), schedule(When::AtOnce, When::Late), schedule(When::Late, When::Late)]
+}
+
+fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str) {
+    let out: Vec<f32> = found.iter().map(|&bits| value(setting.dtype, bits)).collect();
+    let error = relative_error(out.chunks_exact(setting.heads.q_width()).zip(exact.iter().map(Vec::as_slice)));
+    assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
+}
+
+fn exact(setting: &Setting, grown: &Grown) -> Vec<Vec<f64>> {
+    (0..grown.rows.len()).map(|row| setting.dense(row, &context(&grown.forest, row))).collect()
+}
+
+fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
-    let kv = kv(setting, &grown);
-    let exact: Vec<Vec<f64>> =
-        (0..grown.rows.len()).map(|row| setting.dense(row, &context(&grown.forest, row))).collect();
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let names: Vec<usize> = (0..grown.rows.len()).collect();
+    let workers = Workers::Apart { wide: blocks, narrow: blocks * 12 };
+    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers };
     for planner in Planner::ALL {
-        let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {grid} blocks");
-        let plan = planner.plan(&grown.forest, &hints(setting));
-        let schedule_seed = u32::try_from(seed).expect("a small seed");
-        let schedule = |copies, products| Schedule { copies, products, seed: schedule_seed };
-        let runs = [
-            schedule(When::AtOnce, When::AtOnce),
-            schedule(When::AtOnce, When::Late),
-            schedule(When::Late, When::Late),
-        ];
-        let found = attend(kernel, setting, &plan, &kv, grid, &runs);
+        let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
+        let plan = planner.plan(&grown.forest, &hints(setting, 1));
+        let step = Step { setting, plan: &plan, names: &names, kv: &kv };
+        let found = attend(kernel, &step, &tiling, &schedules(seed));
         assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
-        let width = setting.heads.q_width();
-        let out: Vec<f32> = found[0].iter().map(|&bits| value(setting.dtype, bits)).collect();
-        let error = relative_error(out.chunks_exact(width).zip(exact.iter().map(Vec::as_slice)));
-        assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
+        assert_exact(setting, &found[0], &exact, &case);
+    }
+}
+
+/// Each row of a forest has the same bits by every planner, alone, and among some of the others.
+fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
+    let grown = grow(shape, 32, seed);
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let workers = Workers::Apart { wide: blocks, narrow: blocks * 12 };
+    let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers };
+    let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
+        let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
+        let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
+        attend(kernel, &Step { setting, plan: &plan, names, kv: &kv }, &tiling, runs)
+    };
+    let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
+    let all: Vec<usize> = (0..exact.len()).collect();
+    let width = setting.heads.q_width();
+    let found = attend(&all, Planner::Tree, &schedules(seed)).swap_remove(0);
+    assert_exact(setting, &found, &exact, &case);
+    let once = &schedules(seed)[..1];
+    for planner in [Planner::Flat, Planner::SingleLevel, Planner::Balanced] {
+        assert!(attend(&all, planner, once)[0] == found, "{case}: {planner} gives other bits than tree");
+    }
+    let mut dice = Dice::new(seed);
+    let some: Vec<usize> = all.iter().copied().filter(|_| dice.within(0, 3) == 0).collect();
+    let one = dice.next() as usize % all.len();
+    for (names, planner) in
+        [(&some[..], Planner::Tree), (&some[..], Planner::Balanced), (&[one][..], Planner::Balanced)]
+    {
+        let fewer = attend(names, planner, once).swap_remove(0);
+        for (&row, bits) in names.iter().zip(fewer.chunks_exact(width)) {
+            let beside = &found[row * width..][..width];
+            assert!(bits == beside, "{case}: row {row} has other bits among {} rows than among all", names.len());
+        }
     }
 }
 
@@ -181,14 +235,14 @@ fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, windo
 }
 
 fn all_shapes(head_dim: usize, dtype: Dtype) {
-    let unit = units::attention_wgmma(dtype, head_dim).expect("a kernel of its own");
+    let unit = units::attention_wgmma(dtype, head_dim, false).expect("a kernel of its own");
     let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
     let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
     let layouts = [(4, 1), (2, 2), (8, 1), (16, 1), (1, 1)];
     for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
         let window = if seed % 2 == 0 { None } else { Some(100) };
-        let grid = if seed % 2 == 0 { 3 } else { 1 };
-        check(&kernel, &setting(q_heads, kv_heads, head_dim, dtype, window), shape, seed, grid);
+        let blocks = if seed % 2 == 0 { 3 } else { 1 };
+        check(&kernel, &setting(q_heads, kv_heads, head_dim, dtype, window), shape, seed, blocks);
     }
 }
 
@@ -200,4 +254,16 @@ fn heads_of_128_bf16() {
 #[test]
 fn heads_of_64_f16() {
     all_shapes(64, Dtype::F16);
+}
+
+#[test]
+fn deterministic_rows_depend_on_their_own_tokens_alone() {
+    let unit = units::attention_wgmma(Dtype::Bf16, 64, true).expect("a kernel of its own");
+    let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
+    let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
+    let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];
+    for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
+        let blocks = if seed % 2 == 0 { 3 } else { 1 };
+        check_deterministic(&kernel, &setting(q_heads, kv_heads, 64, Dtype::Bf16, None), shape, seed, blocks);
+    }
 }

@@ -65,7 +65,7 @@ fn last_span(plan: &AttentionPlan, dice: &mut Dice) -> Option<usize> {
     any(dice, plan.items.len()).map(|item| plan.items[item].spans.end as usize - 1)
 }
 
-const SPOILS: [(&str, Spoil); 13] = [
+const SPOILS: [(&str, Spoil); 14] = [
     ("an item is dropped", |plan, dice| {
         let gone = any(dice, plan.items.len())?;
         plan.items.remove(gone);
@@ -150,7 +150,12 @@ const SPOILS: [(&str, Spoil); 13] = [
     }),
     ("another span is to grow", |plan, dice| {
         let grows = any(dice, plan.growing.len())?;
-        plan.growing[grows] += 1;
+        plan.growing[grows].span += 1;
+        Some(())
+    }),
+    ("a span that grows has room that is not there", |plan, dice| {
+        let grows = any(dice, plan.growing.len())?;
+        plan.growing[grows].room += u32::try_from(plan.pages.len()).unwrap();
         Some(())
     }),
 ];

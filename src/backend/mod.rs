@@ -23,10 +23,10 @@ pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
-use crate::plan::CostModel;
+use crate::plan::{CostModel, PageTurn};
 
 pub use choice::{DeviceChoice, Opened, WhyNotCuda};
-pub use step::{RowToken, StepBatch, StepShape};
+pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
@@ -259,7 +259,7 @@ pub trait Backend: Send + 'static {
     /// Replaces what `step` holds.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].
-    fn advance(&mut self, step: &mut Self::Step, coins: &[f64]) -> Result<StepShape>;
+    fn advance(&mut self, step: &mut Self::Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape>;
     /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
     /// They must therefore depend on nothing but the shape, and on buffers that are still the same.
     fn run(

@@ -3,7 +3,7 @@
 
 use crate::ids::TokenId;
 use crate::kv::KvSlot;
-use crate::plan::AttentionPlan;
+use crate::plan::{AttentionPlan, PageTurn};
 
 use super::SampleRequest;
 
@@ -46,7 +46,7 @@ impl StepBatch {
     }
 
     /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,
-    /// so that request `r` draws the next token of row `r`, without regard to the tokens before, and every plan has room.
+    /// so that request `r` draws the next token of row `r`, without regard to the tokens before, and every plan can.
     pub fn can_advance(&self) -> bool {
         let each_once = self.wanted.len() == self.tokens.len() && (0u32..).zip(&self.wanted).all(|(r, &w)| r == w);
         let forgetful = self.requests.iter().all(|request| request.seen.is_empty() && request.unseen.is_none());
@@ -57,17 +57,25 @@ impl StepBatch {
     }
 
     /// Makes it that step: row `r` holds what request `r` draws, one position further; `coins` are the new draws' (of
-    /// requests that toss none, any number).
-    pub fn advance(&mut self, coins: &[f64]) {
+    /// requests that toss none, any number), `turns` the pages of the rows whose own are full, in rising order.
+    pub fn advance(&mut self, coins: &[f64], turns: &[PageTurn]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {
             *token = RowToken::Drawn(row);
         }
         self.positions.iter_mut().for_each(|position| *position += 1);
-        self.slots.iter_mut().for_each(|slot| slot.slot += 1);
-        self.plans.iter_mut().for_each(AttentionPlan::advance);
+        advance_slots(&mut self.slots, turns);
+        self.plans.iter_mut().for_each(|plan| plan.advance(turns));
         for (request, &coin) in self.requests.iter_mut().zip(coins) {
             request.toss(coin);
         }
+    }
+}
+
+/// Where the next token of each row goes.
+pub fn advance_slots(slots: &mut [KvSlot], turns: &[PageTurn]) {
+    slots.iter_mut().for_each(|slot| slot.slot += 1);
+    for &PageTurn { row, page } in turns {
+        slots[row as usize] = KvSlot { page, slot: 0 };
     }
 }

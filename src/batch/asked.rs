@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::Refusal;
+use super::input::{self, Call};
 use super::request::{Reader, Request};
-use super::{Refusal, input};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
@@ -23,7 +24,11 @@ pub fn asked(path: &Path, tokenizer: &Tokenizer, config: &ModelConfig) -> Result
     let reader = Reader { tokenizer, config, seed: 0 };
     let (mut asked, mut refused) = (Vec::new(), Vec::new());
     for line in input::read(path)? {
-        match line.call.and_then(|call| reader.read(line.index, &call)) {
+        let read = |call: Call| {
+            let named = |refusal: Refusal| refusal.of_request(&call.custom_id);
+            reader.read(line.index, &call).map_err(named)
+        };
+        match line.call.and_then(read) {
             Ok(Request { prompts, best_of, .. }) => asked.extend(prompts.into_iter().map(|prompt| Asked {
                 tokens: prompt.tokens,
                 samples: best_of,
@@ -33,4 +38,10 @@ pub fn asked(path: &Path, tokenizer: &Tokenizer, config: &ModelConfig) -> Result
         }
     }
     Ok((asked, refused))
+}
+
+impl Refusal {
+    fn of_request(self, custom_id: &str) -> Self {
+        Refusal { message: format!("request {custom_id:?}: {}", self.message), ..self }
+    }
 }

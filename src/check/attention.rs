@@ -150,12 +150,17 @@ pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
 /// Rows of an append: few enough that its buffers stay small.
 const APPENDED: usize = 4096;
 
-/// Memory with keys and values of all `slots`; every other slot of their pages is not a number.
-pub fn filled<B: Backend>(backend: &mut B, setting: &Setting, slots: impl Iterator<Item = KvSlot>) -> Result<B::Kv> {
+/// Memory with keys and values of all `slots`; every other slot of their pages is not a number. It has at least `pages` pages.
+pub fn filled<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    slots: impl Iterator<Item = KvSlot>,
+    pages: usize,
+) -> Result<B::Kv> {
     let mut slots: Vec<(u32, u32)> = slots.map(|at| (at.page.0, at.slot)).collect();
     slots.par_sort_unstable();
     slots.dedup();
-    let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1);
+    let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1).max(pages);
     let shape = KvShape { layers: LAYERS, heads: setting.heads, dtype: setting.dtype, pages };
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
@@ -267,7 +272,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
     let grown = grow(shape, B::PAGE_TOKENS, seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
-    let kv = filled(backend, setting, contexts.iter().flatten().copied())?;
+    let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let queries = queries(setting, &grown.forest.row_positions);
     let first = Dice::new(seed).next() as usize % contexts.len().div_ceil(CHECKED);
     let checked: Vec<usize> = (first..contexts.len()).step_by(contexts.len().div_ceil(CHECKED)).collect();

@@ -12,7 +12,7 @@ use crate::backend::{Backend, Dtype, Holds, Pick, RowToken, SampleRequest, StepB
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use crate::plan::Planner;
+use crate::plan::{PageTurn, Planner};
 
 /// Steps, the first of which is loaded and the others advanced.
 const STEPS: u32 = 4;
@@ -37,7 +37,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     Ok(())
 }
 
-/// The leaves of a tree of three levels, each leaf's newest token a row, with room for more in its last page.
+/// The leaves of a tree of three levels, each leaf's newest token a row. Every other one turns a page on its way.
 struct Leaves {
     forest: Forest,
     /// Of each row, the context of the last step: `STEPS - 1` slots more than of the first.
@@ -65,9 +65,9 @@ impl Leaves {
                 tree.mark_computed(middle, tree.end(middle));
             }
             let at = tree.fork(middle);
-            // Ends in a slot behind which there is room for the other steps.
             let mut own = text(90);
-            while (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page {
+            let turns = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
+            while turns(&own) != leaf.is_multiple_of(2) {
                 own.push(TokenId(0));
             }
             tree.append(&mut pool, at, &own).map_err(short)?;
@@ -75,13 +75,12 @@ impl Leaves {
             rows.push(StepRow { segment: at, position: tree.end(at) - 1 });
         }
         tree.depth_first(&mut rows);
-        let context = |row: &StepRow| {
-            let mut slots: Vec<KvSlot> = (0..=row.position).map(|position| tree.slot(row.segment, position)).collect();
-            let last = *slots.last().expect("a row has a position");
-            slots.extend((1..STEPS).map(|step| KvSlot { slot: last.slot + step, ..last }));
-            slots
-        };
-        Ok(Self { contexts: rows.iter().map(context).collect(), forest: tree.forest(&rows) })
+        let forest = tree.forest(&rows);
+        for row in &rows {
+            tree.append(&mut pool, row.segment, &[TokenId(0); STEPS as usize - 1]).map_err(short)?;
+        }
+        let context = |row: &StepRow| (0..tree.end(row.segment)).map(|at| tree.slot(row.segment, at)).collect();
+        Ok(Self { contexts: rows.iter().map(context).collect(), forest })
     }
 
     /// The step before any row has moved on.
@@ -103,7 +102,8 @@ impl Leaves {
         let rows = self.contexts.len();
         let holds = Holds::Operands(setting.dtype);
         let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
-        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before))?;
+        let pages = self.contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap_or(0);
+        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before), pages)?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
@@ -112,7 +112,7 @@ impl Leaves {
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {
-                shape = backend.advance(&mut step, &vec![0.0; rows])?;
+                shape = backend.advance(&mut step, &vec![0.0; rows], &self.turns(number))?;
             }
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
@@ -134,6 +134,13 @@ impl Leaves {
         let found = checked.iter().map(|&(row, number)| &results[number][row * width..][..width]);
         let pairs: Vec<_> = found.zip(exact.iter().map(Vec::as_slice)).collect();
         Ok(setting.found(&pairs, true))
+    }
+
+    /// The pages of the rows that come to a new one in step `number`.
+    fn turns(&self, number: usize) -> Vec<PageTurn> {
+        let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
+        let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
+        rows.map(|row| PageTurn { row: row as u32, page: newest(row).page }).collect()
     }
 
     /// What row `row` sees in step `number`.

@@ -4,16 +4,37 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::EngineArgs;
+use super::{EngineArgs, rate};
 use crate::backend::Dtype;
+use crate::forecast::trace::TraceOptions;
 use crate::forecast::{PlanOptions, Predict};
+use crate::simulate::{Policy, Replay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Task file (.json), OpenAI Batch requests, or rows of prompts, a JSON object a line: {"prompt": "..."}, {"tokens": [1, 2]}
     /// or {"prompt_tokens": 1500, "shared": [["few-shot", 400], ["document 7", 700]]}; each may have samples, and max_tokens
     /// or output_tokens
-    pub input: PathBuf,
+    #[arg(required_unless_present = "simulate")]
+    pub input: Option<PathBuf>,
+    /// Replay a recorded trace instead: Mooncake's (.jsonl), lengths of prompt and answer (.csv), lengths of prompts (.json)
+    #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
+    pub simulate: Option<PathBuf>,
+    /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
+    #[arg(long, value_name = "R", value_parser = rate, requires = "simulate")]
+    pub rate: Option<f64>,
+    /// Of a trace: only the first N requests
+    #[arg(long, value_name = "N", requires = "simulate")]
+    pub requests: Option<usize>,
+    /// Of a trace: fcfs, batchllm, ours
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "fcfs,batchllm,ours",
+        requires = "simulate"
+    )]
+    pub policy: Vec<Policy>,
     /// Model folder, or a config.json where prompts come as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
@@ -38,6 +59,9 @@ pub struct PlanArgs {
     /// Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where that takes seconds
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub predict: Predict,
+    /// Also say of each node of the tree whether the attention of a decode step shares, splits or folds it, and what that saves
+    #[arg(long)]
+    pub explain: bool,
     /// One JSON object instead of lines
     #[arg(long)]
     pub json: bool,
@@ -48,21 +72,43 @@ pub struct PlanArgs {
     pub engine: EngineArgs,
 }
 
-impl From<PlanArgs> for PlanOptions {
+/// What has no meaning for a trace.
+const JOB: [&str; 8] = ["input", "limit", "samples", "set", "output_tokens", "predict", "explain", "svg"];
+
+/// Of what is asked, a job or a trace.
+pub enum Planned {
+    Job(PlanOptions),
+    Trace(TraceOptions),
+}
+
+impl From<PlanArgs> for Planned {
     fn from(args: PlanArgs) -> Self {
-        Self {
-            input: args.input,
-            model: args.model,
-            dtype: args.dtype,
-            limit: args.limit,
-            samples: args.samples,
-            set: args.set,
-            output_tokens: args.output_tokens,
-            device_profile: args.device_profile,
-            budget: args.engine.into(),
-            predict: args.predict,
-            json: args.json,
-            svg: args.svg,
+        let budget = args.engine.into();
+        match (args.input, args.simulate, args.model) {
+            (None, Some(trace), Some(model)) => Planned::Trace(TraceOptions {
+                replay: Replay { trace, rate: args.rate, requests: args.requests, seed: 1 },
+                model,
+                dtype: args.dtype,
+                device_profile: args.device_profile,
+                budget,
+                policies: args.policy,
+                json: args.json,
+            }),
+            (input, _, model) => Planned::Job(PlanOptions {
+                input: input.expect("clap wants an input where there is no trace, and a model where there is one"),
+                model,
+                dtype: args.dtype,
+                limit: args.limit,
+                samples: args.samples,
+                set: args.set,
+                output_tokens: args.output_tokens,
+                device_profile: args.device_profile,
+                budget,
+                predict: args.predict,
+                explain: args.explain,
+                json: args.json,
+                svg: args.svg,
+            }),
         }
     }
 }

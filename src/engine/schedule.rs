@@ -6,6 +6,7 @@ use crate::engine::branch::{Branch, Need};
 use crate::engine::cache::Cache;
 use crate::ids::{BranchId, PageId};
 use crate::kv::{KvSlot, StepRow};
+use crate::plan::PageTurn;
 
 /// One query token of the step.
 #[derive(Clone, Copy)]
@@ -79,15 +80,19 @@ impl Schedule {
         rows
     }
 
-    /// Every row one token further in its page, and every ask with it.
-    pub fn advance(&mut self) {
+    /// Every row one token further, and its ask with it (each row has one, in the same order); `turns` are the pages of the
+    /// rows whose own are full.
+    pub fn advance(&mut self, turns: &[PageTurn]) {
         for row in &mut self.rows {
             row.at.position += 1;
             row.slot.slot += 1;
         }
-        for ask in &mut self.asks {
+        for &PageTurn { row, page } in turns {
+            self.rows[row as usize].slot = KvSlot { page, slot: 0 };
+        }
+        for (ask, row) in self.asks.iter_mut().zip(&self.rows) {
             ask.position += 1;
-            ask.slot.slot += 1;
+            ask.slot = row.slot;
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineConfig, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::kv::{Forest, StepRow};
-use crate::plan::{AttentionPlan, PlanStats};
+use crate::plan::{AttentionPlan, PageTurn, PlanStats};
 
 /// A step that was submitted and not collected: what its draws answer.
 pub(super) struct Flight {
@@ -138,16 +138,24 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Whether a new schedule would be the one that is loaded, every row one token further in its page, and ask for the same.
+    /// Whether a new schedule would be the one that is loaded, every row one token further, and ask for the same; and whether
+    /// pages are free for the rows whose own are full.
     fn can_advance(&self, loaded: &Loaded) -> bool {
         let Schedule { rows, asks, .. } = &loaded.schedule;
+        let turns = || rows.iter().filter(|row| self.turns_page(row)).count();
         loaded.advances
             && !self.scheduler.changed
             && asks.len() == self.scheduler.running()
             && rows.iter().zip(asks).all(|(row, ask)| self.goes_on(row, ask))
+            && turns() <= self.cache.pages.free()
     }
 
-    /// Whether the branch of `ask`, which asked for `row`, goes on right behind it, in the same page and in the same way.
+    /// Whether the token behind `row` begins a page.
+    fn turns_page(&self, row: &Row) -> bool {
+        (row.at.position + 1).is_multiple_of(self.cache.prefix.page_tokens())
+    }
+
+    /// Whether the branch of `ask`, which asked for `row`, goes on right behind it and in the same way.
     fn goes_on(&self, row: &Row, ask: &Ask) -> bool {
         let next = row.at.position + 1;
         let Some(branch) = self.branches.get(&ask.branch).filter(|branch| branch.turn == ask.turn) else {
@@ -160,20 +168,27 @@ impl<B: Backend> Engine<B> {
             let own = prefix.first_position(lease.segment)..prefix.end(lease.segment);
             lease.own && lease.segment == row.at.segment && own.contains(&row.at.position) && own.end == next
         });
-        on_its_own && bans_alike && branch.need().is_some() && !next.is_multiple_of(prefix.page_tokens())
+        on_its_own && bans_alike && branch.need().is_some()
     }
 
     /// The step that is loaded, every row one token further; see `can_advance`.
     fn advance(&mut self, mut loaded: Loaded) -> Result<Loaded> {
         let mut began = Instant::now();
-        loaded.schedule.advance();
+        let turning = |(_, row): &(u32, &Row)| self.turns_page(row);
+        let turning: Vec<u32> = (0u32..).zip(&loaded.schedule.rows).filter(turning).map(|(row, _)| row).collect();
         for ask in &loaded.schedule.asks {
             let branch = self.branches.get_mut(&ask.branch).expect("can_advance found it");
             let need = branch.need().expect("can_advance asked for it");
-            self.cache.reserve(branch, need).expect("the page of the token before has room");
+            self.cache.reserve(branch, need).expect("the token has room in a page, or can_advance found one free");
         }
+        let turn = |row: u32| {
+            let StepRow { segment, position } = loaded.schedule.rows[row as usize].at;
+            PageTurn { row, page: self.cache.prefix.slot(segment, position + 1).page }
+        };
+        let turns: Vec<PageTurn> = turning.into_iter().map(turn).collect();
+        loaded.schedule.advance(&turns);
         lap(&mut began, &mut self.metrics.seconds_scheduling);
-        self.check_advanced(&mut loaded)?;
+        self.check_advanced(&mut loaded, &turns)?;
         let mut began = Instant::now();
         for (stats, hints) in loaded.stats.iter_mut().zip(self.model.plan_hints()) {
             stats.advance(hints, loaded.schedule.rows.len());
@@ -183,15 +198,15 @@ impl<B: Backend> Engine<B> {
             Work::Rest | Work::Score(_) => unreachable!("can_advance saw it draw"),
         };
         let coins: Vec<f64> = loaded.schedule.asks.iter().map(coin).collect();
-        self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins)?;
+        self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins, &turns)?;
         lap(&mut began, &mut self.metrics.seconds_forward);
         Ok(loaded)
     }
 
     /// Proves that the plans serve the advanced step, if plans are to be proved.
-    fn check_advanced(&mut self, loaded: &mut Loaded) -> Result<()> {
+    fn check_advanced(&mut self, loaded: &mut Loaded, turns: &[PageTurn]) -> Result<()> {
         let Some(mut copy) = loaded.copy.take() else { return Ok(()) };
-        copy.advance(&[]);
+        copy.advance(&[], turns);
         let forest = self.forest(&loaded.schedule.rows);
         for plan in &copy.plans {
             self.check_plan(plan, &forest)?;

@@ -1,6 +1,6 @@
 //! A job as it is known before it runs: its prompts in tokens, and what is drawn from each.
 
-use crate::kv::{PackedPrompts, PromptTree, Prompts};
+use crate::kv::{PackedPrompts, PromptTree};
 
 /// What is drawn from one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +27,6 @@ impl Job {
 
     pub fn samples(&self) -> u64 {
         self.asks.iter().map(|ask| u64::from(ask.samples)).sum()
-    }
-
-    /// Tokens that samples would hold without sharing: prompt and own tokens of each.
-    pub fn unshared_tokens(&self) -> u64 {
-        let of = |(prompt, ask): (usize, &Ask)| {
-            u64::from(ask.samples) * (self.prompts.tokens(prompt).len() as u64 + u64::from(ask.tokens))
-        };
-        self.asks.iter().enumerate().map(of).sum()
     }
 
     pub fn tree(&self) -> PromptTree {

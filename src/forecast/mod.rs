@@ -4,6 +4,7 @@
 
 mod decode_step;
 mod device;
+mod explain;
 mod job;
 mod pool;
 mod predict;
@@ -12,6 +13,7 @@ mod rows;
 mod sharing;
 mod source;
 mod svg;
+pub mod trace;
 
 use std::path::PathBuf;
 
@@ -27,7 +29,7 @@ use crate::run::Budget;
 use decode_step::DecodeStep;
 use device::Device;
 use pool::Need;
-use predict::{Policy, Prediction, predict};
+use predict::predict;
 use report::{Forecast, Sizes};
 use sharing::Samples;
 
@@ -50,6 +52,8 @@ pub struct PlanOptions {
     pub device_profile: String,
     pub budget: Budget,
     pub predict: Predict,
+    /// Also says of each node what attention makes of it.
+    pub explain: bool,
     pub json: bool,
     pub svg: Option<PathBuf>,
 }
@@ -79,16 +83,15 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let expected = format!("at most {}", count(MOST_SAMPLES));
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
-    let device = Device::open(options, &model)?;
+    let device = Device::open(&options.device_profile, &options.budget, &model)?;
     let tree = job.tree();
     let draws = job.draws();
     let need = Need::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
-    let reads = waves.first().map(|wave| {
-        let step = DecodeStep::of(&job, &tree, wave, &device.pool, device.branches());
-        decode_step::reads(&step.forest, &decode_step::hints(&model, device.cost, Modelled::TILE))
-    });
+    let hints = decode_step::hints(&model, device.cost, Modelled::TILE);
+    let first = waves.first().expect("a job has prompts");
+    let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
     let sample_tree = PromptTree::new(&Samples::of(&job));
     let drawn: u64 = draws.iter().sum();
     let wanted = match options.predict {
@@ -97,10 +100,9 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         Predict::Auto => job.samples() <= FEW_SAMPLES && drawn <= FEW_TOKENS,
     };
     let predictions = match wanted {
-        true => Policy::ALL.into_iter().map(|policy| predict(policy, &job, &tree, &model, &device)).collect(),
-        false => Ok(Vec::new()),
+        true => predict(&job, &sample_tree, &device)?,
+        false => Vec::new(),
     };
-    let predictions: Vec<Prediction> = predictions?;
     if !wanted && options.predict == Predict::Auto {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
         job.notes.push(format!("time is not predicted for {sizes} unless --predict always asks for it"));
@@ -116,7 +118,8 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         kv_bytes: kv * device.pool.page_bytes,
         kv_bytes_unshared: kv_unshared * device.pool.page_bytes,
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
-        decode_step: reads,
+        decode_step: decode_step::reads(&step.forest, &hints),
+        nodes: options.explain.then(|| explain::explain(&tree, &step, &hints)),
         predictions,
         notes: job.notes.clone(),
     };

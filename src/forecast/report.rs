@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::decode_step::Reads;
+use super::explain::Explained;
 use super::job::Job;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
@@ -32,7 +33,10 @@ pub struct Forecast {
     pub kv_bytes_unshared: u64,
     pub waves: Vec<WaveSizes>,
     /// The first wave, half drawn.
-    pub decode_step: Option<Reads>,
+    pub decode_step: Reads,
+    /// Where it was asked for: each node, depth-first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<Explained>>,
     pub predictions: Vec<Prediction>,
     pub notes: Vec<String>,
 }
@@ -82,6 +86,14 @@ impl ModelSizes {
     }
 }
 
+impl fmt::Display for ModelSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        let (weights, kv) = (bytes(self.weight_bytes), bytes(self.kv_bytes_per_token));
+        write!(f, "{}, {weights} of {dtype} weights, {kv} of keys and values a token", self.path)
+    }
+}
+
 #[derive(Debug, Serialize)]
 pub struct WaveSizes {
     /// Prompts of which samples are in it.
@@ -112,10 +124,7 @@ impl fmt::Display for Forecast {
         let mut line = |name: &str, text: String| writeln!(f, "{name:<13}{text}");
         let (prompts, samples) = (counted(job.prompts as u64, "prompt"), counted(job.samples, "sample"));
         line("job", format!("{}: {prompts}, {samples}", job.input))?;
-        let kv = bytes(model.kv_bytes_per_token);
-        let weights = bytes(model.weight_bytes);
-        let dtype = format!("{:?}", model.dtype).to_lowercase();
-        line("model", format!("{}, {weights} of {dtype} weights, {kv} of keys and values a token", model.path))?;
+        line("model", model.to_string())?;
         let room = format!("{} for the keys and values of {} tokens", bytes(pool.bytes()), count(pool.tokens()));
         line("device", format!("{}; {room}, {} branches at once", self.device, count(self.branches as u64)))?;
         let (all, distinct) = (count(job.prompt_tokens), count(job.distinct_prompt_tokens));
@@ -139,15 +148,21 @@ impl fmt::Display for Forecast {
         let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
         let unshared = bytes(self.kv_bytes_unshared);
         line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
-        if let Some(reads) = &self.decode_step {
-            line("kv read", said_of_reads(reads))?;
-        }
+        line("kv read", said_of_reads(&self.decode_step))?;
         line("waves", said_of_waves(&self.waves))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, said_of_prediction(prediction))?;
         }
         for note in &self.notes {
             line("note", note.clone())?;
+        }
+        if let Some(nodes) = &self.nodes {
+            writeln!(
+                f,
+                "\neach node, and what a decode step of {} makes of it:",
+                counted(self.decode_step.rows, "row")
+            )?;
+            nodes.iter().try_for_each(|node| writeln!(f, "{node}"))?;
         }
         Ok(())
     }
@@ -186,13 +201,15 @@ fn said_of_waves(waves: &[WaveSizes]) -> String {
 }
 
 fn said_of_prediction(prediction: &Prediction) -> String {
+    let totals = &prediction.totals;
     format!(
-        "{:<15} {:>8.2} s, {} steps of {:.0} tokens, {} prompt tokens computed, at most {} held",
-        prediction.policy.described(),
-        prediction.seconds,
-        count(prediction.steps),
+        "{:<15} {:>8.2} s ({:.2} s before the cool-down), {} steps of {:.0} tokens, {} prompt tokens computed, at most {} held",
+        prediction.policy,
+        totals.seconds,
+        totals.seconds_before_cool_down,
+        count(totals.steps as u64),
         prediction.tokens_per_step,
-        count(prediction.prompt_tokens_computed),
-        bytes(prediction.kv_bytes_peak)
+        count(totals.prompt_tokens_computed),
+        bytes(totals.kv_bytes_peak)
     )
 }

@@ -30,7 +30,7 @@ pub struct Model {
 
 impl Model {
     /// A model folder, or a config.json alone.
-    fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
+    pub fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
         let config = match path.is_file() {
             true => ModelConfig::from_file(path)?,
             false => ModelFolder::open(path)?.config,
@@ -51,10 +51,6 @@ impl Model {
             }
             false => Tokenizer::load(&self.path),
         }
-    }
-
-    pub fn kv_bytes_per_token(&self) -> u64 {
-        self.config.kv_bytes_per_token(self.dtype) as u64
     }
 }
 
@@ -138,7 +134,7 @@ fn of_requests(options: &PlanOptions, model: &Model) -> Result<Job> {
         ));
     }
     let lines = counted(refused.len() as u64, "line");
-    job.notes.push(format!("{lines} cannot be answered and not counted, the first because of {}", first.message));
+    job.notes.push(format!("{lines} left out that cannot be answered, the first because of {}", first.message));
     Ok(job)
 }
 

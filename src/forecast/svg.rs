@@ -43,7 +43,7 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
     svg.words(LEFT, 46.0, "", "start", &about);
     legend(&mut svg);
     draw_tree(&mut svg, job, tree);
-    let longest = forecast.predictions.iter().map(|prediction| prediction.seconds).fold(0.0, f64::max);
+    let longest = forecast.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
     let most = forecast.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
     for (number, prediction) in forecast.predictions.iter().enumerate() {
         let top = panels_top + number as f64 * (PANEL + PANEL_GAP);
@@ -147,7 +147,7 @@ fn draw_tree(svg: &mut Svg, job: &Job, tree: &PromptTree) {
 
 fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, most: f64) {
     let bottom = top + PANEL;
-    let wide = prediction.seconds / longest.max(f64::MIN_POSITIVE) * inner();
+    let wide = prediction.totals.seconds / longest.max(f64::MIN_POSITIVE) * inner();
     let step = wide / prediction.parts.len().max(1) as f64;
     let tall = |tokens: f64| tokens / most.max(1.0) * (PANEL - 24.0);
     let area = |svg: &mut Svg, tokens: fn(&Part) -> f64, colour: &str| {
@@ -168,11 +168,11 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
     svg.words(LEFT - 8.0, bottom - tall(most) + 4.0, "", "end", &count(most.round() as u64));
     let title = format!(
         "{}: {} s, {} steps of {:.0} tokens, {} prompt tokens computed",
-        prediction.policy.described(),
-        short(prediction.seconds),
-        count(prediction.steps),
+        prediction.policy,
+        short(prediction.totals.seconds),
+        count(prediction.totals.steps as u64),
         prediction.tokens_per_step,
-        count(prediction.prompt_tokens_computed)
+        count(prediction.totals.prompt_tokens_computed)
     );
     svg.words(LEFT, top + 8.0, "name", "start", &title);
 }

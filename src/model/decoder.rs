@@ -4,7 +4,7 @@
 use crate::backend::{Backend, Dtype, HeadKind, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
-use crate::plan::PlanHints;
+use crate::plan::{PageTurn, PlanHints};
 
 use super::activations::{Activations, Stream};
 use super::config::{ModelConfig, ModelFolder};
@@ -160,9 +160,10 @@ impl<B: Backend> Decoder<B> {
         kv: &mut B::Kv,
         step: &mut B::Step,
         coins: &[f64],
+        turns: &[PageTurn],
     ) -> Result<&B::Buffer> {
         self.last_position += 1;
-        let shape = backend.advance(step, coins)?;
+        let shape = backend.advance(step, coins, turns)?;
         self.enqueue(backend, kv, step, shape)
     }
 

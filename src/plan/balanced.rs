@@ -19,13 +19,20 @@ impl<'a> Balanced<'a> {
         let rows = |segment: &ForestSegment| segment.rows.len();
         let work = forest.segments.iter().map(|segment| rows(segment) as u64 * u64::from(segment.tokens)).sum();
         let mut balanced = Self { hints, folded: vec![0.0; forest.segments.len()], work };
+        let alone = hints.cost.token(hints, 1);
         // Children stand behind their parents.
         for (index, segment) in forest.segments.iter().enumerate().rev() {
-            let own = forest.own_rows(index).len();
-            if own > 0 {
-                balanced.folded[index] += hints.cost.token(hints, own);
+            match forest.own_rows(index).len() {
+                0 => {}
+                1 => balanced.folded[index] += alone,
+                own => balanced.folded[index] += hints.cost.token(hints, own),
             }
             let Some(parent) = segment.parent else { continue };
+            if forest.is_leaf(index) {
+                // An item of its own or none: its rows read what is above it together.
+                balanced.folded[parent as usize] += balanced.folded[index];
+                continue;
+            }
             let shares = balanced.gain(index, rows(segment), segment.tokens, 1) > 0.0;
             // Of what is folded from above, either one item takes it up or all beneath it.
             let through = if shares { hints.cost.token(hints, rows(segment)) } else { balanced.folded[index] };

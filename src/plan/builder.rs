@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Csr, KvSpan, PlanHints, WorkItem};
+use super::{AttentionPlan, Csr, Growing, KvSpan, PlanHints, WorkItem};
 use crate::kv::{Forest, ForestSegment};
 
 /// A segment with others beneath it, and what an item of its own would cover for all rows from there on down.
@@ -66,7 +66,7 @@ impl<'a, D: Division> Builder<'a, D> {
             pages: forest.pages.clone(),
             row_positions: forest.row_positions.clone(),
             merge: Csr::default(),
-            growing: Vec::new(),
+            growing: Vec::with_capacity(forest.row_positions.len()),
             flat_kv_tokens: 0,
         };
         Self { forest, division, plan }
@@ -85,7 +85,7 @@ impl<'a, D: Division> Builder<'a, D> {
             let grows = own.len() == 1 && own_end == segment.end();
             self.cover(index, own, from..own_end);
             if grows {
-                self.plan.growing.push(index_u32(self.plan.spans.len() - 1));
+                self.plan.growing.push(Growing { span: index_u32(self.plan.spans.len() - 1), room: 0 });
             }
             return from;
         }
@@ -107,7 +107,7 @@ impl<'a, D: Division> Builder<'a, D> {
         }
         let own_end = self.forest.own_rows(index).end.min(rows.end);
         let most = self.division.most_tokens(rows.len());
-        let mut rows = rows.clone();
+        let mut rows = rows;
         let mut from = range.start.max(self.first_seen(rows.clone()));
         while from < range.end {
             let to = match range.end - from > most {
@@ -115,8 +115,10 @@ impl<'a, D: Division> Builder<'a, D> {
                 false => range.end,
             };
             // Own rows rise: those that end before this item see nothing of it, nor of the next.
-            let unseen = self.plan.row_positions[rows.start..own_end.max(rows.start)].partition_point(|&p| p < from);
-            rows.start += unseen;
+            let own = &self.plan.row_positions[rows.start..own_end.max(rows.start)];
+            if own.first().is_some_and(|&first| first < from) {
+                rows.start += own.partition_point(|&position| position < from);
+            }
             if rows.is_empty() {
                 return;
             }
@@ -159,15 +161,22 @@ impl<'a, D: Division> Builder<'a, D> {
     /// Lists each row's items. Items were made depth-first, so that every list rises.
     fn finish(mut self) -> AttentionPlan {
         let rows = self.plan.row_positions.len();
-        let mut offsets = vec![0u32; rows + 1];
+        // How many items hold a row: the sum of the steps up to it.
+        let mut steps = vec![0i32; rows + 1];
         for item in &self.plan.items {
-            offsets[item.rows.start as usize + 1..=item.rows.end as usize].iter_mut().for_each(|n| *n += 1);
+            steps[item.rows.start as usize] += 1;
+            steps[item.rows.end as usize] -= 1;
         }
-        for row in 0..rows {
-            offsets[row + 1] += offsets[row];
+        let mut offsets = Vec::with_capacity(rows + 1);
+        let (mut held, mut end) = (0i32, 0u32);
+        offsets.push(0);
+        for step in &steps[..rows] {
+            held += step;
+            end += held.unsigned_abs();
+            offsets.push(end);
         }
         let mut next = offsets.clone();
-        let mut values = vec![0u32; offsets[rows] as usize];
+        let mut values = vec![0u32; end as usize];
         for (index, item) in (0u32..).zip(&self.plan.items) {
             for next in &mut next[item.rows.start as usize..item.rows.end as usize] {
                 values[*next as usize] = index;
@@ -182,11 +191,9 @@ impl<'a, D: Division> Builder<'a, D> {
 /// The positions `range` of `segment`, all within it.
 fn span(segment: &ForestSegment, range: Range<u32>, page_tokens: u32) -> KvSpan {
     let page = |position: u32| segment.pages.start + position / page_tokens - segment.first_position / page_tokens;
-    KvSpan {
-        pages: page(range.start)..page(range.end - 1) + 1,
-        first_position: range.start,
-        tokens: range.end - range.start,
-    }
+    let first = if range.start == segment.first_position { segment.pages.start } else { page(range.start) };
+    let end = if range.end == segment.end() { segment.pages.end } else { page(range.end - 1) + 1 };
+    KvSpan { pages: first..end, first_position: range.start, tokens: range.end - range.start }
 }
 
 fn index_u32(index: usize) -> u32 {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{AttentionPlan, KvSpan, WorkItem};
+use super::{AttentionPlan, Growing, KvSpan, WorkItem};
 use crate::kv::Forest;
 
 /// The first thing found wrong with a plan.
@@ -172,9 +172,14 @@ impl AttentionPlan {
             self.items[item as usize].spans.end - 1
         };
         let expected: Vec<u32> = self.merge.offsets[1..].iter().enumerate().filter(grows).map(last_span).collect();
-        match self.growing == expected {
+        let found: Vec<u32> = self.growing.iter().map(|growing| growing.span).collect();
+        let has_room = |growing: &Growing| {
+            let end = self.spans[growing.span as usize].pages.end + growing.room;
+            end as usize <= self.pages.len()
+        };
+        match found == expected && self.growing.iter().all(has_room) {
             true => Ok(()),
-            false => Err(PlanFault::Growing { expected, found: self.growing.clone() }),
+            false => Err(PlanFault::Growing { expected, found }),
         }
     }
 }

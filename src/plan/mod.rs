@@ -9,6 +9,7 @@
 //! ends inside a tile, the tile's part of that segment is a span of its descendants' items.
 //! `tile == 1` allows items to break anywhere.
 
+mod advance;
 mod balanced;
 mod builder;
 mod check;
@@ -23,6 +24,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use advance::{Growing, PageTurn};
 pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
 pub use stats::PlanStats;
@@ -72,32 +74,9 @@ pub struct AttentionPlan {
     pub merge: Csr,
     /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with it. It
     /// grows with the row, see `advance`. In the order of rows.
-    pub growing: Vec<u32>,
+    pub growing: Vec<Growing>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
-}
-
-impl AttentionPlan {
-    /// Whether the same plan serves when every row is one token further: each row grows a span of its own, and that span's
-    /// last page has room.
-    pub fn can_advance(&self) -> bool {
-        let has_room = |&span: &u32| {
-            let span = &self.spans[span as usize];
-            !(span.first_position + span.tokens).is_multiple_of(self.page_tokens)
-        };
-        self.growing.len() == self.row_positions.len() && self.growing.iter().all(has_room)
-    }
-
-    /// Makes every row one token longer; only where `can_advance`. Topology (items, pages, merges) stays.
-    pub fn advance(&mut self) {
-        debug_assert!(self.can_advance());
-        for &span in &self.growing {
-            self.spans[span as usize].tokens += 1;
-        }
-        self.row_positions.iter_mut().for_each(|position| *position += 1);
-        // With a window too: what a row no longer sees is not worth replanning, here as in a flat plan.
-        self.flat_kv_tokens += self.row_positions.len() as u64;
-    }
 }
 
 /// What a planner needs to know of the model and the device.

@@ -64,15 +64,16 @@ pub struct Totals {
     pub prompt_tokens_computed: u64,
     pub tokens_recomputed: u64,
     pub preemptions: u64,
-    /// Without the cool-down: to the end of the last step that computes a prompt. From then on nothing can fill the steps
-    /// whose rows dwindle, whatever the order (BatchLLM's TECD).
+    /// Without the cool-down: until every request has its first token. From then on no prompt can fill the steps, whose rows
+    /// dwindle whatever the order (BatchLLM's TECD).
     pub seconds_before_cool_down: f64,
     /// Rows a second until then.
     pub rows_per_s_before_cool_down: f64,
     /// Of the middle: of the steps whose begin lies in the second or third quarter of the time before the cool-down. How
     /// full they are on average, and what part of them is at least nine tenths full; see [`Simulation::fullness`].
-    pub middle_fullness: f64,
-    pub middle_full_steps: f64,
+    /// `None` where it has no steps.
+    pub middle_fullness: Option<f64>,
+    pub middle_full_steps: Option<f64>,
     pub most_running: usize,
     /// The largest memory, and what the same branches would have held, each with pages of its own.
     pub kv_bytes_peak: u64,
@@ -98,7 +99,7 @@ impl Simulation {
     /// What it comes to, where steps had room for `step_rows`.
     pub fn totals(&self, step_rows: usize) -> Totals {
         let seconds = self.steps.last().map_or(0.0, |step| step.end);
-        let cool_down = self.steps.iter().rev().find(|step| step.prompt_rows > 0).map_or(0.0, |step| step.end);
+        let cool_down = self.requests.iter().map(|request| request.first_token).fold(0.0, f64::max);
         let warm = self.steps.iter().filter(|step| step.end <= cool_down);
         let warm_rows: u64 = warm.map(|step| step.rows).sum();
         let is_middle = |step: &&StepRecord| (0.25 * cool_down..0.75 * cool_down).contains(&step.begin);
@@ -125,8 +126,8 @@ impl Simulation {
             kv_over_live_at_peak: memory.at_peak,
             kv_over_live_mean: memory.mean,
             kv_over_live_worst: memory.worst,
-            normalised_latency: over_requests(RequestRecord::normalised_latency),
-            first_token: over_requests(|request| request.first_token - request.arrival),
+            normalised_latency: over_requests(RequestRecord::normalised_latency).unwrap_or(0.0),
+            first_token: over_requests(|request| request.first_token - request.arrival).unwrap_or(0.0),
         }
     }
 
@@ -150,7 +151,8 @@ struct OverLive {
     worst: f64,
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    if count == 0.0 { 0.0 } else { sum / count }
+/// `None` of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0u64), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / count as f64)
 }

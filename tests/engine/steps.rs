@@ -13,8 +13,8 @@ fn a_step_that_only_goes_on_is_not_planned_anew() {
         let engine = engine_of(shape, roomy());
         sample(&engine, "item", prompt(1, 48), 8, length(49));
         let metrics = engine.metrics().unwrap();
-        // The prompt, and the first token of each of the three pages that follow it.
-        assert_eq!((metrics.steps, metrics.steps_replanned), (49, 4), "{shape:?}");
+        // The prompt, and the first token behind it, which begins a segment; not the pages that follow.
+        assert_eq!((metrics.steps, metrics.steps_replanned), (49, 2), "{shape:?}");
     }
 }
 
@@ -31,7 +31,7 @@ fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new() {
     };
     let ((drawn, advanced), (same, planned)) = (run(params()), run(idle_penalty));
     assert_eq!(drawn, same);
-    assert!(advanced.steps_replanned < 10 && planned.steps_replanned == planned.steps);
+    assert!(advanced.steps_replanned <= 3 && planned.steps_replanned == planned.steps);
     assert_eq!((advanced.rows, advanced.steps), (planned.rows, planned.steps));
     assert_eq!(advanced.kv_bytes_read, planned.kv_bytes_read);
     assert_eq!(advanced.kv_bytes_read_flat, planned.kv_bytes_read_flat);

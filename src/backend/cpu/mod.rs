@@ -16,7 +16,7 @@ pub mod step;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
-use crate::plan::CostModel;
+use crate::plan::{CostModel, PageTurn};
 
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
@@ -162,8 +162,8 @@ impl Backend for Cpu {
         Ok(step.load(batch))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
-        Ok(step.advance(coins))
+    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+        Ok(step.advance(coins, turns))
     }
 
     fn run(

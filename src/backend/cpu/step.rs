@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::backend::{RowToken, SampleRequest, Sampled, SeenToken, StepBatch, StepShape};
 use crate::ids::TokenId;
+use crate::plan::PageTurn;
 
 #[derive(Default)]
 pub struct Step {
@@ -23,8 +24,8 @@ impl Step {
         self.resolve()
     }
 
-    pub fn advance(&mut self, coins: &[f64]) -> StepShape {
-        self.batch.advance(coins);
+    pub fn advance(&mut self, coins: &[f64], turns: &[PageTurn]) -> StepShape {
+        self.batch.advance(coins, turns);
         self.resolve()
     }
 

@@ -74,7 +74,7 @@ impl AttentionKernels {
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
         if facts.major == 9
-            && let Some(unit) = units::attention_wgmma(element, head_dim)
+            && let Some(unit) = units::attention_wgmma(element, head_dim, false)
         {
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };

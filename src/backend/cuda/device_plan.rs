@@ -1,13 +1,13 @@
-//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes and good for as long
-//! as every row moves on by a token a step within its page. Here items become tiles: rows are packed (row x head of the
-//! group), cut to what a block computes at a time, and long items are divided so that all multiprocessors have work. The
-//! kernels' side of the layout is `kernels/attention_plan.cuh`; buffers and launches are `attention`'s.
+//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`cutting`) and good
+//! for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page has
+//! places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
+//! layout is `kernels/attention_plan.cuh`; buffers and launches are `attention`'s.
 
 use std::ops::Range;
 
-use super::division::Work;
+use super::cutting::{self, Scratch};
 use crate::backend::HeadLayout;
-use crate::plan::{AttentionPlan, WorkItem};
+use crate::plan::{AttentionPlan, PageTurn};
 
 /// Slots of a page: a piece is what an item holds of one page.
 pub const PIECE_TOKENS: u32 = 32;
@@ -57,32 +57,57 @@ pub enum Workers {
 
 impl Tiling {
     /// Whether a tile of so many packed rows is wide.
-    fn is_wide(&self, packed: usize) -> bool {
+    pub(super) fn is_wide(&self, packed: usize) -> bool {
         self.wide_rows.is_some() && packed > self.narrow_rows
     }
 
-    fn most_rows(&self) -> usize {
+    pub(super) fn most_rows(&self) -> usize {
         self.wide_rows.unwrap_or(self.narrow_rows)
     }
 }
 
 /// See the module's head.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Default)]
 pub struct DevicePlan {
-    words: Vec<u32>,
-    partial_slots: usize,
+    pub(super) words: Vec<u32>,
+    pub(super) partial_slots: usize,
+    /// Of each row, if all grow.
+    pub(super) growing: Vec<Growing>,
+    /// Where the tiles are that end with each growing row: `tiles_a_row` each.
+    pub(super) last_tiles: Vec<u32>,
+    pub(super) tiles_a_row: usize,
+    /// Of a plan whose tiles are not divided: their positions. A row then has one state a tile, whatever the others are, and
+    /// pages that segments share make one piece, so that the deterministic kernels give it the same bits.
+    undivided: Option<u32>,
+    scratch: Scratch,
+}
+
+/// The pieces of an item that ends with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Growing {
+    /// Where the words of its next piece go.
+    pub next_piece: u32,
+    /// Places for pieces that are left there.
+    pub room: u32,
 }
 
 impl DevicePlan {
     /// The words of `plan` for `rows_padded` rows, of which those behind the plan's own get an empty merge list. Panics when
     /// the plan's pages are not of [`PIECE_TOKENS`] slots.
     pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
+        let mut made = DevicePlan::default();
+        made.rebuild(plan, heads, rows_padded, tiling);
+        made
+    }
+
+    /// The same in the memory of an earlier plan.
+    pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
         assert_eq!(plan.page_tokens, PIECE_TOKENS, "pages of a device plan");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
-        let mut builder = Builder::new(plan, heads, tiling);
-        builder.cut_items();
-        builder.give_slots();
-        builder.finish(rows_padded)
+        self.undivided = (plan.tile > 1).then_some(plan.tile);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        cutting::cut(self, &mut scratch, plan, heads, rows_padded, tiling);
+        self.scratch = scratch;
     }
 
     /// To be uploaded at an address that is a multiple of 16 bytes.
@@ -94,247 +119,56 @@ impl DevicePlan {
     pub fn partial_slots(&self) -> usize {
         self.partial_slots
     }
-}
 
-/// Slots `from .. to` of a page, which hold the positions `base ..`.
-#[derive(Clone, Copy)]
-struct Piece {
-    page: u32,
-    base: u32,
-    from: u32,
-    to: u32,
-}
-
-impl Piece {
-    fn words(self) -> [u32; PIECE_WORDS] {
-        [self.page, (self.base / PIECE_TOKENS) << 12 | self.from << 6 | self.to]
-    }
-}
-
-/// Some whole rows (or a part of one, where a group is larger than a tile) and some pieces of one item.
-struct Tile {
-    item: usize,
-    /// Packed.
-    rows: Range<usize>,
-    pieces: Range<usize>,
-    slot: usize,
-}
-
-struct Builder<'a> {
-    plan: &'a AttentionPlan,
-    heads: HeadLayout,
-    tiling: &'a Tiling,
-    pieces: Vec<Piece>,
-    /// By item, then piece, then row.
-    tiles: Vec<Tile>,
-    /// How many tiles hold each row.
-    states: Vec<u32>,
-    partial_slots: usize,
-}
-
-impl<'a> Builder<'a> {
-    fn new(plan: &'a AttentionPlan, heads: HeadLayout, tiling: &'a Tiling) -> Self {
-        let states = vec![0; plan.row_positions.len()];
-        Self { plan, heads, tiling, pieces: Vec::new(), tiles: Vec::new(), states, partial_slots: 0 }
-    }
-
-    fn cut_items(&mut self) {
-        let items = self.piece_items();
-        let mut work = Work::new(self.tiling.workers);
-        for (item, pieces) in self.plan.items.iter().zip(&items) {
-            for rows in self.row_cuts(item) {
-                let seen = self.seen(&rows, pieces).len();
-                match self.tiling.is_wide(rows.len()) {
-                    true => work.add_wide(self.heads.kv_heads, seen),
-                    false => work.add_narrow(self.heads.kv_heads, seen),
-                }
-            }
-        }
-        let (most_wide, most_narrow) = (work.most_wide_pieces(), work.most_narrow_pieces());
-        for (index, (item, pieces)) in self.plan.items.iter().zip(&items).enumerate() {
-            let wide = self.tiling.is_wide(item.rows.len() * self.heads.group());
-            let parts = pieces.len().div_ceil(if wide { most_wide } else { most_narrow });
-            for part in 0..parts {
-                let border = |part: usize| pieces.start + pieces.len() * part / parts;
-                let part = border(part)..border(part + 1);
-                for rows in self.row_cuts(item) {
-                    let seen = self.seen(&rows, &part);
-                    if seen.is_empty() {
-                        continue;
-                    }
-                    if rows.start.is_multiple_of(self.heads.group()) {
-                        let rows = self.rows(&rows);
-                        self.states[rows].iter_mut().for_each(|n| *n += 1);
-                    }
-                    self.tiles.push(Tile { item: index, rows, pieces: seen, slot: 0 });
-                }
-            }
-        }
-    }
-
-    /// Lists the pieces of all items; returns each item's.
-    fn piece_items(&mut self) -> Vec<Range<usize>> {
-        let mut grows = vec![false; self.plan.spans.len()];
-        self.plan.growing.iter().for_each(|&span| grows[span as usize] = true);
-        let mut items = Vec::with_capacity(self.plan.items.len());
-        for item in &self.plan.items {
-            let first = self.pieces.len();
-            for span in item.spans.start as usize..item.spans.end as usize {
-                let (span, grows) = (&self.plan.spans[span], grows[span]);
-                let end = span.first_position + span.tokens;
-                let first_page = span.first_position / PIECE_TOKENS;
-                let pages = &self.plan.pages[span.pages.start as usize..span.pages.end as usize];
-                for (page, base) in pages.iter().zip((first_page..).map(|page| page * PIECE_TOKENS)) {
-                    let from = span.first_position.max(base) - base;
-                    // The kernel cuts off what its rows have not reached, so that a piece with room may be listed as full.
-                    let to = if grows { PIECE_TOKENS } else { end.min(base + PIECE_TOKENS) - base };
-                    self.pieces.push(Piece { page: page.0, base, from, to });
-                }
-            }
-            items.push(first..self.pieces.len());
-        }
-        items
-    }
-
-    /// The item's packed rows, cut to tiles of whole rows where a tile holds one.
-    fn row_cuts(&self, item: &WorkItem) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (group, most) = (self.heads.group(), self.tiling.most_rows());
-        let (first, end) = (item.rows.start as usize, item.rows.end as usize);
-        let rows = (most / group).max(1);
-        (first..end).step_by(rows).flat_map(move |row| {
-            let packed = row * group..end.min(row + rows) * group;
-            packed.clone().step_by(most).map(move |at| at..packed.end.min(at + most))
-        })
-    }
-
-    /// The rows that packed rows belong to.
-    fn rows(&self, packed: &Range<usize>) -> Range<usize> {
-        packed.start / self.heads.group()..(packed.end - 1) / self.heads.group() + 1
-    }
-
-    /// The rows of these packed ones that stand at the smallest and at the largest position.
-    fn outermost(&self, packed: &Range<usize>) -> (usize, usize) {
-        let at = |&row: &usize| self.plan.row_positions[row];
-        let rows = self.rows(packed);
-        let least = rows.clone().min_by_key(at).expect("a tile has rows");
-        (least, rows.max_by_key(at).expect("a tile has rows"))
-    }
-
-    /// Those of `pieces` of which some of the packed rows see something.
-    fn seen(&self, packed: &Range<usize>, pieces: &Range<usize>) -> Range<usize> {
-        let positions = &self.plan.row_positions[self.rows(packed)];
-        let (lowest, highest) = positions.iter().fold((u32::MAX, 0), |(low, high), &at| (low.min(at), high.max(at)));
-        let list = &self.pieces[pieces.clone()];
-        let behind = list.partition_point(|piece| piece.base + piece.from <= highest);
-        let before = match self.plan.window {
-            Some(window) => list[..behind].partition_point(|piece| piece.base + piece.to + window <= lowest + 1),
-            None => 0,
+    /// Follows `AttentionPlan::advance` by `turns`, and says which of the words have changed. `None`, and nothing is changed,
+    /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
+    pub fn advance(&mut self, turns: &[PageTurn]) -> Option<Range<usize>> {
+        let stuck = |turn: &PageTurn| {
+            let Growing { next_piece, room } = self.growing[turn.row as usize];
+            let base = base_of(self.words[next_piece as usize - 1]) + PIECE_TOKENS;
+            room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
         };
-        pieces.start + before..pieces.start + behind
-    }
-
-    /// A partial slot for each row of each tile that holds a row with other states beside this one.
-    fn give_slots(&mut self) {
-        let group = self.heads.group();
-        let mut last: Option<(usize, usize, usize)> = None;
-        for index in 0..self.tiles.len() {
-            let rows = self.rows(&self.tiles[index].rows);
-            if self.states[rows.clone()].iter().all(|&states| states == 1) {
-                continue;
-            }
-            let tile = &mut self.tiles[index];
-            let key = (tile.item, tile.pieces.start, rows.start);
-            // Tiles that share a row stand one after the other.
-            if last == Some(key) {
-                debug_assert!(!tile.rows.start.is_multiple_of(group));
-                tile.slot = self.partial_slots - 1;
-                continue;
-            }
-            last = Some(key);
-            tile.slot = self.partial_slots;
-            self.partial_slots += rows.len();
+        if turns.iter().any(stuck) {
+            return None;
         }
-    }
-
-    fn finish(mut self, rows_padded: usize) -> DevicePlan {
-        let (merge, states) = self.merge_lists(rows_padded);
-        self.tiles.sort_by_key(|tile| std::cmp::Reverse(tile.pieces.len()));
-        let tiling = self.tiling;
-        let (wide, narrow): (Vec<Tile>, Vec<Tile>) =
-            std::mem::take(&mut self.tiles).into_iter().partition(|tile| tiling.is_wide(tile.rows.len()));
-
-        let mut words = vec![0; HEADER_WORDS];
-        let set = |words: &mut Vec<u32>, at: PlanWord, value: u32| words[at as usize] = value;
-        set(&mut words, PlanWord::PartialSlots, word(self.partial_slots));
-        set(&mut words, PlanWord::Window, self.plan.window.unwrap_or(u32::MAX));
-        set(&mut words, PlanWord::Rows, word(self.plan.row_positions.len()));
-        let narrow_heads = narrow_heads(self.heads.kv_heads, narrow.len(), tiling.workers);
-        set(&mut words, PlanWord::NarrowHeads, word(narrow_heads));
-        for (tiles, count, at) in
-            [(&wide, PlanWord::WideTiles, PlanWord::WideAt), (&narrow, PlanWord::NarrowTiles, PlanWord::NarrowAt)]
-        {
-            let here = word(words.len());
-            set(&mut words, count, word(tiles.len()));
-            set(&mut words, at, here);
-            for tile in tiles {
-                let rows = self.outermost(&tile.rows);
-                words.extend(tile.words(rows));
+        let mut changed: Option<Range<usize>> = None;
+        let mut touch = |words: Range<usize>| {
+            let before = changed.take().unwrap_or(words.clone());
+            changed = Some(before.start.min(words.start)..before.end.max(words.end));
+        };
+        for &PageTurn { row, page } in turns {
+            let row = row as usize;
+            let Growing { next_piece, room } = &mut self.growing[row];
+            let at = *next_piece as usize;
+            let base = base_of(self.words[at - 1]) + PIECE_TOKENS;
+            self.words[at..at + PIECE_WORDS].copy_from_slice(&piece_words(page.0, base, 0..PIECE_TOKENS));
+            touch(at..at + PIECE_WORDS);
+            *next_piece += PIECE_WORDS as u32;
+            *room -= 1;
+            for &tile in &self.last_tiles[row * self.tiles_a_row..][..self.tiles_a_row] {
+                let pieces = tile as usize + TILE_PIECES;
+                self.words[pieces] += 1;
+                touch(pieces..pieces + 1);
             }
         }
-        let here = word(words.len());
-        set(&mut words, PlanWord::PiecesAt, here);
-        words.extend(self.pieces.iter().flat_map(|piece| piece.words()));
-        for (at, list) in [(PlanWord::MergeAt, merge), (PlanWord::StatesAt, states)] {
-            let here = word(words.len());
-            set(&mut words, at, here);
-            words.extend(list);
-        }
-        DevicePlan { words, partial_slots: self.partial_slots }
-    }
-
-    /// Where each row's list starts (and the last one ends), and the slots that the lists name, in the order of positions. Of a
-    /// row with one state, which has no slot, the list holds a word that nobody reads.
-    fn merge_lists(&self, rows_padded: usize) -> (Vec<u32>, Vec<u32>) {
-        let mut merge = Vec::with_capacity(rows_padded + 1);
-        let mut end = 0;
-        merge.push(0);
-        for row in 0..rows_padded {
-            end += self.states.get(row).copied().unwrap_or(0);
-            merge.push(end);
-        }
-        let mut next = merge.clone();
-        let mut slots = vec![0; end as usize];
-        for tile in &self.tiles {
-            if !tile.rows.start.is_multiple_of(self.heads.group()) {
-                continue;
-            }
-            for (n, row) in self.rows(&tile.rows).enumerate() {
-                slots[next[row] as usize] = word(tile.slot + n);
-                next[row] += 1;
-            }
-        }
-        (merge, slots)
+        Some(changed.unwrap_or(0..0))
     }
 }
 
-impl Tile {
-    /// `outermost`: the rows at the smallest and the largest position. All move on by as much, so that they stay that.
-    fn words(&self, outermost: (usize, usize)) -> [u32; TILE_WORDS] {
-        let Tile { rows, pieces, slot, .. } = self;
-        let (lowest, highest) = outermost;
-        [rows.start, rows.len(), pieces.start, pieces.len(), *slot, lowest, highest, 0].map(word)
-    }
+/// The word of a tile that counts its pieces.
+const TILE_PIECES: usize = 3;
+
+/// Slots `slots` of a page, which hold the positions `base ..`.
+pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIECE_WORDS] {
+    [page, place_word(base, slots)]
 }
 
-/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all.
-fn narrow_heads(kv_heads: usize, tiles: usize, workers: Workers) -> usize {
-    /// Takes by each worker, at which the last ones to end are late by little.
-    const TAKES: usize = 8;
-    let (Workers::Alike(workers) | Workers::Apart { narrow: workers, .. }) = workers;
-    let enough = |heads: &usize| kv_heads.is_multiple_of(*heads) && tiles * (kv_heads / heads) >= TAKES * workers;
-    (1..=kv_heads).rev().find(enough).unwrap_or(1)
+/// The second word of a piece.
+pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
+    (base / PIECE_TOKENS) << 12 | slots.start << 6 | slots.end
 }
 
-fn word(number: usize) -> u32 {
-    u32::try_from(number).expect("a step has fewer than 2^32 packed rows, pieces and states")
+/// The position of slot 0, of the second word of a piece.
+pub(super) fn base_of(piece: u32) -> u32 {
+    (piece >> 12) * PIECE_TOKENS
 }

@@ -1,7 +1,7 @@
 //! How finely long items are divided into tiles, so that all blocks end at about the same time: a few candidates are tried
 //! on a model of how blocks take tiles, and the best counts. What tiles and pieces are is `device_plan`'s business.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use super::device_plan::Workers;
 
@@ -30,62 +30,126 @@ pub struct Work {
     narrow: Tiles,
 }
 
-/// How many tiles have so many pieces. Those without any, of rows that see nothing of an item, count for nothing.
+/// How many tiles have so many pieces, by these. Those without any, of rows that see nothing of an item, count for nothing.
 #[derive(Default)]
-struct Tiles(BTreeMap<usize, usize>);
+struct Tiles(Vec<usize>);
+
+/// So many tiles of as many pieces.
+#[derive(Clone, Copy)]
+struct Class {
+    pieces: usize,
+    tiles: usize,
+}
 
 impl Tiles {
     fn add(&mut self, tiles: usize, pieces: usize) {
-        if pieces > 0 {
-            *self.0.entry(pieces).or_default() += tiles;
+        if pieces >= self.0.len() {
+            self.0.resize((pieces + 1).next_power_of_two(), 0);
         }
+        self.0[pieces] += tiles;
+    }
+
+    /// By rising pieces.
+    fn classes(&self) -> Vec<Class> {
+        let classes = self.0.iter().enumerate().map(|(pieces, &tiles)| Class { pieces, tiles });
+        classes.filter(|class| class.pieces > 0 && class.tiles > 0).collect()
     }
 
     fn count(&self) -> usize {
-        self.0.values().sum()
+        self.0.iter().skip(1).sum()
     }
 
     fn pieces(&self) -> usize {
-        self.0.iter().map(|(pieces, tiles)| pieces * tiles).sum()
+        self.0.iter().enumerate().map(|(pieces, tiles)| pieces * tiles).sum()
     }
 
     /// The most pieces that a tile should have, at least `least`, for `workers` that have to do something else for as long as
     /// `beside` pieces in all, and for whom each tile costs `cost` besides.
     fn most_pieces(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
-        let all = self.pieces();
+        let (all, classes) = (self.pieces(), self.classes());
+        let longest = classes.last().map(|class| class.pieces);
         let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
         let shares =
             ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
-        let undivided = self.0.keys().next_back().copied();
-        let candidates = shares.chain(undivided).map(|most| most.max(least));
-        candidates.min_by_key(|&most| self.time(most, workers, cost, beside)).expect("there are candidates")
+        let candidates = shares.chain(longest).map(|most| most.max(least));
+        // Whatever divides nothing takes as long.
+        let mut undivided = None;
+        let time = |&most: &usize| match longest.is_none_or(|longest| most >= longest) {
+            true => *undivided.get_or_insert_with(|| end_of(&classes, most, workers, cost, beside)),
+            false => end_of(&classes, most, workers, cost, beside),
+        };
+        candidates.min_by_key(time).expect("there are candidates")
     }
+}
 
-    /// When the last worker ends, in pieces, if tiles have at most `most`: the longest are taken before all others, and what is
-    /// beside fills what is left.
-    fn time(&self, most: usize, workers: usize, cost: usize, beside: usize) -> usize {
-        let mut ends = BTreeMap::from([(0, workers)]);
-        let mut busy = beside;
-        let mut divided = Tiles::default();
-        for (&pieces, &tiles) in &self.0 {
-            let parts = pieces.div_ceil(most);
-            divided.add(tiles * parts, pieces.div_ceil(parts));
-        }
-        for (&pieces, &tiles) in divided.0.iter().rev() {
-            let (cost, mut left) = (pieces + cost, tiles);
-            busy += cost * tiles;
-            while left > 0 {
-                let (end, free) = ends.pop_first().expect("there are workers");
-                let taking = free.min(left);
-                *ends.entry(end + cost).or_default() += taking;
-                if free > taking {
-                    ends.insert(end, free - taking);
-                }
-                left -= taking;
+/// When the last worker ends, in pieces, if tiles have at most `most`: the longest are taken before all others, and what is
+/// beside fills what is left.
+fn end_of(classes: &[Class], most: usize, workers: usize, cost: usize, beside: usize) -> usize {
+    let mut divided: Vec<Class> = Vec::with_capacity(classes.len());
+    divided.extend(classes.iter().map(|class| {
+        let parts = class.pieces.div_ceil(most);
+        Class { pieces: class.pieces.div_ceil(parts), tiles: class.tiles * parts }
+    }));
+    divided.sort_unstable_by_key(|class| std::cmp::Reverse(class.pieces));
+    let mut busy = beside;
+    // Workers by when they end, rising: those of the class before, and those that took one of this.
+    let mut free = VecDeque::from([Ending { at: 0, workers }]);
+    let mut taken = VecDeque::new();
+    for class in divided {
+        let (cost, mut left) = (class.pieces + cost, class.tiles);
+        busy += cost * class.tiles;
+        while left > 0 {
+            let first = match (free.front(), taken.front()) {
+                (Some(a), Some(b)) if ends_first(b, a) => &mut taken,
+                (Some(_), _) => &mut free,
+                (None, _) => &mut taken,
+            };
+            let Ending { at, workers } = first.front_mut().expect("there are workers");
+            let (at, taking) = (*at, left.min(*workers));
+            *workers -= taking;
+            if *workers == 0 {
+                first.pop_front();
             }
+            left -= taking;
+            push(&mut taken, Ending { at: at + cost, workers: taking });
         }
-        let last = ends.last_key_value().map_or(0, |(&end, _)| end);
-        last.max(busy.div_ceil(workers))
+        free = merged(free, std::mem::take(&mut taken));
+    }
+    let last = free.back().map_or(0, |ending| ending.at);
+    last.max(busy.div_ceil(workers))
+}
+
+/// So many workers that end at the same time.
+#[derive(Clone, Copy)]
+struct Ending {
+    at: usize,
+    workers: usize,
+}
+
+fn ends_first(a: &Ending, b: &Ending) -> bool {
+    a.at < b.at
+}
+
+/// Appends workers that end no earlier than all of `list`.
+fn push(list: &mut VecDeque<Ending>, ending: Ending) {
+    match list.back_mut() {
+        Some(last) if last.at == ending.at => last.workers += ending.workers,
+        _ => list.push_back(ending),
+    }
+}
+
+fn merged(mut a: VecDeque<Ending>, mut b: VecDeque<Ending>) -> VecDeque<Ending> {
+    let mut all = VecDeque::with_capacity(a.len() + b.len());
+    loop {
+        let next = match (a.front(), b.front()) {
+            (Some(x), Some(y)) if ends_first(y, x) => b.pop_front(),
+            (Some(_), _) => a.pop_front(),
+            (None, _) => b.pop_front(),
+        };
+        match next {
+            Some(ending) => push(&mut all, ending),
+            None => return all,
+        }
     }
 }
 

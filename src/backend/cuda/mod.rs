@@ -7,7 +7,7 @@
 //! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
 //! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
 //! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
-//! | `ops`, `attention`, `device_plan`, `sampling` | the launchers |
+//! | `ops`, `attention`, `device_plan`, `cutting`, `division`, `sampling` | the launchers |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
 
@@ -20,6 +20,7 @@ pub mod choices;
 pub mod chooser;
 pub mod compile;
 pub mod cublaslt;
+mod cutting;
 pub mod device;
 pub mod device_plan;
 mod division;
@@ -68,7 +69,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::CostModel;
+use crate::plan::{CostModel, PageTurn};
 
 pub struct Cuda {
     device: Device,
@@ -252,8 +253,8 @@ impl Backend for Cuda {
         step.load(&self.device, batch)
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
-        step.advance(&self.device, coins)
+    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+        step.advance(&self.device, coins, turns)
     }
 
     fn run(

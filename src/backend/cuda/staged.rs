@@ -1,6 +1,8 @@
 //! What a step's kernels read or leave at a fixed device address, and its two page-locked copies on the host, used in turns: the
 //! next step can be written, or the last one read, while another is still being copied.
 
+use std::ops::Range;
+
 use super::device::Device;
 use super::memory::{Memory, Pinned};
 use crate::error::Result;
@@ -55,6 +57,14 @@ impl Staged {
             device.upload_pinned(&self.memory, 0, pinned, 0..bytes.len())?;
         }
         Ok(moves)
+    }
+
+    /// Enqueues the copy of the words `changed` of `words`, which were filled in as many before.
+    pub fn patch(&mut self, device: &Device, turn: Turn, words: &[u32], changed: Range<usize>) -> Result<()> {
+        let bytes = changed.start * size_of::<u32>()..changed.end * size_of::<u32>();
+        let pinned = &mut self.pinned[turn.ix()];
+        pinned[bytes.clone()].copy_from_slice(bytemuck::cast_slice(&words[changed]));
+        device.upload_pinned(&self.memory, bytes.start, pinned, bytes)
     }
 
     /// Enqueues the copy of the first `bytes` to the host.

@@ -18,8 +18,10 @@ use super::staged::Staged;
 use super::token_word::token_word;
 use super::turns::Turns;
 use super::units;
-use crate::backend::{Dtype, HeadLayout, SampleRequest, Sampled, StepBatch, StepShape};
+use crate::backend::{Dtype, HeadLayout, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots};
 use crate::error::Result;
+use crate::kv::KvSlot;
+use crate::plan::{AttentionPlan, PageTurn};
 
 /// Bytes that every list begins with; those that are copied grow by doubling.
 const SMALLEST: usize = 4096;
@@ -50,10 +52,18 @@ pub struct Step {
 
 /// What the host keeps of the step on the device.
 struct Loaded {
-    rows: usize,
+    /// Of the batch's own rows, in this step.
+    slots: Vec<KvSlot>,
+    plans: Vec<Planned>,
     /// Padded.
     shape: StepShape,
     results: ResultLayout,
+}
+
+/// A plan, and its words on the device.
+struct Planned {
+    plan: AttentionPlan,
+    words: DevicePlan,
 }
 
 impl Step {
@@ -99,64 +109,120 @@ impl Step {
     /// Whatever its outcome, no graph keeps an address that has changed.
     pub fn load(&mut self, device: &Device, batch: StepBatch) -> Result<StepShape> {
         self.turns.begin()?;
-        self.loaded = None;
+        // Plans are made in the memory of those before.
+        let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
         let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
-        let moves = self.fill(device, &batch, shape, &results);
-        if !matches!(moves, Ok(false)) {
-            self.graphs.clear();
-        }
-        moves?;
-        self.loaded = Some(Loaded { rows: batch.tokens.len(), shape, results });
+        let plan = |plan: AttentionPlan| {
+            let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
+            words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
+            Planned { plan, words }
+        };
+        let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
+        let loaded = Loaded { slots, plans: plans.into_iter().map(plan).collect(), shape, results };
+        let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
+        self.note_moves(moves)?;
+        self.loaded = Some(loaded);
         Ok(shape)
     }
 
-    /// Says whether an address changed.
-    fn fill(&mut self, device: &Device, batch: &StepBatch, shape: StepShape, results: &ResultLayout) -> Result<bool> {
+    /// Forgets all graphs if an address has changed, or may have.
+    fn note_moves(&mut self, moves: Result<bool>) -> Result<()> {
+        if !matches!(moves, Ok(false)) {
+            self.graphs.clear();
+        }
+        moves.map(drop)
+    }
+
+    /// `rows`: tokens, positions, wanted rows. Says whether an address changed.
+    fn fill(
+        &mut self,
+        device: &Device,
+        rows: (&[RowToken], &[u32], &[u32]),
+        requests: &[SampleRequest],
+        loaded: &Loaded,
+    ) -> Result<bool> {
         let turn = self.turns.now();
+        let (tokens, positions, wanted) = rows;
+        let Loaded { shape, results, .. } = loaded;
         let mut moves = false;
-        let tokens = batch.tokens.iter().map(|&token| token_word(token));
+        let tokens = tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, turn, &words(tokens, shape.rows, 0))?;
-        moves |= self.positions.fill(device, turn, &words(batch.positions.iter().copied(), shape.rows, 0))?;
-        moves |=
-            self.slots.fill(device, turn, &words(batch.slots.iter().copied().map(slot_word), shape.rows, NO_SLOT))?;
-        moves |= self.wanted.fill(device, turn, &words(batch.wanted.iter().copied(), shape.wanted, 0))?;
-        let mut partial_slots = 0;
-        for (number, plan) in batch.plans.iter().enumerate() {
+        moves |= self.positions.fill(device, turn, &words(positions.iter().copied(), shape.rows, 0))?;
+        moves |= self.fill_slots(device, loaded)?;
+        moves |= self.wanted.fill(device, turn, &words(wanted.iter().copied(), shape.wanted, 0))?;
+        for (number, planned) in loaded.plans.iter().enumerate() {
             if number == self.plans.len() {
                 self.plans.push(Staged::new(device, SMALLEST)?);
             }
-            let plan = DevicePlan::build(plan, self.heads, shape.rows, self.attention.tiling());
-            partial_slots = partial_slots.max(plan.partial_slots());
-            moves |= self.plans[number].fill(device, turn, bytemuck::cast_slice(plan.words()))?;
+            moves |= self.plans[number].fill(device, turn, bytemuck::cast_slice(planned.words.words()))?;
         }
-        moves |= reserve(device, &mut self.partials, attention::scratch_bytes(partial_slots, self.heads))?;
+        moves |= self.reserve_partials(device, loaded)?;
         if shape.draws {
             let mut block = Vec::new();
-            sampling::pack(&batch.requests, shape.wanted, &mut block);
+            sampling::pack(requests, shape.wanted, &mut block);
             moves |= self.requests.fill(device, turn, &block)?;
-            moves |= self.fill_coins(device, batch.requests.iter().map(SampleRequest::coin), shape.wanted)?;
+            moves |= self.fill_coins(device, requests.iter().map(SampleRequest::coin), shape.wanted)?;
             moves |= self.reserve_draws(device, shape.wanted)?;
             moves |= self.turns.reserve(device, results.bytes())?;
         }
         Ok(moves)
     }
 
-    /// Tokens, positions and slots move on where they are; only coins come from the host.
-    pub fn advance(&mut self, device: &Device, coins: &[f64]) -> Result<StepShape> {
+    fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
+        let slots = loaded.slots.iter().copied().map(slot_word);
+        self.slots.fill(device, self.turns.now(), &words(slots, loaded.shape.rows, NO_SLOT))
+    }
+
+    fn reserve_partials(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
+        let slots = loaded.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0);
+        reserve(device, &mut self.partials, attention::scratch_bytes(slots, self.heads))
+    }
+
+    /// Tokens, positions and slots move on where they are; only coins come from the host, and what rows need that turn a page.
+    pub fn advance(&mut self, device: &Device, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
         self.turns.begin()?;
-        let Loaded { rows, shape, .. } = *self.loaded.as_ref().expect("a step is loaded before it is advanced");
-        let rows = u32::try_from(rows).expect("a step has fewer than 2^32 rows");
+        let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
+        let rows = u32::try_from(loaded.slots.len()).expect("a step has fewer than 2^32 rows");
         let args = Args::new()
             .memory(self.tokens.memory())
             .memory(self.positions.memory())
             .memory(self.slots.memory())
             .u32(rows);
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
-        if self.fill_coins(device, coins.iter().copied(), shape.wanted)? {
-            self.graphs.clear();
-        }
+        advance_slots(&mut loaded.slots, turns);
+        loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(turns));
+        let moves = self.fill_advanced(device, coins, turns, &mut loaded);
+        self.note_moves(moves)?;
+        let shape = loaded.shape;
+        self.loaded = Some(loaded);
         Ok(shape)
+    }
+
+    /// Says whether an address changed. What is filled here follows the kernel that moves all rows on.
+    fn fill_advanced(
+        &mut self,
+        device: &Device,
+        coins: &[f64],
+        turns: &[PageTurn],
+        loaded: &mut Loaded,
+    ) -> Result<bool> {
+        let mut moves = self.fill_coins(device, coins.iter().copied(), loaded.shape.wanted)?;
+        if turns.is_empty() {
+            return Ok(moves);
+        }
+        moves |= self.fill_slots(device, loaded)?;
+        let now = self.turns.now();
+        for (number, Planned { plan, words }) in loaded.plans.iter_mut().enumerate() {
+            match words.advance(turns) {
+                Some(changed) => self.plans[number].patch(device, now, words.words(), changed)?,
+                None => {
+                    words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
+                    moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(words.words()))?;
+                }
+            }
+        }
+        Ok(moves | self.reserve_partials(device, loaded)?)
     }
 
     /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own numbers.

@@ -78,8 +78,10 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
     );
-    let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim));
-    all.extend(DTYPES.into_iter().flat_map(wgmma));
+    for deterministic in [false, true] {
+        let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim, deterministic));
+        all.extend(DTYPES.into_iter().flat_map(wgmma));
+    }
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
     all.retain(|unit| seen.insert(unit.clone()));
@@ -109,9 +111,10 @@ pub fn advance() -> Unit {
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
 /// What `AttentionKernels` launches on Hopper, where it has a kernel for keys and values of `element`.
-pub fn attention_wgmma(element: Dtype, head_dim: usize) -> Option<Unit> {
+pub fn attention_wgmma(element: Dtype, head_dim: usize, deterministic: bool) -> Option<Unit> {
     let has = element != Dtype::F32 && matches!(head_dim, 64 | 128);
-    has.then(|| typed(&TREE_ATTENTION_WGMMA, element).define("HEAD_DIM", head_dim))
+    let unit = || typed(&TREE_ATTENTION_WGMMA, element).define("HEAD_DIM", head_dim);
+    has.then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, with one exception. In
@@ -119,8 +122,9 @@ pub fn attention_wgmma(element: Dtype, head_dim: usize) -> Option<Unit> {
 /// thread, eight too few for heads of 128 (248 bytes, NVRTC 13.2 and 13.5); those that multiply would spill in their place.
 /// What it was measured to take (benches/runs), it took with these spills.
 pub fn allowed_spills(unit: &Unit) -> u32 {
-    let dim = unit.defines.iter().find(|(name, _)| *name == "HEAD_DIM").map(|(_, value)| value.as_str());
-    if unit.source == &TREE_ATTENTION_WGMMA && dim == Some("128") { 256 } else { 0 }
+    let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
+    let streams = unit.source == &TREE_ATTENTION_WGMMA && is("DETERMINISTIC", "0");
+    if streams && is("HEAD_DIM", "128") { 256 } else { 0 }
 }
 
 /// What it launches elsewhere.

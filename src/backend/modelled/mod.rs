@@ -5,8 +5,8 @@
 //!
 //! # How near it comes
 //! On the profile `h200`, beside benches/runs/2026-11-21-h200-wgmma (`cargo test --test modelled_times -- --nocapture` prints
-//! both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 1.02 (mean 0.95, for a
-//! device that works for long lowers its clocks); prompts 0.84 to 0.96, but 0.5 to 0.7 where a thousand branches and more
+//! both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 0.97 (mean 0.94, for a
+//! device that works for long lowers its clocks); prompts 0.83 to 0.96, but 0.5 to 0.7 where a thousand branches and more
 //! begin at once, for what the host takes to begin a branch is left out.
 //!
 //! # Draws
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::CostModel;
+use crate::plan::{CostModel, PageTurn};
 
 /// The ops, timed. Every clone of its clock shows the same time.
 pub struct Modelled {
@@ -218,8 +218,8 @@ impl Backend for Modelled {
         Ok(step.load(batch, &self.profile.attention))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64]) -> Result<StepShape> {
-        Ok(step.advance(coins, &self.profile.attention))
+    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+        Ok(step.advance(coins, turns, &self.profile.attention))
     }
 
     fn run(

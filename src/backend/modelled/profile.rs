@@ -60,8 +60,11 @@ pub struct AttentionTimes {
     /// Once, where any row has several states.
     pub merge_ns: f64,
     pub item_ns: f64,
-    /// Each byte of keys and values that an item reads.
+    /// What the planner takes for each byte of keys and values that an item reads.
     pub kv_byte_ns: f64,
+    /// Each byte of keys and values that a step reads, the first time and again.
+    pub first_byte_ns: f64,
+    pub again_byte_ns: f64,
     /// Each byte of a state that is written and merged.
     pub state_byte_ns: f64,
     /// Of reads and products, the shorter one's part that the longer one does not hide.
@@ -147,6 +150,8 @@ impl DeviceProfile {
             ("attention.merge_ns", attention.merge_ns),
             ("attention.item_ns", attention.item_ns),
             ("attention.kv_byte_ns", attention.kv_byte_ns),
+            ("attention.first_byte_ns", attention.first_byte_ns),
+            ("attention.again_byte_ns", attention.again_byte_ns),
             ("attention.state_byte_ns", attention.state_byte_ns),
             ("attention.unhidden", attention.unhidden),
         ];

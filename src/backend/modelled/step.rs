@@ -6,6 +6,7 @@ use super::clock::StepTime;
 use super::draw::draw;
 use super::profile::AttentionTimes;
 use crate::backend::{Dtype, HeadLayout, Sampled, StepBatch, StepShape};
+use crate::plan::PageTurn;
 
 pub struct Step {
     heads: HeadLayout,
@@ -29,8 +30,8 @@ impl Step {
         self.time(times)
     }
 
-    pub(super) fn advance(&mut self, coins: &[f64], times: &AttentionTimes) -> StepShape {
-        self.batch.advance(coins);
+    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], times: &AttentionTimes) -> StepShape {
+        self.batch.advance(coins, turns);
         self.time(times)
     }
 

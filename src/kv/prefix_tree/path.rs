@@ -63,8 +63,12 @@ impl PrefixTree {
 
     /// The segment on the path of `segment` that has a token at `position`. Panics past the path's end.
     pub(super) fn owner(&self, segment: SegmentId, position: u32) -> SegmentId {
-        let end = self.end(segment);
+        let last = self.at(segment);
+        let end = last.end();
         assert!(position < end, "segment {segment} ends at {end}, so it has no token at {position}");
+        if last.first_position <= position {
+            return segment;
+        }
         self.holder(segment, position + 1).expect("a path that reaches past a position has a token there")
     }
 
