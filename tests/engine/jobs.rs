@@ -92,7 +92,6 @@ pub struct Played {
     /// What every sample of every job came to, those drawn on last.
     pub finishes: Vec<BTreeMap<usize, Finish>>,
     pub metrics: Metrics,
-    pub turns: usize,
 }
 
 struct Growing {
@@ -150,7 +149,7 @@ pub fn play<B: Backend>(
     assert_eq!(engine.turn().unwrap(), Turn::Idle);
     let held = engine.occupancy();
     assert_eq!((held.running, held.waiting, held.pages, held.tokens), (0, 0, 0, 0));
-    Played { finishes, metrics: engine.metrics().clone(), turns: turn }
+    Played { finishes, metrics: engine.metrics().clone() }
 }
 
 /// Takes what is told of a job's branches, and gives back those that finished. The first to finish may be drawn on.
