@@ -10,8 +10,8 @@ use offshoot::backend::modelled::DeviceProfile;
 use offshoot::bench::workload_file::read_jobs;
 use offshoot::plan::Planner;
 use offshoot::simulate::{
-    Branches, Job, Lengths, Machine, Order, Policy, Replay, Settings, Sharing, industry, micro, read_lengths, replay,
-    shared_prompts, simulate, sustainable_rate, with_system_prompt,
+    Branches, Job, Lengths, Machine, Order, Policy, Replay, Settings, Sharing, industry, micro, nested, read_lengths,
+    replay, shared_prompts, simulate, sustainable_rate, with_system_prompt,
 };
 use serde_json::{Value, json};
 
@@ -75,6 +75,11 @@ impl Bench {
         }
         jobs.push(("industry 1100/400 x7".to_owned(), industry(1100, 400, 7.0, 3000, 100, SEED)));
         jobs.push(("industry 770/978 x11.4".to_owned(), industry(770, 978, 11.4, 1000, 100, SEED)));
+        // A job with more than one level, as tasks with few-shot prompts and several questions on each text are.
+        jobs.push((
+            "levels 1000 x1, 800 x16, 400 x8, 100 x8".to_owned(),
+            nested(&[(1000, 1), (800, 16), (400, 8), (100, 8)], 100),
+        ));
         let arrival = Policy { order: Order::Arrival, ..Policy::OURS };
         let counted = Policy { branches: Branches::AtMost(256), ..Policy::OURS };
         let unshared = Policy { sharing: Sharing::None, ..Policy::OURS };

@@ -14,7 +14,8 @@ use offshoot::kv::PromptTree;
 use offshoot::plan::Planner;
 use offshoot::simulate::{
     Branches, Job, Lengths, Machine, Order, Policy, Prompt, Replay, Request, Run, Settings, Sharing, Simulation,
-    industry, micro, poisson, read_trace, replay, shared_prompts, simulate, sustainable_rate, with_system_prompt,
+    industry, micro, nested, poisson, read_trace, replay, shared_prompts, simulate, sustainable_rate,
+    with_system_prompt,
 };
 use shared::shared;
 use tempfile::TempDir;
@@ -204,6 +205,13 @@ fn industry_shapes_have_their_means() {
     let saved =
         1.0 - distinct(&job) as f64 / job.requests.iter().map(|request| request.prompt.len() as f64).sum::<f64>();
     assert!((0.5..0.7).contains(&saved), "{saved}");
+}
+
+#[test]
+fn nested_prompts_have_their_levels() {
+    let job = nested(&[(100, 1), (50, 3), (20, 4), (7, 5)], 10);
+    assert_eq!(job.requests.len(), 60);
+    assert_eq!(distinct(&job), 100 + 3 * 50 + 12 * 20 + 60 * 7);
 }
 
 fn refused(name: &str, content: &str) -> String {

@@ -28,6 +28,23 @@ pub fn micro(prefix: usize, distinct: usize, groups: usize, sharing: usize, outp
     Job::new(spread.collect())
 }
 
+/// Prompts of several levels, `(tokens, branching)` from the root: at each level so many texts follow each text of the level above.
+/// All at once, and spread as if nobody had sorted them.
+pub fn nested(levels: &[(usize, usize)], output: usize) -> Job {
+    let prompts: usize = levels.iter().map(|&(_, branching)| branching).product();
+    let prompt = |number: usize| {
+        // The digits of its number, in the base that the branchings make, name its texts.
+        let (mut rest, mut path) = (number, 0);
+        let runs = levels.iter().zip(0u64..).map(|(&(tokens, branching), level)| {
+            path = path * branching as u64 + (rest % branching) as u64;
+            rest /= branching;
+            (level << 20 | path, tokens)
+        });
+        request(&runs.collect::<Vec<_>>(), output)
+    };
+    Job::new((0..prompts).map(prompt).collect())
+}
+
 /// BatchLLM's two industry shapes: `requests` prompts of `prefix` shared and `distinct` own tokens, on average `sharing` a
 /// group. Groups and lengths vary about their means as the paper does not say: group sizes and own lengths are exponential,
 /// outputs between half and one and a half of `output`, by the seed.

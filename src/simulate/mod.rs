@@ -14,7 +14,7 @@ mod record;
 mod replay;
 
 pub use drive::{Machine, Settings, simulate};
-pub use invent::{Lengths, industry, micro, shared_prompts, with_system_prompt};
+pub use invent::{Lengths, industry, micro, nested, shared_prompts, with_system_prompt};
 pub use job::{Job, Request, poisson};
 pub use policy::{Branches, Order, Policy, Sharing};
 pub use prompt::{Prompt, Run};
