@@ -118,7 +118,7 @@ fn nonsense_is_refused_before_anything_is_measured() {
     assert!(many(&[]).contains("continuations"));
     let small = work(r#""a": {"levels": [[4, 2]], "samples": 1, "generate": 1}"#);
     let most = usize::MAX.to_string();
-    for option in ["--max-branches", "--chunk"] {
+    for option in ["--max-branches", "--step-rows"] {
         assert!(small(&[option, &most]).contains("free memory"), "{option}");
     }
 
