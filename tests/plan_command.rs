@@ -371,3 +371,46 @@ fn a_trace_is_replayed_by_each_policy() {
         assert_eq!(desk.run(&[&replay[..], wrong].concat()).status.code(), Some(2));
     }
 }
+
+#[test]
+fn branches_at_once_are_bounded_for_all_policies() {
+    let desk = Desk::new();
+    desk.rows(&[json!({"prompt_tokens": 320, "samples": 24, "output_tokens": 40})]);
+    let plan = desk.plan(&["--max-branches", "8", "--predict", "always"]);
+    for prediction in plan["predictions"].as_array().unwrap() {
+        assert!(prediction["most_running"].as_u64().unwrap() <= 8, "{prediction}");
+        // All of a prompt's samples have begun before the cool-down, however its policy counts requests.
+        let (seconds, warm) = (&prediction["seconds"], &prediction["seconds_before_cool_down"]);
+        let share = warm.as_f64().unwrap() / seconds.as_f64().unwrap();
+        assert!((0.5..0.9).contains(&share), "the last third of the samples begins after two thirds: {prediction}");
+    }
+}
+
+#[test]
+fn input_is_neither_read_twice_nor_written_over() {
+    let desk = Desk::new();
+    let request =
+        r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "Tom"}}"#;
+    desk.put("requests.jsonl", format!("{request}\n"));
+    let piped =
+        format!("cat requests.jsonl | '{}' plan /dev/stdin --model '{}'", env!("CARGO_BIN_EXE_offshoot"), demo());
+    let output = Command::new("sh").args(["-c", &piped]).current_dir(desk.0.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = desk.refused(&["plan", "requests.jsonl", "--model", &demo(), "--svg", "requests.jsonl"]);
+    assert!(said.contains("--svg"), "{said}");
+    assert_eq!(desk.read("requests.jsonl").trim_end(), request);
+}
+
+#[test]
+fn what_belongs_to_a_trace_is_refused_for_a_job() {
+    let desk = Desk::new();
+    desk.rows(&problems(1));
+    for option in [["--rate", "5"], ["--requests", "1"], ["--policy", "fcfs"]] {
+        let output = desk.run(&[&["plan", "rows.jsonl", "--model", "config.json"], &option[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{option:?}");
+    }
+    desk.put("lengths.csv", "10,5\n20,5\n");
+    let output = desk.run(&["plan", "--simulate", "lengths.csv", "--model", "config.json", "--rate", "1e-30"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("1e-30"), "{said}");
+}

@@ -8,11 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Event, Extend, Finish, FinishReason, ForkKind, Inbox, SamplingParams,
+    CoinKey, Continuation, EngineFacts, EngineHandle, Event, Extend, Finish, FinishReason, ForkKind, Inbox,
+    SamplingParams,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
-use crate::run::{Draws, Order, Progress};
+use crate::run::{Draws, Order, Progress, in_bytes};
 use crate::tokenizer::Tokenizer;
 
 use super::Refusal;
@@ -150,7 +151,7 @@ impl Answering<'_> {
             }
             let Some(place) = self.order.next_prompt() else { return Ok(()) };
             if let Err(error) = self.begin(place) {
-                self.end(place, Err(own_matter(error)?))?;
+                self.end(place, Err(own_matter(error, self.work.engine.facts())?))?;
             }
         }
     }
@@ -213,7 +214,7 @@ impl Answering<'_> {
                 }
             }
             Event::Failed { error, .. } => {
-                let refusal = own_matter(error)?;
+                let refusal = own_matter(error, self.work.engine.facts())?;
                 let given_up = self.growing.remove(&at).expect("its branches are known only as long as it is");
                 for branch in &given_up.branches {
                     if self.by_branch.remove(branch).is_some() {
@@ -248,9 +249,12 @@ impl Answering<'_> {
 }
 
 /// What one request asks too much is its own matter; any other error is the job's.
-fn own_matter(error: Error) -> Result<Refusal> {
+fn own_matter(error: Error, facts: &EngineFacts) -> Result<Refusal> {
     match error {
-        Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => Ok(Refusal::of(&error)),
+        Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => {
+            let Refusal { code, .. } = Refusal::of(&error);
+            Ok(Refusal { code, message: in_bytes(error, facts).to_string() })
+        }
         error => Err(error),
     }
 }

@@ -21,10 +21,10 @@ pub struct PlanArgs {
     #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub simulate: Option<PathBuf>,
     /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
-    #[arg(long, value_name = "R", value_parser = rate, requires = "simulate")]
+    #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]
     pub rate: Option<f64>,
     /// Of a trace: only the first N requests
-    #[arg(long, value_name = "N", requires = "simulate")]
+    #[arg(long, value_name = "N", conflicts_with = "input")]
     pub requests: Option<usize>,
     /// Of a trace: fcfs, batchllm, ours
     #[arg(
@@ -32,13 +32,14 @@ pub struct PlanArgs {
         value_name = "NAME",
         value_delimiter = ',',
         default_value = "fcfs,batchllm,ours",
-        requires = "simulate"
+        conflicts_with = "input"
     )]
     pub policy: Vec<Policy>,
     /// Model folder, or a config.json where prompts come as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
-    /// What the job would run on: h200, cpu, or a file with a device's figures
+    /// What the job would run on: h200, cpu (two cores' rates, with the pages and limits of a GPU), or a file with a device's
+    /// figures
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,
     /// Dtype of weights, keys and values (default: the config's)
@@ -111,4 +112,12 @@ impl From<PlanArgs> for Planned {
             }),
         }
     }
+}
+
+/// Requests a second: not so few that their arrivals have no time.
+fn arrivals(text: &str) -> Result<f64, String> {
+    const FEWEST: f64 = 1e-6;
+    rate(text).and_then(|rate| {
+        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
+    })
 }

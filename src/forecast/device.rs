@@ -30,7 +30,8 @@ pub struct Device {
 impl Device {
     /// The built-in `profile` or file of that name, with `model` on it: an engine is begun there as a run would begin one.
     pub fn open(profile: &str, budget: &Budget, model: &Model) -> Result<Self> {
-        budget.check()?;
+        // Of host memory, that of this machine says nothing.
+        Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut modelled = Modelled::new(profile.clone());
         let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);

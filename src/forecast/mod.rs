@@ -78,6 +78,11 @@ const FEW_TOKENS: u64 = 5_000_000;
 
 /// Prints what the job comes to.
 pub fn main(options: &PlanOptions) -> Result<()> {
+    if let (Some(svg), Ok(input)) = (&options.svg, options.input.canonicalize())
+        && svg.canonicalize().is_ok_and(|svg| svg == input)
+    {
+        return Err(Error::value("--svg", "another file than the input", svg.display().to_string()));
+    }
     let (model, mut job) = source::read(options)?;
     if job.samples() > MOST_SAMPLES {
         let expected = format!("at most {}", count(MOST_SAMPLES));
@@ -90,7 +95,8 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
     let hints = decode_step::hints(&model, device.cost, Modelled::TILE);
-    let first = waves.first().expect("a job has prompts");
+    let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
+    let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
     let sample_tree = PromptTree::new(&Samples::of(&job));
     let drawn: u64 = draws.iter().sum();

@@ -10,7 +10,7 @@ use super::job::{Ask, Job};
 use super::sharing::Samples;
 use crate::error::Result;
 use crate::kv::{PromptTree, Prompts};
-use crate::simulate::{self, Branches, Policy, Prompt, Request, Run, Settings, StepRecord, Totals};
+use crate::simulate::{self, Policy, Prompt, Request, Run, Settings, StepRecord, Totals};
 
 /// Parts of a run's time for which a mean is kept.
 const PARTS: usize = 240;
@@ -37,9 +37,9 @@ pub struct Part {
 /// Runs `job` first come, first served with what was used last kept; in the groups of one shared level, as BatchLLM would; and
 /// by all levels. `samples` is the tree of its samples.
 pub fn predict(job: &Job, samples: &PromptTree, device: &Device) -> Result<Vec<Prediction>> {
-    let ours = Policy { branches: Branches::AtMost(device.branches()), ..Policy::OURS };
+    let ours = Policy::OURS.capped(device.branches());
     let policies = [
-        ("first come, LRU", Policy::FCFS, requests(job)),
+        ("first come, LRU", Policy::FCFS.capped(device.branches()), requests(job)),
         // What the groups share is all that is alike in them, so that their order is all that the policy has to find.
         ("single level", ours, grouped(job, samples)),
         ("all levels", ours, requests(job)),

@@ -57,7 +57,7 @@ pub fn main(options: &TraceOptions) -> Result<()> {
         policies: Vec::new(),
     };
     for &policy in &options.policies {
-        let settings = Settings { policy, ..device.settings };
+        let settings = Settings { policy: policy.capped(device.branches()), ..device.settings };
         let simulation = replay(&device.machine, &settings, &options.replay)?;
         replayed.requests = simulation.requests.len();
         let totals = simulation.totals(settings.step_rows);

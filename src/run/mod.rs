@@ -18,6 +18,7 @@ mod resume;
 mod summary;
 mod worker;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -93,11 +94,18 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     }
     let mut place = Place::find(&prepared, options)?;
     let loaded = load(&prepared, options)?;
-    prepared.check_paths(loaded.engine.facts())?;
+    if !place.is_resumed() {
+        prepared.check_paths(loaded.engine.facts(), |_| false)?;
+    }
     let process = Process::on(&loaded);
     place.manifest.warn_of_devices(&process);
     place.manifest.processes.push(process);
     let (journal, earlier) = place.open(&prepared)?;
+    if place.is_resumed() {
+        // What is finished need not fit any more.
+        let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
+        prepared.check_paths(loaded.engine.facts(), |index| done.contains(&index))?;
+    }
     let progress = Progress::new(prepared.prompts.len());
     let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();

@@ -146,13 +146,16 @@ impl Prepared {
 
     /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),
     /// cannot be held even alone: before anything is drawn.
-    pub fn check_paths(&self, facts: &EngineFacts) -> Result<()> {
+    ///
+    /// `done` says which items, by index, need no more of it.
+    pub fn check_paths(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
         let path = |prompt: &ItemPrompt| {
             let given = prompt.tokens().len();
             let drawn = prompt.choices.iter().map(|choice| choice.tokens.len()).max().unwrap_or(self.own_tokens());
             (given, drawn.min(facts.context - given))
         };
-        let longest = self.prompts.iter().max_by_key(|prompt| {
+        let left = self.prompts.iter().filter(|prompt| !done(prompt.item.index));
+        let longest = left.max_by_key(|prompt| {
             let (given, drawn) = path(prompt);
             facts.path_pages(given, drawn)
         });

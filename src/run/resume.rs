@@ -30,6 +30,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether an earlier process began the run.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
     /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits. Where no run
     /// was begun yet, a new one is.
     pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {

@@ -32,7 +32,7 @@ pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
 }
 
 /// Threads that wait cost addresses for their stacks, and memory only for what they have touched of them.
-const MOST_THREADS: usize = 8192;
+const MOST_THREADS: usize = 2048;
 
 /// What came of a run.
 pub struct Run {

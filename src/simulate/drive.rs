@@ -87,8 +87,8 @@ struct Driver<'a> {
     vocab: usize,
     /// In the order in which they are submitted, each with its place in the job.
     job: &'a [(usize, Request)],
-    /// Branches that grow, each with the index of its request there.
-    open: HashMap<BranchId, usize>,
+    /// Branches that grow, each with the index of its request there and whether it has drawn.
+    open: HashMap<BranchId, (usize, bool)>,
     inbox: Inbox,
     /// Of those that have arrived.
     requests: Vec<Open>,
@@ -97,6 +97,8 @@ struct Driver<'a> {
 /// A request under way.
 struct Open {
     first: Option<Duration>,
+    /// When the newest sample drew its first token.
+    begun: Option<Duration>,
     end: Duration,
     drawn: u64,
     /// Samples that have not ended.
@@ -143,11 +145,11 @@ impl Driver<'_> {
             for (ordinal, &branch) in (0u64..).zip(&samples) {
                 let coins = CoinKey::root(1, &place.to_string()).child(ForkKind::Sample, ordinal);
                 extends.push(Extend { branch, continuation: drawn(request.output, coins) });
-                self.open.insert(branch, self.requests.len());
+                self.open.insert(branch, (self.requests.len(), false));
             }
             let left = samples.len();
             let branches = if left == 1 { samples } else { [vec![root], samples].concat() };
-            self.requests.push(Open { first: None, end: now, drawn: 0, left, branches });
+            self.requests.push(Open { first: None, begun: None, end: now, drawn: 0, left, branches });
         }
         if extends.is_empty() { Ok(()) } else { self.inbox.start(extends) }
     }
@@ -172,11 +174,14 @@ impl Driver<'_> {
     fn note_events(&mut self) -> Result<()> {
         let now = self.clock.now();
         while let Poll::Ready(Some(event)) = self.inbox.poll(Duration::ZERO) {
-            let index = self.open[&event.branch()];
-            let open = &mut self.requests[index];
+            let (index, has_drawn) = self.open.get_mut(&event.branch()).expect("it was begun, and has not ended");
+            let open = &mut self.requests[*index];
             match event {
                 Event::Token { .. } => {
                     open.first.get_or_insert(now);
+                    if !std::mem::replace(has_drawn, true) {
+                        open.begun = Some(now);
+                    }
                     open.drawn += 1;
                 }
                 Event::Finished { branch, .. } => {
@@ -187,7 +192,7 @@ impl Driver<'_> {
                         self.handle.release(&std::mem::take(&mut open.branches));
                     }
                 }
-                Event::Failed { error, .. } => return Err(named(self.job[index].0, &error)),
+                Event::Failed { error, .. } => return Err(named(self.job[*index].0, &error)),
             }
         }
         Ok(())
@@ -199,6 +204,7 @@ impl Open {
         RequestRecord {
             arrival: request.arrival.as_secs_f64(),
             first_token: self.first.unwrap_or(self.end).as_secs_f64(),
+            all_begun: self.begun.unwrap_or(self.end).as_secs_f64(),
             end: self.end.as_secs_f64(),
             prompt_tokens: request.prompt.len() as u64,
             drawn: self.drawn,

@@ -57,6 +57,15 @@ impl Policy {
 
     const WORDS: [(&str, Policy); 3] = [("fcfs", Policy::FCFS), ("batchllm", Policy::BATCHLLM), ("ours", Policy::OURS)];
 
+    /// The same with no more than `most` branches at once.
+    pub fn capped(self, most: usize) -> Policy {
+        let branches = match self.branches {
+            Branches::AtMost(few) => few.min(most),
+            Branches::ByMemory => most.min(MOST_BRANCHES),
+        };
+        Policy { branches: Branches::AtMost(branches), ..self }
+    }
+
     pub(super) fn max_branches(&self, job: &Job) -> usize {
         let most = match self.branches {
             Branches::AtMost(most) => most,

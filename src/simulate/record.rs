@@ -25,6 +25,8 @@ pub struct StepRecord {
 pub struct RequestRecord {
     pub arrival: f64,
     pub first_token: f64,
+    /// When the last of its samples drew its first token.
+    pub all_begun: f64,
     pub end: f64,
     pub prompt_tokens: u64,
     /// Tokens of all its samples.
@@ -64,7 +66,7 @@ pub struct Totals {
     pub prompt_tokens_computed: u64,
     pub tokens_recomputed: u64,
     pub preemptions: u64,
-    /// Without the cool-down: until every request has its first token. From then on no prompt can fill the steps, whose rows
+    /// Without the cool-down: until every sample has its first token. From then on no prompt can fill the steps, whose rows
     /// dwindle whatever the order (BatchLLM's TECD).
     pub seconds_before_cool_down: f64,
     /// Rows a second until then.
@@ -99,7 +101,7 @@ impl Simulation {
     /// What it comes to, where steps had room for `step_rows`.
     pub fn totals(&self, step_rows: usize) -> Totals {
         let seconds = self.steps.last().map_or(0.0, |step| step.end);
-        let cool_down = self.requests.iter().map(|request| request.first_token).fold(0.0, f64::max);
+        let cool_down = self.requests.iter().map(|request| request.all_begun).fold(0.0, f64::max);
         let warm = self.steps.iter().filter(|step| step.end <= cool_down);
         let warm_rows: u64 = warm.map(|step| step.rows).sum();
         let is_middle = |step: &&StepRecord| (0.25 * cool_down..0.75 * cool_down).contains(&step.begin);

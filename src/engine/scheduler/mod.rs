@@ -124,6 +124,8 @@ impl Scheduler {
     /// These branches, in rising order, have no work any more.
     pub fn remove(&mut self, gone: &[BranchId], branches: &Branches) {
         self.running.retain(|place| gone.binary_search(&place.branch).is_err());
+        // It may come back without what it kept.
+        self.bookmark = self.bookmark.filter(|bookmark| gone.binary_search(&bookmark.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
             self.leave(Place { line: branch.line, branch: branch.id });
         }

@@ -54,7 +54,10 @@ impl PrefixTree {
 
     pub(super) fn find(&self, tokens: &[TokenId]) -> Match {
         let mut found = Match::default();
-        while let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..]) {
+        // All tokens found: no child shares more, however many there are.
+        while found.tokens < tokens.len()
+            && let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..])
+        {
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
             if common < self.at(child).len() as usize {
                 break;
