@@ -311,6 +311,12 @@ fn every_node_is_explained() {
     let page = String::from_utf8(page.stdout).unwrap();
     assert!(page.contains("\n0..2,400: 2,400 tokens, 20 prompts; read once for 160 rows"), "{page}");
     assert!(page.contains("\n  2,400..2,900: 500 tokens, 1 prompt; read once for 8 rows"), "{page}");
+    assert!(trunk["shared_ns"].as_f64() < trunk["folded_ns"].as_f64(), "why it is shared: {trunk}");
+
+    desk.rows(&problems(1)[..1]);
+    let page = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--explain", "--predict", "never"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("read by its one row"), "{page}");
 }
 
 #[test]
@@ -321,6 +327,8 @@ fn short_runs_are_folded_and_that_is_said() {
     let plan = desk.plan(&["--explain", "--predict", "never"]);
     assert_eq!(plan["nodes"][0]["fate"], "folded");
     assert_eq!(plan["nodes"][0]["bytes_read"], plan["nodes"][0]["bytes_flat"]);
+    let node = &plan["nodes"][0];
+    assert!(node["folded_ns"].as_f64() <= node["shared_ns"].as_f64(), "why it is folded: {node}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `--explain`: for each node of the prompts' tree what the attention plan of a decode step makes of it, read off the plan.
+//! `--explain`: for each node of the prompts' tree what the attention plan of a decode step makes of it and what was weighed. What
+//! became of a step's segments is `plan::explain`'s to say; here they are brought back to nodes, over all layers.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 use super::decode_step::DecodeStep;
 use crate::figures::{bytes, count, counted};
 use crate::kv::PromptTree;
-use crate::plan::{AttentionPlan, PlanHints, Planner};
+use crate::plan::{self, PlanHints, Treatment, Weighed};
 
 /// What becomes of a node's keys and values in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,6 +22,8 @@ pub enum Fate {
     Split,
     /// All of it is read in the items of those beneath it, for an item of its own would cost more than it spares.
     Folded,
+    /// No window reaches it.
+    Unseen,
 }
 
 /// A node and its fate.
@@ -35,12 +38,15 @@ pub struct Explained {
     /// Rows of the step at and beneath it.
     pub rows: u32,
     pub fate: Fate,
+    /// What the planner expects one layer to take for it (with what is folded into it), where it had a choice.
+    pub shared_ns: Option<f64>,
+    pub folded_ns: Option<f64>,
     /// Bytes of its keys and values that the step reads, all layers, and that it would read without sharing.
     pub bytes_read: u64,
     pub bytes_flat: u64,
 }
 
-/// Every node, depth-first. Where layers have several kinds of windows, the fate is that of the first kind; bytes are of all.
+/// Every node, depth-first. Where layers have several kinds of windows, fate and times are those of the first kind; bytes are of all.
 pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)]) -> Vec<Explained> {
     let mut explained: Vec<Explained> = Vec::with_capacity(tree.nodes().len());
     for node in tree.nodes() {
@@ -51,53 +57,34 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
             prompts: node.prompts.len(),
             rows: 0,
             fate: Fate::NotInStep,
+            shared_ns: None,
+            folded_ns: None,
             bytes_read: 0,
             bytes_flat: 0,
         });
     }
     for (kind, (hints, layers)) in hints.iter().enumerate() {
-        let plans = [Planner::Balanced, Planner::Flat].map(|planner| planner.plan(&step.forest, hints));
-        let [(read, whole), (flat, _)] = plans.map(|plan| reads_of_segments(step, &plan));
-        let token_bytes = hints.token_bytes() * layers;
-        for (segment, node) in step.nodes.iter().enumerate() {
+        let (_, segments) = plan::explain(&step.forest, hints);
+        for (node, segment) in step.nodes.iter().zip(segments) {
             let Some(node) = node else { continue };
             let explained = &mut explained[*node as usize];
-            explained.rows = u32::try_from(step.forest.segments[segment].rows.len()).expect("rows are counted in u32");
-            explained.bytes_read += read[segment] * token_bytes;
-            explained.bytes_flat += flat[segment] * token_bytes;
+            explained.rows = u32::try_from(segment.rows).expect("rows are counted in u32");
+            explained.bytes_read += segment.read_bytes * layers;
+            explained.bytes_flat += segment.flat_bytes * layers;
             if kind == 0 {
-                explained.fate = match whole[segment] {
-                    0 => Fate::Folded,
-                    1 => Fate::Shared,
-                    _ => Fate::Split,
+                explained.fate = match segment.treatment {
+                    Treatment::Shared { items: 1, .. } => Fate::Shared,
+                    Treatment::Shared { .. } => Fate::Split,
+                    Treatment::Unseen => Fate::Unseen,
+                    Treatment::Folded => Fate::Folded,
+                    Treatment::Own { .. } => unreachable!("a node of the step has samples beneath it"),
                 };
+                explained.shared_ns = segment.weighed.map(|Weighed { shared_ns, .. }| shared_ns);
+                explained.folded_ns = segment.weighed.map(|Weighed { folded_ns, .. }| folded_ns);
             }
         }
     }
     explained
-}
-
-/// For each segment the tokens of it that the items of `plan` read, and the items that read it for all rows beneath it.
-fn reads_of_segments(step: &DecodeStep, plan: &AttentionPlan) -> (Vec<u64>, Vec<usize>) {
-    let segments = &step.forest.segments;
-    let (mut tokens, mut whole) = (vec![0; segments.len()], vec![0; segments.len()]);
-    for item in &plan.items {
-        // The spans of an item lie on the path of its first row.
-        let mut at = Some(step.forest.row_segments[item.rows.start as usize]);
-        let spans = &plan.spans[item.spans.start as usize..item.spans.end as usize];
-        let (from, to) = match (spans.first(), spans.last()) {
-            (Some(first), Some(last)) => (first.first_position, last.first_position + last.tokens),
-            _ => continue,
-        };
-        while let Some(index) = at {
-            let segment = &segments[index as usize];
-            let read = to.min(segment.end()).saturating_sub(from.max(segment.first_position));
-            tokens[index as usize] += u64::from(read);
-            whole[index as usize] += usize::from(read > 0 && item.rows == segment.rows);
-            at = segment.parent;
-        }
-    }
-    (tokens, whole)
 }
 
 impl fmt::Display for Explained {
@@ -110,6 +97,7 @@ impl fmt::Display for Explained {
         let saved = self.bytes_flat.saturating_sub(self.bytes_read);
         match self.fate {
             Fate::NotInStep => write!(f, "not in the step"),
+            Fate::Unseen => write!(f, "out of every row's window"),
             Fate::Shared => write!(f, "read once for {rows}: saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
             Fate::Split => {
                 write!(f, "read once for {rows}, in parts: saves {} of {}", bytes(saved), bytes(self.bytes_flat))
@@ -118,11 +106,17 @@ impl fmt::Display for Explained {
                 1 => write!(f, "read by its one row"),
                 _ => write!(
                     f,
-                    "folded into what is beneath it ({rows}), for an item of its own would cost more: saves {} of {}",
+                    "folded into what is beneath it ({rows}), as it would cost more by itself: saves {} of {}",
                     bytes(saved),
                     bytes(self.bytes_flat)
                 ),
             },
+        }?;
+        match (self.shared_ns, self.folded_ns) {
+            (Some(shared), Some(folded)) if self.rows > 1 => {
+                write!(f, "; a layer takes {shared:.0} ns shared, {folded:.0} ns folded")
+            }
+            _ => Ok(()),
         }
     }
 }

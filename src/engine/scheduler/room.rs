@@ -1,7 +1,7 @@
 //! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what branches
-//! at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised; the own tokens of the last branch that runs, and
-//! of the next to last, and so on until one runs alone. Only then, which happens where a pool holds one path barely or not at
-//! all: its own tokens, laid out anew; what those keep that yielded; and the bookmark.
+//! at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised; the own tokens of
+//! the last branch that runs, and of the next to last, and so on until one runs alone. Only then, which happens where a pool
+//! holds one path barely or not at all: its own tokens, laid out anew; what those keep that yielded; and the bookmark.
 //!
 //! # Yielding
 //! A branch that must yield is *swapped* where that is expected to take less time than to compute its own tokens again and host
