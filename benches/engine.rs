@@ -1,11 +1,14 @@
-//! `cargo bench --bench engine`: what a decode step costs the host, with a model so small that its work counts for little: 256
-//! and 2,560 branches under a header and 32 prompts, of equal lengths (whole pages: steps are mostly advanced) and of ragged
-//! ones (mostly planned anew). Milliseconds a step.
+//! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32 prompts, of equal
+//! lengths (all turn their pages at once) and of ragged ones. On a modelled device, which computes nothing, so that the host has
+//! its caches to itself as beside a GPU; and on the CPU, by a model so small that its work counts for little (`-- modelled` and
+//! `-- cpu` measure one). Milliseconds a step.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
+use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
 };
@@ -16,20 +19,28 @@ const TOKENS: usize = 64;
 
 fn main() {
     println!(
-        "{:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "branches", "prompts", "ahead", "replanned", "schedule", "plan", "forward", "commit", "all"
+        "{:>8} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "device", "branches", "prompts", "ahead", "replanned", "schedule", "plan", "forward", "commit", "all"
     );
+    let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let is_wanted = |device: &str| named.is_empty() || named.iter().any(|name| name == device);
+    let profile = Arc::new(DeviceProfile::named("h200").expect("it is built in"));
     for branches in [256, 2560] {
         for ragged in [false, true] {
             for run_ahead in [false, true] {
-                measure(branches, ragged, run_ahead);
+                if is_wanted("modelled") {
+                    measure("modelled", Modelled::new(profile.clone()), branches, ragged, run_ahead);
+                }
+                if is_wanted("cpu") {
+                    measure("cpu", Cpu::new(), branches, ragged, run_ahead);
+                }
             }
         }
     }
 }
 
-fn measure(branches: usize, ragged: bool, run_ahead: bool) {
-    let engine = engine(branches, run_ahead);
+fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, run_ahead: bool) {
+    let engine = engine(backend, branches, run_ahead);
     let header: Vec<TokenId> = (0..256).map(|i| TokenId(i % 251)).collect();
     let prompts = (0..32).map(|item| {
         let tail = if ragged { 16 + item as u32 } else { 32 };
@@ -57,7 +68,7 @@ fn measure(branches: usize, ragged: bool, run_ahead: bool) {
     let steps = (after.steps - before.steps) as f64;
     let ms = |after: f64, before: f64| 1e3 * (after - before) / steps;
     println!(
-        "{branches:>8} {:>7} {run_ahead:>6} {:>9} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+        "{device:>8} {branches:>8} {:>7} {run_ahead:>6} {:>9} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
         if ragged { "ragged" } else { "equal" },
         format!("{}/{steps}", after.steps_replanned - before.steps_replanned),
         ms(after.seconds_scheduling, before.seconds_scheduling),
@@ -68,7 +79,7 @@ fn measure(branches: usize, ragged: bool, run_ahead: bool) {
     );
 }
 
-fn engine(max_branches: usize, run_ahead: bool) -> EngineHandle {
+fn engine<B: Backend>(mut backend: B, max_branches: usize, run_ahead: bool) -> EngineHandle {
     let config = r#"{ "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1,
         "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 256, "eos_token_id": 0,
         "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": true }"#;
@@ -76,7 +87,6 @@ fn engine(max_branches: usize, run_ahead: bool) -> EngineHandle {
     let path = folder.path().join("config.json");
     std::fs::write(&path, config).expect("it can be written");
     let config = ModelConfig::from_file(&path).expect("it is a model");
-    let mut backend = Cpu::new();
     let model = Decoder::random(&mut backend, config, Dtype::F32, 7).expect("it is small");
     let pool = PoolSize::Share { of_free: 0.5, at_most: 256 << 20 };
     let config =

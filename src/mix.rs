@@ -1,5 +1,8 @@
 //! The hashes behind every seeded choice: the same on every machine and in every version of the compiler, for recorded runs
-//! depend on them. What is hashed is left to the callers.
+//! depend on them. What is hashed is left to the callers. Maps by ids use them too, where each step looks up thousands.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// 2^64 divided by the golden ratio, odd: SplitMix64's increment.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -10,6 +13,32 @@ pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// A map by ids, or by pairs of them: they come from this program, so that nobody can choose them to collide.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+pub type IdSet<K> = HashSet<K, BuildHasherDefault<Mixer>>;
+
+/// Hashes small integers, each by one `mix`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        self.write_u64(fnv1a(bytes));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = mix(self.0.wrapping_add(GOLDEN) ^ number);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// FNV-1a of 64 bits.

@@ -350,13 +350,13 @@ fn pages_in_use_are_counted_once() {
     let mut usage = offshoot::kv::Usage::default();
     assert_eq!(tree.gain(&usage, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
-    assert_eq!((usage.pages(), tree.leased().pages()), (4, 4));
+    assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
     assert_eq!(tree.gain(&usage, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);
-    assert_eq!((usage.pages(), tree.leased().pages()), (5, 5));
+    assert_eq!((usage.pages(), tree.leased().pages), (5, 5));
 }
 
 #[test]

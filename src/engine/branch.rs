@@ -3,9 +3,8 @@
 
 use std::ops::Range;
 
-use crossbeam_channel::Sender;
-
 use crate::engine::coins::CoinKey;
+use crate::engine::events::Teller;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
@@ -84,7 +83,7 @@ pub(super) struct Drawing {
     pub params: SamplingParams,
     pub stop: Stop,
     pub coins: CoinKey,
-    pub events: Sender<Event>,
+    pub events: Teller,
     /// First position that this extend draws.
     pub begin: usize,
     /// Length of the branch with which the extend ends at the latest.
@@ -100,6 +99,13 @@ pub(super) struct Drawing {
     pub counts: Option<TokenCounts>,
 }
 
+impl Drawing {
+    /// The first position whose token may end the text.
+    pub fn may_end_at(&self) -> usize {
+        self.begin.saturating_add(self.stop.min_tokens)
+    }
+}
+
 /// The draws of one branch that were submitted and not collected.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ahead {
@@ -109,7 +115,7 @@ pub(super) struct Ahead {
 }
 
 pub(super) struct Scoring {
-    pub events: Sender<Event>,
+    pub events: Teller,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
     /// How many of them were asked for; `logprobs` follows.
@@ -212,8 +218,9 @@ impl Branch {
         self.work = work;
     }
 
-    /// Notes that its next draw or probability was submitted as request number `request` of a step.
-    pub fn asked(&mut self, request: u32) {
+    /// Notes that its next draw or probability was submitted as request number `request` of a step, with the row at `position`.
+    pub fn asked(&mut self, position: usize, request: u32) {
+        self.computed_once = self.computed_once.max(position + 1);
         match &mut self.work {
             Work::Rest => {}
             Work::Draw(drawing) => drawing.ahead = Ahead { tokens: drawing.ahead.tokens + 1, request },
@@ -288,8 +295,7 @@ impl Branch {
         let tokens = self.tokens[begin..].to_vec();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
         let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
-        // Whoever asked may have gone; the branch rests all the same.
-        drop(events.send(Event::Finished { branch: self.id, finish }));
+        events.tell(Event::Finished { branch: self.id, finish });
     }
 
     /// Ends the work because it cannot go on.
@@ -300,7 +306,7 @@ impl Branch {
             Work::Draw(drawing) => drawing.events,
             Work::Score(scoring) => scoring.events,
         };
-        drop(events.send(Event::Failed { branch: self.id, error }));
+        events.tell(Event::Failed { branch: self.id, error });
     }
 
     /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins

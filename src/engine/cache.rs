@@ -1,14 +1,13 @@
 //! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own pages
-//! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from when they are short is the scheduler's; the bytes themselves are
-//! moved by the engine, as `transfers` say.
-
-use std::collections::BTreeMap;
+//! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from
+//! when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers` say.
 
 use crate::engine::branch::{Branch, Hold, Lease, Need, Swapped};
 use crate::ids::{BranchId, PageId, SegmentId};
 use crate::kv::{OutOfPages, PagePool, PrefixTree};
+use crate::mix::IdMap;
 
-pub(super) type Branches = BTreeMap<BranchId, Branch>;
+pub(super) type Branches = IdMap<BranchId, Branch>;
 
 pub(super) struct Cache {
     pub prefix: PrefixTree,

@@ -1,10 +1,11 @@
 //! The engine's side of the channel: it obeys commands between steps and sleeps while nothing grows.
 
-use crossbeam_channel::{RecvError, Sender, TryRecvError};
+use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
+use crate::engine::events::Teller;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
@@ -99,14 +100,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn extend(&mut self, extend: Extend, events: &Sender<Event>) {
+    fn extend(&mut self, extend: Extend, events: &Teller) {
         let Extend { branch: id, continuation } = extend;
         if let Err(error) = self.try_extend(id, continuation, events) {
-            drop(events.send(Event::Failed { branch: id, error }));
+            events.tell(Event::Failed { branch: id, error });
         }
     }
 
-    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &Sender<Event>) -> Result<()> {
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &Teller) -> Result<()> {
         let Some(branch) = self.branches.get(&id) else {
             let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
             return Err(Error::value("branch", expected, id.to_string()));
@@ -153,7 +154,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &Sender<Event>) -> Result<()> {
+    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &Teller) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
         let (begin, context) = (branch.tokens.len(), self.facts.context);
         if begin + tokens.len() > context {

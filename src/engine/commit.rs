@@ -1,17 +1,18 @@
 //! What a collected step leaves behind: drawn tokens, stops, events.
 
 use crate::backend::{Backend, Sampled};
-use crate::engine::Engine;
 use crate::engine::branch::{Branch, Drawing, Work};
+use crate::engine::events::Telling;
 use crate::engine::request::{Event, FinishReason};
 use crate::engine::schedule::Ask;
+use crate::engine::{Engine, EngineFacts};
 use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 
 impl<B: Backend> Engine<B> {
     /// `drawn` answers `asks`, one by one. An answer is nobody's where the branch has ended meanwhile, or begun anew.
     pub(super) fn commit(&mut self, asks: &[Ask], drawn: Vec<Sampled>) {
-        let mut ended = Vec::new();
+        let (mut ended, mut telling) = (Vec::new(), Telling::default());
         for (ask, drawn) in asks.iter().zip(drawn) {
             let asked = |branch: &&mut Branch| branch.turn == ask.turn && !branch.rests();
             let Some(branch) = self.branches.get_mut(&ask.branch).filter(asked) else {
@@ -20,7 +21,8 @@ impl<B: Backend> Engine<B> {
             };
             self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
             self.metrics.tokens_sampled += u64::from(matches!(branch.work, Work::Draw(_)));
-            if let Some(outcome) = answer(branch, drawn, &self.facts.eos, self.facts.context) {
+            if let Some(outcome) = answer(branch, drawn, &self.facts, &mut telling) {
+                telling.flush();
                 self.scheduler.note_end(branch);
                 match outcome {
                     Ok(reason) => branch.finish(reason),
@@ -30,6 +32,7 @@ impl<B: Backend> Engine<B> {
             }
             self.cache.settle(branch);
         }
+        telling.flush();
         self.retire(ended);
     }
 
@@ -52,24 +55,29 @@ impl<B: Backend> Engine<B> {
 }
 
 /// Takes what was drawn for a branch. Says how the extend ends, if it does.
-fn answer(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) -> Option<Result<FinishReason, Error>> {
+fn answer(
+    branch: &mut Branch,
+    drawn: Sampled,
+    facts: &EngineFacts,
+    telling: &mut Telling,
+) -> Option<Result<FinishReason, Error>> {
     if !drawn.logprob.is_finite() {
         let found = "NaN or infinity, as its weights hold";
         return Some(Err(Error::value("the model's logits", "finite numbers", found)));
     }
     match branch.work {
-        Work::Draw(_) => accept(branch, drawn, eos, context).map(Ok),
+        Work::Draw(_) => accept(branch, drawn, facts, telling).map(Ok),
         Work::Score(_) => record(branch, drawn).map(Ok),
         Work::Rest => None,
     }
 }
 
 /// Takes the token that a branch drew. Says why the extend ends, if it does.
-fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) -> Option<FinishReason> {
+fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mut Telling) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
     let Sampled { token, logprob, top } = drawn;
     drawing.ahead.tokens -= 1;
-    let stops = stop_token(drawing, token, eos);
+    let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {
         drawing.stop_logprob = Some(logprob);
         return stops;
@@ -84,14 +92,13 @@ fn accept(branch: &mut Branch, drawn: Sampled, eos: &[TokenId], context: usize) 
     let drawn = drawing.logprobs.len();
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
-    // Whoever asked may have gone; a dropped extension cancels its branches.
-    drop(drawing.events.send(Event::Token { branch: branch.id, token, logprob, top, text: piece.text }));
+    telling.tell(&drawing.events, Event::Token { branch: branch.id, token, logprob, top, text: piece.text });
     branch.push_drawn(token);
-    stops.or(piece.stopped_by.map(FinishReason::StopString)).or(at_limit.then_some(FinishReason::Length)).or((branch
-        .tokens
-        .len()
-        >= context)
-        .then_some(FinishReason::ContextFull))
+    let is_full = branch.tokens.len() >= facts.context;
+    stops
+        .or(piece.stopped_by.map(FinishReason::StopString))
+        .or(at_limit.then_some(FinishReason::Length))
+        .or(is_full.then_some(FinishReason::ContextFull))
 }
 
 fn stop_token(drawing: &Drawing, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {

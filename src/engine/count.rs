@@ -26,13 +26,12 @@ impl<B: Backend> Engine<B> {
     pub fn occupancy(&self) -> Occupancy {
         let leased = self.cache.prefix.leased();
         let (running, waiting) = (self.scheduler.running(), self.scheduler.waiting());
-        Occupancy { running, waiting, pages: leased.pages(), tokens: leased.tokens() }
+        Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
-    /// Asked for before the rows are marked as computed.
+    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute drawn
+    /// tokens, each for the first time, so that nobody asks.
     pub(super) fn count_rows(&mut self, rows: &[Row]) {
-        self.metrics.steps += 1;
-        self.metrics.rows += rows.len() as u64;
         for row in rows {
             let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");
             let position = row.at.position as usize;
@@ -60,14 +59,14 @@ impl<B: Backend> Engine<B> {
     pub(super) fn count_memory(&mut self) {
         let (page_bytes, prefix) = (self.facts.page_bytes as u64, &self.cache.prefix);
         let leased = prefix.leased();
-        let held = leased.pages();
+        let held = leased.pages;
         self.metrics.kv_bytes_held = held as u64 * page_bytes;
         self.metrics.kv_bytes_cached = (prefix.stats().pages - held) as u64 * page_bytes;
         if self.metrics.kv_bytes_held > self.metrics.kv_bytes_peak {
             let used = self.branches.values().filter_map(|branch| branch.lease().filter(|lease| lease.used));
             let pages = used.map(|lease| prefix.end(lease.segment).div_ceil(prefix.page_tokens()));
             self.metrics.kv_bytes_peak = self.metrics.kv_bytes_held;
-            self.metrics.kv_tokens_peak = leased.tokens() as u64;
+            self.metrics.kv_tokens_peak = leased.tokens as u64;
             self.metrics.kv_bytes_peak_unshared = pages.map(u64::from).sum::<u64>() * page_bytes;
         }
     }

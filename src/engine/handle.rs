@@ -1,17 +1,17 @@
 //! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in progress;
-//! an `Extension` receives what happens. Neither knows model, backend or type parameters, so a test can answer the channel
-//! with a script (`scripted`).
+//! an `Extension` or an `Inbox` receives what happens. None knows model, backend or type parameters, so a test can answer the
+//! channel with a script (`scripted`).
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
-use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender, never, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::engine::events::{self, Teller};
+use crate::engine::extension::Extension;
+use crate::engine::inbox::Inbox;
 use crate::engine::metrics::Metrics;
-use crate::engine::request::{Continuation, Event, Extend};
+use crate::engine::request::{Continuation, Extend};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     },
     Start {
         extends: Vec<Extend>,
-        events: Sender<Event>,
+        events: Teller,
     },
     Cancel {
         branches: Vec<BranchId>,
@@ -148,18 +148,17 @@ impl EngineHandle {
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         self.check_extends(&extends)?;
         let unfinished = extends.iter().map(|extend| extend.branch).collect();
-        let (events, receiver) = unbounded();
+        let (events, listener) = events::channel();
         self.send(Command::Start { extends, events })?;
-        Ok(Extension { handle: self.clone(), events: receiver, unfinished })
+        Ok(Extension::new(self.clone(), listener, unfinished))
     }
 
     /// A place where branches tell of themselves that are begun at different times.
     pub fn inbox(&self) -> Inbox {
-        let (sender, events) = unbounded();
-        Inbox { handle: self.clone(), sender, events, unfinished: HashSet::new() }
+        Inbox::new(self.clone())
     }
 
-    fn check_extends(&self, extends: &[Extend]) -> Result<()> {
+    pub(super) fn check_extends(&self, extends: &[Extend]) -> Result<()> {
         for extend in extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
                 params.check(self.facts.vocab)?;
@@ -190,170 +189,25 @@ impl EngineHandle {
         BranchId(self.next_branch.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn send(&self, command: Command) -> Result<()> {
-        if self.epitaph.get().is_some() {
+    pub(super) fn has_stopped(&self) -> bool {
+        self.epitaph.get().is_some()
+    }
+
+    pub(super) fn send(&self, command: Command) -> Result<()> {
+        if self.has_stopped() {
             return Err(self.stopped());
         }
         self.commands.send(command).map_err(|_| self.stopped())
     }
 
     /// For commands that ask for nothing: an engine that has stopped holds nothing to give back.
-    fn tell(&self, command: Command) {
+    pub(super) fn tell(&self, command: Command) {
         drop(self.commands.send(command));
     }
 
     /// For a channel found closed. The engine's thread closes its channels before it says why, and always says why.
-    fn stopped(&self) -> Error {
+    pub(super) fn stopped(&self) -> Error {
         Error::EngineStopped { why: self.epitaph.wait().clone() }
-    }
-}
-
-/// What came first of the two things that were waited for.
-#[derive(Debug)]
-pub enum First<E, M> {
-    Event(E),
-    Message(M),
-}
-
-/// Branches being extended. Dropping it cancels those that have not finished.
-pub struct Extension {
-    handle: EngineHandle,
-    events: Receiver<Event>,
-    unfinished: Vec<BranchId>,
-}
-
-impl Extension {
-    /// Waits for the next event; `None` once every branch has finished or failed. If the engine stops, each branch fails.
-    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
-    pub fn next(&mut self) -> Option<Event> {
-        let first = *self.unfinished.first()?;
-        let event = self.events.recv().unwrap_or_else(|_| self.failed(first));
-        Some(self.note(event))
-    }
-
-    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may be computed
-    /// for minutes without an event.
-    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
-        self.poll_beside(&never::<()>(), patience).map(|first| match first {
-            First::Event(event) => event,
-            First::Message(()) => unreachable!("nobody sends on a channel that never delivers"),
-        })
-    }
-
-    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every branch has
-    /// finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
-    pub fn poll_beside<M>(&mut self, others: &Receiver<M>, patience: Duration) -> Poll<First<Option<Event>, M>> {
-        if let Ok(message) = others.try_recv() {
-            return Poll::Ready(First::Message(message));
-        }
-        let Some(&first) = self.unfinished.first() else { return Poll::Ready(First::Event(None)) };
-        let event = select! {
-            recv(others) -> message => match message {
-                Ok(message) => return Poll::Ready(First::Message(message)),
-                Err(RecvError) => self.events.recv_timeout(patience),
-            },
-            recv(self.events) -> event => event.map_err(RecvTimeoutError::from),
-            default(patience) => Err(RecvTimeoutError::Timeout),
-        };
-        match event {
-            Ok(event) => Poll::Ready(First::Event(Some(self.note(event)))),
-            Err(RecvTimeoutError::Timeout) => Poll::Pending,
-            Err(RecvTimeoutError::Disconnected) => {
-                let failed = self.failed(first);
-                Poll::Ready(First::Event(Some(self.note(failed))))
-            }
-        }
-    }
-
-    fn failed(&self, branch: BranchId) -> Event {
-        Event::Failed { branch, error: self.handle.stopped() }
-    }
-
-    fn note(&mut self, event: Event) -> Event {
-        if !matches!(event, Event::Token { .. })
-            && let Some(at) = self.unfinished.iter().position(|&branch| branch == event.branch())
-        {
-            self.unfinished.remove(at);
-        }
-        event
-    }
-
-    /// Branches that have neither finished nor failed, as far as `next` has told.
-    pub fn unfinished(&self) -> &[BranchId] {
-        &self.unfinished
-    }
-
-    /// Stops branches of this extension; each ends with `FinishReason::Cancelled` unless it has finished already. Takes effect before
-    /// the engine's next step.
-    pub fn cancel(&self, branches: &[BranchId]) {
-        let branches = branches.iter().copied().filter(|branch| self.unfinished.contains(branch)).collect();
-        self.handle.tell(Command::Cancel { branches });
-    }
-
-    pub fn cancel_all(&self) {
-        if !self.unfinished.is_empty() {
-            self.handle.tell(Command::Cancel { branches: self.unfinished.clone() });
-        }
-    }
-}
-
-impl Drop for Extension {
-    fn drop(&mut self) {
-        self.cancel_all();
-    }
-}
-
-/// Branches being extended that were begun at different times: for one who keeps thousands of them in flight. Dropping it cancels
-/// those that have not finished.
-pub struct Inbox {
-    handle: EngineHandle,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
-    unfinished: HashSet<BranchId>,
-}
-
-impl Inbox {
-    /// `EngineHandle::start`, with the events here.
-    pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
-        self.handle.check_extends(&extends)?;
-        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-        self.handle.send(Command::Start { extends, events: self.sender.clone() })?;
-        self.unfinished.extend(branches);
-        Ok(())
-    }
-
-    /// The next event, waited for no longer than `patience`; `Poll::Ready(None)` while every branch has finished or failed. If the
-    /// engine stops, each branch fails.
-    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
-        let Some(&any) = self.unfinished.iter().next() else { return Poll::Ready(None) };
-        let event = self.events.recv_timeout(patience).ok().or_else(|| {
-            // Whatever it had to tell was told before it stopped.
-            let stopped = self.handle.epitaph.get().is_some();
-            stopped.then(|| self.events.try_recv().unwrap_or_else(|_| self.failed(any)))
-        });
-        event.map_or(Poll::Pending, |event| {
-            if !matches!(event, Event::Token { .. }) {
-                self.unfinished.remove(&event.branch());
-            }
-            Poll::Ready(Some(event))
-        })
-    }
-
-    fn failed(&self, branch: BranchId) -> Event {
-        Event::Failed { branch, error: self.handle.stopped() }
-    }
-
-    /// Branches that have neither finished nor failed, as far as `poll` has told.
-    pub fn unfinished(&self) -> usize {
-        self.unfinished.len()
-    }
-}
-
-impl Drop for Inbox {
-    fn drop(&mut self) {
-        if !self.unfinished.is_empty() {
-            self.handle.tell(Command::Cancel { branches: self.unfinished.iter().copied().collect() });
-        }
     }
 }
 

@@ -17,7 +17,10 @@ pub mod coins;
 mod commands;
 mod commit;
 mod count;
+mod events;
+mod extension;
 pub mod handle;
+mod inbox;
 pub mod metrics;
 mod pool;
 pub mod request;
@@ -34,7 +37,9 @@ use std::sync::Arc;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
-pub use handle::{EngineFacts, EngineHandle, Extension, First, Inbox};
+pub use extension::{Extension, First};
+pub use handle::{EngineFacts, EngineHandle};
+pub use inbox::Inbox;
 pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
@@ -204,7 +209,7 @@ impl<B: Backend> Engine<B> {
             facts,
             config,
             cache,
-            branches: Branches::new(),
+            branches: Branches::default(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
             commands,

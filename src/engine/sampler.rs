@@ -69,13 +69,13 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
 }
 
 /// The coin of the token at `position`.
-pub(super) fn coin(drawing: &Drawing, position: usize) -> f64 {
+fn coin(drawing: &Drawing, position: usize) -> f64 {
     drawing.coins.coin(u32::try_from(position).expect("positions fit u32, as contexts do"))
 }
 
 /// Whether the text may not end yet with the token at `position`.
 pub(super) fn bans_ends(drawing: &Drawing, position: usize) -> bool {
-    position - drawing.begin < drawing.stop.min_tokens
+    position < drawing.may_end_at()
 }
 
 /// The tokens that end the text.

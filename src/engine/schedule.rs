@@ -1,11 +1,10 @@
 //! The rows of one step and who wants logits of them: what the scheduler decides, before anything is planned.
 
-use std::collections::{HashMap, HashSet};
-
 use crate::engine::branch::{Branch, Need};
 use crate::engine::cache::Cache;
 use crate::ids::{BranchId, PageId};
 use crate::kv::{KvSlot, StepRow};
+use crate::mix::{IdMap, IdSet};
 use crate::plan::PageTurn;
 
 /// One query token of the step.
@@ -32,7 +31,7 @@ pub(super) struct Schedule {
     /// Depth-first.
     pub rows: Vec<Row>,
     pub asks: Vec<Ask>,
-    slots: HashSet<(PageId, u32)>,
+    slots: IdSet<(PageId, u32)>,
 }
 
 /// What a step may still take.
@@ -70,7 +69,7 @@ impl Schedule {
 
     /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.
     pub fn answer_rows(&mut self) -> Vec<u32> {
-        let index: HashMap<_, _> =
+        let index: IdMap<_, _> =
             (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
         let answered = |ask: Ask| (index[&(ask.slot.page, ask.slot.slot)], ask);
         let mut answered: Vec<(u32, Ask)> = self.asks.drain(..).map(answered).collect();

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, TryRecvError};
 
+use crate::engine::events::Teller;
 use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
 use crate::engine::metrics::Metrics;
 use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
@@ -122,7 +123,7 @@ struct Growing {
     /// As `SamplingParams::top_logprobs`.
     tops: Option<usize>,
     next: usize,
-    events: Sender<Event>,
+    events: Teller,
 }
 
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
@@ -160,11 +161,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    fn start(&mut self, extend: Extend, events: &Sender<Event>) {
+    fn start(&mut self, extend: Extend, events: &Teller) {
         let Extend { branch, continuation } = extend;
         let Some(tokens) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
-            drop(events.send(Event::Failed { branch, error }));
+            events.tell(Event::Failed { branch, error });
             return;
         };
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
@@ -177,7 +178,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
                 let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
-                drop(events.send(Event::Finished { branch, finish }));
+                events.tell(Event::Finished { branch, finish });
             }
         }
     }
@@ -195,7 +196,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             let text = text_of(&[token]);
             let top = top(growing.tops.unwrap_or(0), token, logprob);
-            drop(growing.events.send(Event::Token { branch: growing.branch, token, logprob, top, text }));
+            growing.events.tell(Event::Token { branch: growing.branch, token, logprob, top, text });
         }
         self.growing.retain(|growing| {
             let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
@@ -224,7 +225,7 @@ impl Growing {
             tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
         });
         let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
-        drop(self.events.send(Event::Finished { branch: self.branch, finish }));
+        self.events.tell(Event::Finished { branch: self.branch, finish });
     }
 }
 

@@ -8,7 +8,7 @@ use crate::engine::branch::{Hold, Work};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{Ask, Row, Schedule};
 use crate::engine::scheduler::Budget;
-use crate::engine::{Engine, EngineConfig, batch, sampler};
+use crate::engine::{CoinKey, Engine, EngineConfig, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::kv::{Forest, StepRow};
@@ -24,10 +24,19 @@ pub(super) struct Loaded {
     schedule: Schedule,
     /// One for each plan.
     stats: Vec<PlanStats>,
-    /// Whether the backend can advance it, as far as the batch tells.
-    advances: bool,
+    /// `None` where the step after it is another one in any case.
+    steady: Option<Steady>,
     /// Kept only if plans are checked.
     copy: Option<StepBatch>,
+}
+
+/// A step whose every row draws a token of a branch of its own and goes on behind it: unless branches come or go, the steps after
+/// it are the same, every row one token further. What they ask of the branches is kept here, so that they need not be looked at.
+struct Steady {
+    /// How many steps after it are such; then a branch is at its end, or may end from then on.
+    steps: usize,
+    /// Of each row.
+    coins: Vec<CoinKey>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -51,12 +60,14 @@ impl<B: Backend> Engine<B> {
 
     /// Enqueues the next step. False if there is nothing to compute before something is collected, or at all.
     fn submit(&mut self) -> Result<bool> {
-        let loaded = match self.loaded.take().filter(|loaded| self.can_advance(loaded)) {
-            Some(loaded) => Some(self.advance(loaded)?),
-            None => self.replan()?,
+        let advanced = match self.loaded.take() {
+            Some(loaded) => self.advance(loaded)?,
+            None => None,
         };
-        let Some(loaded) = loaded else { return Ok(false) };
-        self.note_submitted(&loaded);
+        let Some(loaded) = advanced.map_or_else(|| self.replan(), |loaded| Ok(Some(loaded)))? else {
+            return Ok(false);
+        };
+        self.count_step(loaded.schedule.rows.len(), &loaded.stats);
         self.flights.push_back(Flight { asks: loaded.schedule.asks.clone() });
         self.loaded = Some(loaded);
         Ok(true)
@@ -86,13 +97,14 @@ impl<B: Backend> Engine<B> {
         let eos = &self.facts.eos;
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
         let batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
-        let advances = batch.can_advance();
-        let copy = (self.config.check_plans && advances).then(|| batch.clone());
+        let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
+        let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
         self.model.forward(&mut self.backend, &mut self.kv, &mut self.step, batch)?;
         lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
-        Ok(Some(Loaded { schedule, stats, advances, copy }))
+        self.note_submitted(&schedule);
+        Ok(Some(Loaded { schedule, stats, steady, copy }))
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -138,48 +150,54 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Whether a new schedule would be the one that is loaded, every row one token further, and ask for the same; and whether
-    /// pages are free for the rows whose own are full.
-    fn can_advance(&self, loaded: &Loaded) -> bool {
-        let Schedule { rows, asks, .. } = &loaded.schedule;
-        let turns = || rows.iter().filter(|row| self.turns_page(row)).count();
-        loaded.advances
+    /// What the steps after `schedule`, which is about to be submitted, have in common with it; `None` where it is not steady.
+    fn steady(&self, schedule: &Schedule) -> Option<Steady> {
+        let Schedule { rows, asks, .. } = schedule;
+        let mut steady = Steady { steps: usize::MAX, coins: Vec::with_capacity(rows.len()) };
+        for (row, ask) in rows.iter().zip(asks) {
+            let branch = self.branches.get(&ask.branch)?;
+            let Work::Draw(drawing) = &branch.work else { return None };
+            let (segment, next) = (row.at.segment, ask.position + 1);
+            let prefix = &self.cache.prefix;
+            let is_own = branch.lease().is_some_and(|lease| lease.own && lease.segment == segment)
+                && prefix.first_position(segment) <= row.at.position
+                && prefix.end(segment) as usize == next;
+            if !is_own {
+                return None;
+            }
+            let until = if sampler::bans_ends(drawing, next) { drawing.may_end_at() } else { drawing.limit };
+            steady.steps = steady.steps.min(until.min(drawing.limit).saturating_sub(next + 1));
+            steady.coins.push(drawing.coins);
+        }
+        (asks.len() == rows.len()).then_some(steady)
+    }
+
+    /// The rows of the loaded step that turn a page with the next token; `None` where the next step is not the loaded one, every
+    /// row one token further, or pages are too few for that.
+    fn turning(&self, loaded: &Loaded) -> Option<Vec<u32>> {
+        let Loaded { schedule, steady, .. } = loaded;
+        let goes_on = steady.as_ref().is_some_and(|steady| steady.steps > 0)
             && !self.scheduler.changed
-            && asks.len() == self.scheduler.running()
-            && rows.iter().zip(asks).all(|(row, ask)| self.goes_on(row, ask))
-            && turns() <= self.cache.pages.free()
+            && schedule.asks.len() == self.scheduler.running();
+        if !goes_on {
+            return None;
+        }
+        let page_tokens = self.cache.prefix.page_tokens();
+        let turns = |(_, row): &(u32, &Row)| (row.at.position + 1).is_multiple_of(page_tokens);
+        let turning: Vec<u32> = (0u32..).zip(&schedule.rows).filter(turns).map(|(row, _)| row).collect();
+        (turning.len() <= self.cache.pages.free()).then_some(turning)
     }
 
-    /// Whether the token behind `row` begins a page.
-    fn turns_page(&self, row: &Row) -> bool {
-        (row.at.position + 1).is_multiple_of(self.cache.prefix.page_tokens())
-    }
-
-    /// Whether the branch of `ask`, which asked for `row`, goes on right behind it and in the same way.
-    fn goes_on(&self, row: &Row, ask: &Ask) -> bool {
-        let next = row.at.position + 1;
-        let Some(branch) = self.branches.get(&ask.branch).filter(|branch| branch.turn == ask.turn) else {
-            return false;
-        };
-        let Work::Draw(drawing) = &branch.work else { return false };
-        let bans_alike = sampler::bans_ends(drawing, ask.position + 1) == sampler::bans_ends(drawing, ask.position + 2);
-        let prefix = &self.cache.prefix;
-        let on_its_own = branch.lease().is_some_and(|lease| {
-            let own = prefix.first_position(lease.segment)..prefix.end(lease.segment);
-            lease.own && lease.segment == row.at.segment && own.contains(&row.at.position) && own.end == next
-        });
-        on_its_own && bans_alike && branch.need().is_some()
-    }
-
-    /// The step that is loaded, every row one token further; see `can_advance`.
-    fn advance(&mut self, mut loaded: Loaded) -> Result<Loaded> {
+    /// Submits the loaded step again, every row one token further. `None`, and nothing is changed, where that is not the next.
+    fn advance(&mut self, mut loaded: Loaded) -> Result<Option<Loaded>> {
         let mut began = Instant::now();
-        let turning = |(_, row): &(u32, &Row)| self.turns_page(row);
-        let turning: Vec<u32> = (0u32..).zip(&loaded.schedule.rows).filter(turning).map(|(row, _)| row).collect();
-        for ask in &loaded.schedule.asks {
-            let branch = self.branches.get_mut(&ask.branch).expect("can_advance found it");
-            let need = branch.need().expect("can_advance asked for it");
-            self.cache.reserve(branch, need).expect("the token has room in a page, or can_advance found one free");
+        let Some(turning) = self.turning(&loaded) else { return Ok(None) };
+        for (request, (ask, row)) in (0u32..).zip(loaded.schedule.asks.iter().zip(&loaded.schedule.rows)) {
+            let branch = self.branches.get_mut(&ask.branch).expect("a branch that goes is noted as a change");
+            let need = branch.need().expect("a branch at its limit ends the steady steps");
+            self.cache.reserve(branch, need).expect("the token has room in its page, or one is free for it");
+            branch.asked(ask.position + 1, request);
+            self.cache.prefix.mark_computed(row.at.segment, row.at.position + 2);
         }
         let turn = |row: u32| {
             let StepRow { segment, position } = loaded.schedule.rows[row as usize].at;
@@ -193,14 +211,13 @@ impl<B: Backend> Engine<B> {
         for (stats, hints) in loaded.stats.iter_mut().zip(self.model.plan_hints()) {
             stats.advance(hints, loaded.schedule.rows.len());
         }
-        let coin = |ask: &Ask| match &self.branches[&ask.branch].work {
-            Work::Draw(drawing) => sampler::coin(drawing, ask.position + 1),
-            Work::Rest | Work::Score(_) => unreachable!("can_advance saw it draw"),
-        };
-        let coins: Vec<f64> = loaded.schedule.asks.iter().map(coin).collect();
+        let steady = loaded.steady.as_mut().expect("only a steady step is advanced");
+        steady.steps -= 1;
+        let coins = steady.coins.iter().zip(&loaded.schedule.rows);
+        let coins: Vec<f64> = coins.map(|(coins, row)| coins.coin(row.at.position + 1)).collect();
         self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins, &turns)?;
         lap(&mut began, &mut self.metrics.seconds_forward);
-        Ok(loaded)
+        Ok(Some(loaded))
     }
 
     /// Proves that the plans serve the advanced step, if plans are to be proved.
@@ -216,18 +233,26 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Whatever is submitted from now on sees the keys and values of this step's rows.
-    fn note_submitted(&mut self, loaded: &Loaded) {
+    fn note_submitted(&mut self, schedule: &Schedule) {
         let mut began = Instant::now();
-        let Schedule { rows, asks, .. } = &loaded.schedule;
+        let Schedule { rows, asks, .. } = schedule;
         self.count_rows(rows);
-        self.count_reads(&loaded.stats);
-        self.count_memory();
         for row in rows {
             self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
         }
         for (request, ask) in (0u32..).zip(asks) {
-            self.branches.get_mut(&ask.branch).expect("it asked just now").asked(request);
+            self.branches.get_mut(&ask.branch).expect("it asked just now").asked(ask.position, request);
         }
+        lap(&mut began, &mut self.metrics.seconds_scheduling);
+    }
+
+    /// Counts a step of `rows` that was submitted; `stats`: of its plans.
+    fn count_step(&mut self, rows: usize, stats: &[PlanStats]) {
+        let mut began = Instant::now();
+        self.metrics.steps += 1;
+        self.metrics.rows += rows as u64;
+        self.count_reads(stats);
+        self.count_memory();
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }
 

@@ -76,8 +76,11 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        for branch in branches.values_mut().filter(|branch| branch.stage == Stage::Resting) {
-            cache.give_up(branch); // It becomes cache.
+        let mut resting: Vec<&mut Branch> =
+            branches.values_mut().filter(|branch| branch.stage == Stage::Resting).collect();
+        resting.sort_unstable_by_key(|branch| branch.id);
+        for branch in resting {
+            cache.give_up(branch); // It becomes cache, what was made first the first to go.
         }
         if cache.evict_for(pages) {
             return true;

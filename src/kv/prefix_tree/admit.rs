@@ -121,6 +121,7 @@ impl PrefixTree {
             computed,
             state: if lower.state == State::Prompt { State::Prompt } else { State::Sealed },
             leases: 0,
+            users: u32::from(lower.users > 0),
             born: lower.born,
             last_used: lower.last_used,
             idle: None,

@@ -38,8 +38,12 @@ impl PrefixTree {
         let (first, end) = (shortened.first_position, shortened.end());
         let keep = self.pages_between(first, end);
         let gone = self.at_mut(segment).pages.split_off(keep);
+        let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
         self.held.tokens -= 1;
-        self.held.pages -= gone.into_iter().filter(|&page| pool.give_back(page)).count();
+        self.held.pages -= freed;
+        // What is open has a lease.
+        self.leased.tokens -= 1;
+        self.leased.pages -= freed;
         self.review(segment);
     }
 }

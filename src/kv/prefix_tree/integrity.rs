@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{PrefixTree, Segment, State, TreeStats};
+use super::{Leased, PrefixTree, Segment, State, TreeStats, Usage};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::PagePool;
 
@@ -32,6 +32,7 @@ impl PrefixTree {
         let idle: Vec<_> = ids.iter().filter_map(|&id| self.at(id).idle).collect();
         ensure!(idle.len() == self.idle.len(), "{} segments are idle, {} listed", idle.len(), self.idle.len());
         ensure!(idle.iter().all(|key| self.idle.contains(key)), "an idle segment is listed under another key");
+        self.check_leased(&ids)?;
         self.check_pages(&ids, pool)
     }
 
@@ -80,6 +81,23 @@ impl PrefixTree {
         let is_idle = segment.leases == 0 && segment.children.is_empty();
         let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
         ensure!(segment.idle == key, "segment {id} should be idle as {key:?}, is {:?}", segment.idle);
+        Ok(())
+    }
+
+    /// What leases keep, by a walk along the path of each.
+    fn check_leased(&self, ids: &[SegmentId]) -> Result<(), String> {
+        let mut usage = Usage::default();
+        for &id in ids {
+            let segment = self.at(id);
+            let children = segment.children.iter().filter(|child| self.at(**child).users > 0).count();
+            let users = segment.leases as usize + children;
+            ensure!(segment.users as usize == users, "segment {id} has {users} users, not {}", segment.users);
+            if segment.leases > 0 {
+                self.add_path(&mut usage, id);
+            }
+        }
+        let leased = Leased { pages: usage.pages(), tokens: usage.tokens() };
+        ensure!(self.leased == leased, "counters say {:?} is leased, it is {leased:?}", self.leased);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 
 use evict::IdleKey;
 use live::Visits;
-pub use usage::Usage;
+pub use usage::{Leased, Usage};
 
 use super::PagePool;
 use super::page_pool::OutOfPages;
@@ -68,6 +68,8 @@ struct Segment {
     computed: u32,
     state: State,
     leases: u32,
+    /// Its leases, and its children that have users: more than 0 where a lease keeps it.
+    users: u32,
     /// Orders siblings.
     born: u64,
     last_used: u64,
@@ -113,6 +115,7 @@ pub struct PrefixTree {
     /// Counts births and releases.
     clock: u64,
     held: TreeStats,
+    leased: Leased,
     visits: Visits,
 }
 
@@ -128,6 +131,7 @@ impl PrefixTree {
             idle: BTreeSet::new(),
             clock: 0,
             held: TreeStats::default(),
+            leased: Leased::default(),
             visits: Visits::default(),
         }
     }
@@ -186,6 +190,9 @@ impl PrefixTree {
         let pages = pool.take_exactly(missing)?;
         self.held.pages += pages.len();
         self.held.tokens += slots;
+        // What is open has a lease.
+        self.leased.pages += pages.len();
+        self.leased.tokens += slots;
         self.at_mut(segment).pages.extend(pages);
         Ok(())
     }
@@ -218,6 +225,7 @@ impl PrefixTree {
     pub fn retain(&mut self, segment: SegmentId) {
         self.at_mut(segment).leases += 1;
         self.held.leases += 1;
+        self.add_user(segment);
         self.review(segment);
     }
 
@@ -232,6 +240,7 @@ impl PrefixTree {
             self.seal(segment);
         }
         self.held.leases -= 1;
+        self.remove_user(segment);
         self.review(segment);
     }
 
@@ -275,6 +284,7 @@ impl PrefixTree {
             computed: 0,
             state,
             leases: 0,
+            users: 0,
             born: now,
             last_used: now,
             idle: None,

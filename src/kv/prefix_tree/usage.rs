@@ -3,6 +3,13 @@
 use super::{PrefixTree, Segment, count};
 use crate::ids::{SegmentId, TokenId};
 
+/// Pages and tokens that leases keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    pub pages: usize,
+    pub tokens: usize,
+}
+
 /// A set of paths that only grows, and how many pages and tokens they hold.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
@@ -24,21 +31,48 @@ impl Usage {
 
 impl PrefixTree {
     /// What leases keep: all but what is only cached.
-    pub fn leased(&self) -> Usage {
-        let mut usage = Usage::default();
-        for (ix, segment) in self.arena.iter().enumerate() {
-            if segment.as_ref().is_some_and(|segment| segment.leases > 0) {
-                self.add_path(&mut usage, SegmentId::new(ix));
+    pub fn leased(&self) -> Leased {
+        self.leased
+    }
+
+    /// `segment` has one user more; the first one makes it, too, a user of its parent.
+    pub(super) fn add_user(&mut self, segment: SegmentId) {
+        let mut at = Some(segment);
+        while let Some(id) = at {
+            let used = self.at_mut(id);
+            used.users += 1;
+            at = used.parent.filter(|_| used.users == 1);
+            if used.users == 1 {
+                self.leased.tokens += self.at(id).len() as usize;
+                self.leased.pages += self.own_pages(id);
             }
         }
-        usage
+    }
+
+    /// `segment` has one user less; with the last one it is no user of its parent any more.
+    pub(super) fn remove_user(&mut self, segment: SegmentId) {
+        let mut at = Some(segment);
+        while let Some(id) = at {
+            let used = self.at_mut(id);
+            used.users -= 1;
+            at = used.parent.filter(|_| used.users == 0);
+            if used.users == 0 {
+                self.leased.tokens -= self.at(id).len() as usize;
+                self.leased.pages -= self.own_pages(id);
+            }
+        }
+    }
+
+    /// Pages of `segment`, but for one that is its parent's too.
+    fn own_pages(&self, segment: SegmentId) -> usize {
+        self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
     }
 
     /// Adds the path of `segment`, and the pages that nothing in use holds yet.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
         let Usage { met, pages, tokens } = usage;
         for id in self.new_to(met, segment) {
-            *pages += self.at(id).pages.len() - usize::from(self.begins_in_parents_page(id));
+            *pages += self.own_pages(id);
             *tokens += self.at(id).len() as usize;
         }
     }
