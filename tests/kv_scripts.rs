@@ -342,6 +342,82 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
 }
 
 #[test]
+fn the_first_child_goes_on_in_the_last_page_and_no_other() {
+    let (mut tree, mut pool) = (PrefixTree::new(8), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
+    let longer = tree.admit(&mut pool, &tokens("question: why")).unwrap();
+    assert_eq!(20 - pool.free(), 2);
+    let [first, second, third] = [(); 3].map(|()| tree.fork(longer));
+    tree.append(&mut pool, first, &tokens("ab")).unwrap();
+    let shared = tree.slot(longer, 12).page;
+    assert_eq!((tree.slot(first, 13), 20 - pool.free()), (KvSlot { page: shared, slot: 5 }, 2));
+    tree.append(&mut pool, second, &tokens("cd")).unwrap();
+    assert_ne!(tree.slot(second, 13).page, shared, "the slots behind the prompt are another's");
+    // A grandchild goes on behind its parent, in the page of all three.
+    let beneath = tree.fork(first);
+    tree.append(&mut pool, beneath, &tokens("e")).unwrap();
+    assert_eq!(tree.slot(beneath, 15), KvSlot { page: shared, slot: 7 });
+    assert_eq!((pool.holders(shared), tree.leased().pages), (3, 3));
+    tree.check_integrity(&pool).unwrap();
+    // What a branch gives up, the next one may have.
+    [beneath, first].into_iter().for_each(|segment| tree.release(segment));
+    assert_eq!(tree.drop_unused(&mut pool, beneath), 0, "the page is still the prompt's");
+    tree.append(&mut pool, third, &tokens("fghi")).unwrap();
+    assert_eq!((tree.slot(third, 13).page, 20 - pool.free()), (shared, 4));
+    // Whole pages are copied to one that stands apart.
+    let apart = tree.fork(prompt);
+    tree.append_apart(&mut pool, apart, &tokens("xyz")).unwrap();
+    let late = tree.fork(tree.parent(third).unwrap());
+    tree.append_apart(&mut pool, late, &tokens("xyz")).unwrap();
+    assert_eq!(pool.holders(tree.slot(late, 13).page), 1);
+    tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn a_prompt_goes_on_where_another_ends_in_mid_page() {
+    let (mut tree, mut pool) = (PrefixTree::new(8), PagePool::new(20));
+    // Each is the one before and three tokens more: one row of pages for all.
+    let text: Vec<TokenId> = (0..60).map(TokenId).collect();
+    for end in (3..=60).step_by(3) {
+        tree.admit(&mut pool, &text[..end]).unwrap();
+        assert_eq!(20 - pool.free(), end.div_ceil(8));
+        tree.check_integrity(&pool).unwrap();
+    }
+    // One that leaves them in mid-page has a page of its own there.
+    let other = tree.admit(&mut pool, &[&text[..30], &[TokenId(99)]].concat()).unwrap();
+    assert_eq!((20 - pool.free(), tree.slot(other, 30).slot), (9, 6));
+}
+
+/// Tokens compared while all of `prompts` are admitted, and admitted again.
+fn compared(prompts: &[Vec<TokenId>]) -> u64 {
+    let tokens: usize = prompts.iter().map(Vec::len).sum();
+    let (mut tree, mut pool) = (PrefixTree::new(16), PagePool::new(tokens / 16 + prompts.len()));
+    for prompt in prompts.iter().chain(prompts) {
+        tree.admit(&mut pool, prompt).unwrap();
+    }
+    tree.check_integrity(&pool).unwrap();
+    tree.compared()
+}
+
+#[test]
+fn prompts_are_matched_in_time_linear_in_their_tokens() {
+    let number = |n: u32| vec![TokenId(n % 600), TokenId(n / 600)];
+    let equal = vec![(0..1000).map(TokenId).collect::<Vec<_>>(); 200];
+    let different: Vec<_> = (0..200_000).map(number).collect();
+    let one_token: Vec<_> = (0..200_000).map(|n| vec![TokenId(n)]).collect();
+    let beginnings: Vec<Vec<TokenId>> = (1..=600).map(|end| (0..end).map(TokenId).collect()).collect();
+    let backwards: Vec<_> = beginnings.iter().rev().cloned().collect();
+    let empty = vec![Vec::new(); 100];
+    for prompts in [equal, different, one_token, beginnings, backwards, empty] {
+        let tokens: usize = prompts.iter().map(Vec::len).sum();
+        // Each once or twice, and one comparison for each segment of a path; a segment has a token.
+        let most = 4 * (tokens + prompts.len()) as u64;
+        let compared = compared(&prompts);
+        assert!(compared <= most, "{compared} comparisons for {} prompts of {tokens} tokens", prompts.len());
+    }
+}
+
+#[test]
 fn pages_in_use_are_counted_once() {
     let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
     let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();

@@ -166,7 +166,9 @@ impl Cache {
         let Swapped { before, computed, pages } = swapped;
         let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
-        if let Err(short) = self.prefix.append(&mut self.pages, segment, &branch.tokens[first..computed as usize]) {
+        let tokens = &branch.tokens[first..computed as usize];
+        // Of the first page that was saved only this branch's slots are what they were.
+        if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, tokens) {
             self.prefix.release(segment);
             self.prefix.drop_unused(&mut self.pages, segment);
             return Err(short);

@@ -5,6 +5,9 @@ use crate::ids::{SegmentId, TokenId};
 use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
+/// How a segment is found: its parent, its first token, and when it was born.
+pub(super) type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
+
 /// The longest registered beginning of a prompt.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Match {
@@ -26,7 +29,12 @@ impl PrefixTree {
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
         let known = self.find(tokens);
         let rest = &tokens[known.tokens..];
-        let pages = pool.take_exactly(self.pages_between(count(known.tokens), count(tokens.len())))?;
+        let whole = known.segment.filter(|&id| !rest.is_empty() && known.within == self.at(id).len() as usize);
+        let open = whole.and_then(|id| self.open_page(pool, id));
+        let missing = self.pages_between(count(known.tokens), count(tokens.len()));
+        let taken = pool.take_exactly(missing - usize::from(open.is_some()))?;
+        open.into_iter().for_each(|page| pool.share(page));
+        let pages = open.into_iter().chain(taken).collect();
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
             end = Some(self.insert(end, State::Prompt, rest.to_vec(), pages));
@@ -67,17 +75,40 @@ impl PrefixTree {
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.
-    /// Forks of one segment may have sampled the same tokens, so several children can match.
+    /// Forks of one segment may have sampled the same tokens, so several children can match; prompts differ in the first token.
     fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
-        let common = |id: SegmentId| self.at(id).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+        let first = *rest.first()?;
+        let alike = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
         let mut best = None;
-        for &child in self.siblings(parent) {
-            let shared = common(child);
+        for &(.., child) in self.by_first.range(alike) {
+            let shared = self.at(child).tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            self.compared.set(self.compared.get() + shared as u64 + 1);
             if shared > best.map_or(0, |(_, most)| most) {
                 best = Some((child, shared));
             }
         }
         best
+    }
+
+    /// Tokens of prompts that were compared with registered ones since the tree was made.
+    pub fn compared(&self) -> u64 {
+        self.compared.get()
+    }
+
+    /// By which `id` is found; `None` while it has no token.
+    pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
+        let segment = self.at(id);
+        segment.tokens.first().map(|&first| (segment.parent, first, segment.born, id))
+    }
+
+    /// The next tokens of `id`, whose slots are there, are `tokens`.
+    pub(super) fn name(&mut self, id: SegmentId, tokens: &[TokenId]) {
+        let named = self.at_mut(id);
+        let is_first = named.tokens.is_empty();
+        named.tokens.extend_from_slice(tokens);
+        if is_first {
+            self.by_first.extend(self.first_key(id));
+        }
     }
 
     /// A sealed segment that ends after `within` tokens of `id`.
@@ -95,6 +126,9 @@ impl PrefixTree {
     pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
         let last_page = self.pages_between(self.at(id).first_position, position);
         let in_mid_page = !position.is_multiple_of(self.page_tokens);
+        if let Some(key) = self.first_key(id) {
+            self.by_first.remove(&key);
+        }
         let lower = self.at_mut(id);
         debug_assert!(lower.first_position < position && position <= lower.end());
 
@@ -113,7 +147,7 @@ impl PrefixTree {
         lower.computed -= computed;
         let upper = Segment {
             parent: lower.parent,
-            children: vec![id],
+            children: 1,
             first_position: lower.first_position,
             tokens,
             drawing: false,
@@ -127,11 +161,10 @@ impl PrefixTree {
             idle: None,
         };
         lower.first_position = position;
-        let parent = upper.parent;
         let upper = self.place(upper);
         self.at_mut(id).parent = Some(upper);
-        let place = self.siblings_mut(parent).iter_mut().find(|s| **s == id);
-        *place.expect("a segment is among its parent's children") = upper;
+        let keys = [upper, id].map(|part| self.first_key(part));
+        self.by_first.extend(keys.into_iter().flatten());
         self.held.segments += 1;
         self.review(id);
         upper

@@ -25,7 +25,7 @@ impl PrefixTree {
         let settled = self.at_mut(segment);
         assert!(settled.drawing, "segment {segment} waits for no token");
         settled.drawing = false;
-        settled.tokens.push(token);
+        self.name(segment, &[token]);
     }
 
     /// Gives back the last slot of `segment`, if it waits for its token: what was drawn is no part of the branch.

@@ -36,15 +36,16 @@ impl PrefixTree {
 
     /// Takes an idle segment out of the tree; returns the pages that became free.
     fn remove(&mut self, pool: &mut PagePool, id: SegmentId) -> usize {
+        if let Some(key) = self.first_key(id) {
+            self.by_first.remove(&key);
+        }
         let gone = self.arena[id.ix()].take().expect("an idle segment is in the arena");
         let key = gone.idle.expect("only idle segments are removed");
         self.idle.remove(&key);
         self.vacant.push(id);
-        let siblings = self.siblings_mut(gone.parent);
-        let place = siblings.iter().position(|&s| s == id).expect("a segment is among its parent's children");
-        siblings.remove(place);
         if let Some(parent) = gone.parent {
             let above = self.at_mut(parent);
+            above.children -= 1;
             above.last_used = above.last_used.max(gone.last_used);
             self.review(parent);
         }
@@ -58,7 +59,7 @@ impl PrefixTree {
     /// Enters or withdraws a segment from the candidates for eviction, after anything that decides it has changed.
     pub(super) fn review(&mut self, id: SegmentId) {
         let segment = self.arena[id.ix()].as_mut().expect("a segment is reviewed while it is in the arena");
-        let is_idle = segment.leases == 0 && segment.children.is_empty();
+        let is_idle = segment.leases == 0 && segment.children == 0;
         let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
         let before = std::mem::replace(&mut segment.idle, key);
         if before == key {

@@ -25,9 +25,7 @@ impl PrefixTree {
             self.check_links(id)?;
             self.check_contents(id)?;
         }
-        for parent in ids.iter().map(|&id| Some(id)).chain([None]) {
-            self.check_first_tokens(parent)?;
-        }
+        self.check_first_tokens(&ids)?;
         ensure!(self.arena.len() == ids.len() + self.vacant.len(), "arena: vacant places are not all listed");
         let idle: Vec<_> = ids.iter().filter_map(|&id| self.at(id).idle).collect();
         ensure!(idle.len() == self.idle.len(), "{} segments are idle, {} listed", idle.len(), self.idle.len());
@@ -47,12 +45,6 @@ impl PrefixTree {
             "segment {id} begins at {}, its parent ends at {first:?}",
             segment.first_position
         );
-        let listed = self.siblings(segment.parent).iter().filter(|&&s| s == id).count();
-        ensure!(listed == 1, "segment {id} is listed {listed} times by its parent");
-        for &child in &segment.children {
-            let parent = self.arena[child.ix()].as_ref().and_then(|c| c.parent);
-            ensure!(parent == Some(id), "segment {child} is listed by {id}, but names {parent:?} as its parent");
-        }
         Ok(())
     }
 
@@ -71,27 +63,35 @@ impl PrefixTree {
             segment.computed == 0 || above.is_none_or(|p| p.computed == p.len()),
             "segment {id} is computed, but its parent is not"
         );
-        ensure!(segment.children.is_empty() || segment.state != State::Open, "segment {id} is open, but has children");
-        ensure!(segment.children.is_empty() || segment.len() > 0, "segment {id} has children, but no tokens");
+        ensure!(segment.children == 0 || segment.state != State::Open, "segment {id} is open, but has children");
+        ensure!(segment.children == 0 || segment.len() > 0, "segment {id} has children, but no tokens");
         ensure!(segment.leases > 0 || segment.state != State::Open, "segment {id} is open, but has no lease");
         ensure!(
             !segment.drawing || segment.state == State::Open,
             "segment {id} is sealed, but its last token is unknown"
         );
-        let is_idle = segment.leases == 0 && segment.children.is_empty();
+        let is_idle = segment.leases == 0 && segment.children == 0;
         let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
         ensure!(segment.idle == key, "segment {id} should be idle as {key:?}, is {:?}", segment.idle);
         Ok(())
     }
 
-    /// What leases keep, by a walk along the path of each.
+    /// How many children each segment has, and what leases keep, by a walk along the path of each.
     fn check_leased(&self, ids: &[SegmentId]) -> Result<(), String> {
+        let mut families = vec![(0, 0); self.arena.len()];
+        for &id in ids {
+            let Some(parent) = self.at(id).parent else { continue };
+            let (children, users) = &mut families[parent.ix()];
+            *children += 1;
+            *users += u32::from(self.at(id).users > 0);
+        }
         let mut usage = Usage::default();
         for &id in ids {
             let segment = self.at(id);
-            let children = segment.children.iter().filter(|child| self.at(**child).users > 0).count();
-            let users = segment.leases as usize + children;
-            ensure!(segment.users as usize == users, "segment {id} has {users} users, not {}", segment.users);
+            let (children, users) = families[id.ix()];
+            ensure!(segment.children == children, "segment {id} has {children} children, not {}", segment.children);
+            let users = segment.leases + users;
+            ensure!(segment.users == users, "segment {id} has {users} users, not {}", segment.users);
             if segment.leases > 0 {
                 self.add_path(&mut usage, id);
             }
@@ -101,17 +101,20 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// Prompts beneath one parent differ in their first token. Branches are exempt: forks may sample alike.
-    fn check_first_tokens(&self, parent: Option<SegmentId>) -> Result<(), String> {
+    /// All segments are found by their first tokens. Prompts beneath one parent differ in theirs; branches are exempt: forks may
+    /// sample alike.
+    fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
-        for &id in self.siblings(parent) {
-            let segment = self.at(id);
-            if segment.state == State::Prompt
-                && let Some(&token) = segment.tokens.first()
-            {
-                ensure!(seen.insert(token), "two prompts beneath {parent:?} begin with token {token}");
-            }
+        let mut keys = 0;
+        for &id in ids {
+            let Some(key) = self.first_key(id) else { continue };
+            keys += 1;
+            ensure!(self.by_first.contains(&key), "segment {id} is not found as {key:?}");
+            let (parent, token, ..) = key;
+            let is_prompt = self.at(id).state == State::Prompt;
+            ensure!(!is_prompt || seen.insert((parent, token)), "two prompts beneath {parent:?} begin with {token}");
         }
+        ensure!(self.by_first.len() == keys, "{} segments can be found, {keys} have tokens", self.by_first.len());
         Ok(())
     }
 
@@ -128,8 +131,12 @@ impl PrefixTree {
             let (listed, held) = (listings[page.ix()], pool.holders(page));
             ensure!(listed == held, "page {page} is listed by {listed} segments, held by {held}");
         }
-        for &id in ids {
-            self.check_sharing(id, &mut listings);
+        let mut gone_on = HashSet::new();
+        for &id in ids.iter().filter(|&&id| self.begins_in_parents_page(id)) {
+            let Segment { parent, first_position, ref pages, .. } = *self.at(id);
+            ensure!(gone_on.insert(parent), "two children of {parent:?} go on in its last page");
+            ensure!(!first_position.is_multiple_of(self.page_tokens), "segment {id} begins in a page that is full");
+            listings[pages[0].ix()] -= 1;
         }
         ensure!(listings.iter().all(|&left| left <= 1), "a page is shared by segments that are not neighbours");
         let pages = listings.iter().filter(|&&left| left == 1).count();
@@ -147,17 +154,5 @@ impl PrefixTree {
         };
         ensure!(self.held == held, "counters say {:?}, the tree holds {held:?}", self.held);
         Ok(())
-    }
-
-    /// Takes off `listings` the page that `id` shares with its parent, if their boundary lies within it.
-    fn check_sharing(&self, id: SegmentId, listings: &mut [u32]) {
-        let segment = self.at(id);
-        let above = segment.parent.and_then(|p| self.at(p).pages.last());
-        if let (Some(first), Some(last)) = (segment.pages.first(), above)
-            && first == last
-            && !segment.first_position.is_multiple_of(self.page_tokens)
-        {
-            listings[first.ix()] -= 1;
-        }
     }
 }

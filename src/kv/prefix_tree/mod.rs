@@ -12,8 +12,12 @@
 //! Splitting a segment at a position makes a new segment of its *first* part; the second part keeps the id, the children,
 //! the leases and the writer. An id therefore names the end of a path, and goes on naming it. Where the split falls inside a
 //! page both parts list that page and the pool counts two holders; the writer of the second part goes on in it, since the
-//! first part never grows. A new segment never writes into a page of another: its first page is its own, from slot
-//! `first_position % page_tokens` on.
+//! first part never grows.
+//!
+//! # Pages
+//! Where a segment ends inside a page, the first child that gets slots goes on there: both list the page, as after a split. The
+//! slots behind a segment's end belong to one child at a time; the others begin with a page of their own, from slot
+//! `first_position % page_tokens` on. So every slot is one segment's, and a page is listed by neighbours on one path only.
 //!
 //! # Slots ahead of their tokens
 //! The last slot of an open segment may be there before its token is known (`drawing`): keys and values are computed from
@@ -33,8 +37,10 @@ mod live;
 mod path;
 mod usage;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
+use admit::FirstKey;
 use evict::IdleKey;
 use live::Visits;
 pub use usage::{Leased, Usage};
@@ -58,7 +64,8 @@ enum State {
 #[derive(Debug)]
 struct Segment {
     parent: Option<SegmentId>,
-    children: Vec<SegmentId>,
+    /// How many have it as their parent.
+    children: u32,
     first_position: u32,
     tokens: Vec<TokenId>,
     /// Whether one more slot follows `tokens`, whose token is still being drawn.
@@ -109,7 +116,8 @@ pub struct PrefixTree {
     page_tokens: u32,
     arena: Vec<Option<Segment>>,
     vacant: Vec<SegmentId>,
-    roots: Vec<SegmentId>,
+    /// All segments that have a token.
+    by_first: BTreeSet<FirstKey>,
     /// Childless segments without a lease, first to be evicted first.
     idle: BTreeSet<IdleKey>,
     /// Counts births and releases.
@@ -117,6 +125,8 @@ pub struct PrefixTree {
     held: TreeStats,
     leased: Leased,
     visits: Visits,
+    /// See `compared`.
+    compared: Cell<u64>,
 }
 
 impl PrefixTree {
@@ -127,12 +137,13 @@ impl PrefixTree {
             page_tokens,
             arena: Vec::new(),
             vacant: Vec::new(),
-            roots: Vec::new(),
+            by_first: BTreeSet::new(),
             idle: BTreeSet::new(),
             clock: 0,
             held: TreeStats::default(),
             leased: Leased::default(),
             visits: Visits::default(),
+            compared: Cell::new(0),
         }
     }
 
@@ -176,25 +187,62 @@ impl PrefixTree {
     /// the segment is sealed.
     pub fn append(&mut self, pool: &mut PagePool, segment: SegmentId, tokens: &[TokenId]) -> Result<(), OutOfPages> {
         self.grow(pool, segment, tokens.len())?;
-        self.at_mut(segment).tokens.extend_from_slice(tokens);
+        self.name(segment, tokens);
         Ok(())
     }
 
-    /// Pages for `slots` more at the end of an open segment whose tokens are all known.
+    /// The same for a segment without tokens, in pages that are all its own: for whoever copies whole pages there.
+    pub fn append_apart(
+        &mut self,
+        pool: &mut PagePool,
+        segment: SegmentId,
+        tokens: &[TokenId],
+    ) -> Result<(), OutOfPages> {
+        assert!(self.at(segment).pages.is_empty(), "segment {segment} has begun in a page already");
+        let first = self.end(segment);
+        let taken = pool.take_exactly(self.pages_between(first, first + count(tokens.len())))?;
+        self.grow_by(segment, tokens.len(), taken);
+        self.name(segment, tokens);
+        Ok(())
+    }
+
+    /// Pages for `slots` more at the end of an open segment.
     fn grow(&mut self, pool: &mut PagePool, segment: SegmentId, slots: usize) -> Result<(), OutOfPages> {
-        let Segment { state, first_position, drawing, .. } = *self.at(segment);
-        assert!(state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
-        assert!(!drawing, "segment {segment} ends in a token that is not known, so nothing can be appended to it");
-        let end = self.end(segment) + count(slots);
-        let missing = self.pages_between(first_position, end) - self.at(segment).pages.len();
-        let pages = pool.take_exactly(missing)?;
-        self.held.pages += pages.len();
+        let Segment { first_position, parent, ref pages, .. } = *self.at(segment);
+        let missing = self.pages_between(first_position, self.end(segment) + count(slots)) - pages.len();
+        let above = parent.filter(|_| pages.is_empty() && slots > 0);
+        let open = above.and_then(|parent| self.open_page(pool, parent));
+        let taken = pool.take_exactly(missing - usize::from(open.is_some()))?;
+        if let Some(page) = open {
+            pool.share(page);
+            self.at_mut(segment).pages.push(page);
+        }
+        self.grow_by(segment, slots, taken);
+        Ok(())
+    }
+
+    /// `slots` more at the end of an open segment whose tokens are all known; `taken` were taken for them.
+    fn grow_by(&mut self, segment: SegmentId, slots: usize, taken: Vec<PageId>) {
+        self.held.pages += taken.len();
         self.held.tokens += slots;
         // What is open has a lease.
-        self.leased.pages += pages.len();
+        self.leased.pages += taken.len();
         self.leased.tokens += slots;
-        self.at_mut(segment).pages.extend(pages);
-        Ok(())
+        let grown = self.at_mut(segment);
+        assert!(grown.state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
+        assert!(
+            !grown.drawing,
+            "segment {segment} ends in a token that is not known, so nothing can be appended to it"
+        );
+        grown.pages.extend(taken);
+    }
+
+    /// The last page of `segment`, if there are slots behind its end and they are nobody's: only the path of `segment` lists it.
+    fn open_page(&self, pool: &PagePool, segment: SegmentId) -> Option<PageId> {
+        let page = *self.at(segment).pages.last().filter(|_| !self.end(segment).is_multiple_of(self.page_tokens))?;
+        let goes_further_up = |id: &SegmentId| self.at(*id).pages.len() == 1 && self.begins_in_parents_page(*id);
+        let above = self.ancestry(segment).take_while(goes_further_up).count();
+        (pool.holders(page) as usize == 1 + above).then_some(page)
     }
 
     /// Says that keys and values exist for every position below `upto` of the path of `segment`. Panics when the path is
@@ -262,7 +310,8 @@ impl PrefixTree {
         self.clock
     }
 
-    /// A new last child of `parent` with no lease and nothing computed. `pages` were taken for it.
+    /// A new youngest child of `parent` with no lease and nothing computed. `pages` were taken for it, but for the first one where
+    /// it goes on in that of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
@@ -273,10 +322,9 @@ impl PrefixTree {
         let now = self.tick();
         self.held.segments += 1;
         self.held.tokens += tokens.len();
-        self.held.pages += pages.len();
         let id = self.place(Segment {
             parent,
-            children: Vec::new(),
+            children: 0,
             first_position: parent.map_or(0, |p| self.end(p)),
             tokens,
             drawing: false,
@@ -289,8 +337,10 @@ impl PrefixTree {
             last_used: now,
             idle: None,
         });
-        self.siblings_mut(parent).push(id);
+        self.held.pages += self.own_pages(id);
+        self.by_first.extend(self.first_key(id));
         if let Some(parent) = parent {
+            self.at_mut(parent).children += 1;
             self.review(parent);
         }
         self.review(id);
@@ -306,18 +356,6 @@ impl PrefixTree {
         });
         self.arena[id.ix()] = Some(segment);
         id
-    }
-
-    /// The children of `parent`, or the roots.
-    fn siblings(&self, parent: Option<SegmentId>) -> &[SegmentId] {
-        parent.map_or(&self.roots, |p| &self.at(p).children)
-    }
-
-    fn siblings_mut(&mut self, parent: Option<SegmentId>) -> &mut Vec<SegmentId> {
-        match parent {
-            Some(parent) => &mut self.at_mut(parent).children,
-            None => &mut self.roots,
-        }
     }
 
     fn at(&self, id: SegmentId) -> &Segment {

@@ -28,7 +28,7 @@ impl PrefixTree {
 
     /// Whether anything goes on from `segment`.
     pub fn has_children(&self, segment: SegmentId) -> bool {
-        !self.at(segment).children.is_empty()
+        self.at(segment).children > 0
     }
 
     /// The segment's own tokens, as far as they are known.

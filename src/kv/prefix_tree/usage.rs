@@ -64,7 +64,7 @@ impl PrefixTree {
     }
 
     /// Pages of `segment`, but for one that is its parent's too.
-    fn own_pages(&self, segment: SegmentId) -> usize {
+    pub(super) fn own_pages(&self, segment: SegmentId) -> usize {
         self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
     }
 
@@ -77,8 +77,8 @@ impl PrefixTree {
         }
     }
 
-    /// Whether the first page of `segment` is the last one of its parent, by a split.
-    fn begins_in_parents_page(&self, segment: SegmentId) -> bool {
+    /// Whether `segment` goes on in the last page of its parent.
+    pub(super) fn begins_in_parents_page(&self, segment: SegmentId) -> bool {
         let segment = self.at(segment);
         let above = segment.parent.and_then(|parent| self.at(parent).pages.last());
         above.is_some() && above == segment.pages.first()
