@@ -15,7 +15,7 @@ use offshoot::engine::{
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, ModelConfig};
 
-const TOKENS: usize = 64;
+const TOKENS: usize = 192;
 
 fn main() {
     println!(

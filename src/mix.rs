@@ -1,7 +1,7 @@
 //! The hashes behind every seeded choice: the same on every machine and in every version of the compiler, for recorded runs
 //! depend on them. What is hashed is left to the callers. Maps by ids use them too, where each step looks up thousands.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// 2^64 divided by the golden ratio, odd: SplitMix64's increment.
@@ -17,7 +17,6 @@ pub fn mix(mut z: u64) -> u64 {
 
 /// A map by ids, or by pairs of them: they come from this program, so that nobody can choose them to collide.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
-pub type IdSet<K> = HashSet<K, BuildHasherDefault<Mixer>>;
 
 /// Hashes small integers, each by one `mix`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -35,11 +35,7 @@ impl EngineFacts {
     /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no keys and
     /// values.
     pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
-        let own = match drawn {
-            0 | 1 => 0,
-            _ => (given + drawn - 1).div_ceil(self.page_tokens) - given / self.page_tokens,
-        };
-        given.div_ceil(self.page_tokens) + own
+        (given + drawn.saturating_sub(1)).div_ceil(self.page_tokens)
     }
 }
 

@@ -1,29 +1,35 @@
 //! The rows of one step and who wants logits of them: what the scheduler decides, before anything is planned.
 
-use crate::engine::branch::{Branch, Need};
+use std::collections::hash_map::Entry;
+
+use crate::engine::branch::{Branch, Lease, Need};
 use crate::engine::cache::Cache;
-use crate::ids::{BranchId, PageId};
+use crate::ids::{BranchId, PageId, SegmentId};
 use crate::kv::{KvSlot, StepRow};
-use crate::mix::{IdMap, IdSet};
+use crate::mix::IdMap;
 use crate::plan::PageTurn;
 
 /// One query token of the step.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
+    /// In the segment that has the token.
     pub at: StepRow,
     pub slot: KvSlot,
     /// The branch that asked for it first, and that knows its token.
     pub branch: BranchId,
+    /// How many were taken before it.
+    taken: u32,
 }
 
-/// A branch that wants the logits of the row in `slot`, which is its position `position`.
+/// A branch that wants the logits of a row, which is its position `position`.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
     pub branch: BranchId,
     /// The branch's turn when it asked.
     pub turn: u64,
     pub position: usize,
-    pub slot: KvSlot,
+    /// `Row::taken`.
+    row: u32,
 }
 
 #[derive(Default)]
@@ -31,7 +37,10 @@ pub(super) struct Schedule {
     /// Depth-first.
     pub rows: Vec<Row>,
     pub asks: Vec<Ask>,
-    slots: IdSet<(PageId, u32)>,
+    /// `Row::taken` of the row in each slot.
+    taken: IdMap<(PageId, u32), u32>,
+    /// For the segments of these: the position up to which nothing of the path is left to take.
+    taken_upto: IdMap<SegmentId, u32>,
 }
 
 /// What a step may still take.
@@ -42,36 +51,77 @@ pub(super) struct Left {
 }
 
 impl Schedule {
-    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows.
+    /// One that has room for `rows` at once.
+    pub fn for_rows(rows: usize) -> Self {
+        let mut schedule = Schedule::default();
+        schedule.rows.reserve(rows);
+        schedule.asks.reserve(rows);
+        schedule.taken.reserve(rows);
+        schedule
+    }
+
+    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments and rows
+    /// that no branch before it has taken, however long the path above them.
     pub fn take_rows(&mut self, branch: &Branch, need: Need, cache: &Cache, left: &mut Left) {
-        let segment = branch.lease().expect("a running branch has a lease").segment;
-        for position in first_row(branch, &need, cache)..need.end {
-            let wanted = position >= need.logits_from;
-            if wanted && left.asks == 0 {
+        let Lease { segment, own, .. } = branch.lease().expect("a running branch has a lease");
+        let (logits_from, end) = (position(need.logits_from), position(need.end));
+        let mut begin = position(first_row(branch, &need, cache));
+        let mut path = Vec::new();
+        let mut above = Some(segment);
+        while let Some(id) = above {
+            path.push(id);
+            if let Some(&upto) = self.taken_upto.get(&id) {
+                begin = begin.max(upto).min(logits_from);
+            }
+            above = cache.prefix.parent(id).filter(|_| cache.prefix.first_position(id) > begin);
+        }
+        for id in path.into_iter().rev().filter(|&id| cache.prefix.first_position(id) < end) {
+            let run_end = end.min(cache.prefix.end(id));
+            let mut at = StepRow { segment: id, position: begin.max(cache.prefix.first_position(id)) };
+            while at.position < run_end {
+                let wanted = at.position >= logits_from;
+                let has_room = !wanted || left.asks > 0;
+                let taken = if has_room { self.take_row(branch.id, at, cache, left) } else { None };
+                let Some(row) = taken else { break };
+                if wanted {
+                    left.asks -= 1;
+                    let position = at.position as usize;
+                    self.asks.push(Ask { branch: branch.id, turn: branch.turn, position, row });
+                }
+                at.position += 1;
+            }
+            // What lies in a segment that has a writer, nobody else asks for.
+            if !(own && id == segment) {
+                let upto = self.taken_upto.entry(id).or_default();
+                *upto = at.position.max(*upto);
+            }
+            if at.position < run_end {
                 return;
             }
-            let at = StepRow { segment, position: u32::try_from(position).expect("positions fit u32, as contexts do") };
-            let slot = cache.prefix.slot(segment, at.position);
-            if self.slots.insert((slot.page, slot.slot)) {
-                if left.rows == 0 {
-                    self.slots.remove(&(slot.page, slot.slot));
-                    return;
-                }
-                left.rows -= 1;
-                self.rows.push(Row { at, slot, branch: branch.id });
-            }
-            if wanted {
-                left.asks -= 1;
-                self.asks.push(Ask { branch: branch.id, turn: branch.turn, position, slot });
+        }
+    }
+
+    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for it.
+    fn take_row(&mut self, branch: BranchId, at: StepRow, cache: &Cache, left: &mut Left) -> Option<u32> {
+        let slot = cache.prefix.slot(at.segment, at.position);
+        match self.taken.entry((slot.page, slot.slot)) {
+            Entry::Occupied(taken) => Some(*taken.get()),
+            Entry::Vacant(vacant) => {
+                left.rows = left.rows.checked_sub(1)?;
+                let taken = *vacant.insert(position(self.rows.len()));
+                self.rows.push(Row { at, slot, branch, taken });
+                Some(taken)
             }
         }
     }
 
     /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.
     pub fn answer_rows(&mut self) -> Vec<u32> {
-        let index: IdMap<_, _> =
-            (0u32..).zip(&self.rows).map(|(ix, row)| ((row.slot.page, row.slot.slot), ix)).collect();
-        let answered = |ask: Ask| (index[&(ask.slot.page, ask.slot.slot)], ask);
+        let mut index = vec![0; self.rows.len()];
+        for (ix, row) in (0u32..).zip(&self.rows) {
+            index[row.taken as usize] = ix;
+        }
+        let answered = |ask: Ask| (index[ask.row as usize], ask);
         let mut answered: Vec<(u32, Ask)> = self.asks.drain(..).map(answered).collect();
         answered.sort_by_key(|(row, ask)| (*row, ask.branch, ask.position));
         let rows;
@@ -89,10 +139,7 @@ impl Schedule {
         for &PageTurn { row, page } in turns {
             self.rows[row as usize].slot = KvSlot { page, slot: 0 };
         }
-        for (ask, row) in self.asks.iter_mut().zip(&self.rows) {
-            ask.position += 1;
-            ask.slot = row.slot;
-        }
+        self.asks.iter_mut().for_each(|ask| ask.position += 1);
     }
 }
 
@@ -100,4 +147,8 @@ impl Schedule {
 pub(super) fn first_row(branch: &Branch, need: &Need, cache: &Cache) -> usize {
     let lease = branch.lease().expect("a running branch has a lease");
     (cache.prefix.computed(lease.segment) as usize).min(need.logits_from)
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }

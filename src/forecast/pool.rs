@@ -29,7 +29,8 @@ impl Pool {
         self.pages * self.page_bytes
     }
 
-    /// Pages of a run of tokens at positions `first .. end`: pages are aligned to positions, and no two runs share one.
+    /// Pages of a run of tokens at positions `first .. end`: pages are aligned to positions, and each run is counted from a page of
+    /// its own on, as all but the first behind another are laid out.
     fn of_run(&self, first: u32, end: u32) -> u64 {
         match first < end {
             true => u64::from((end - 1) / self.page_tokens - first / self.page_tokens + 1),

@@ -87,6 +87,18 @@ fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
 }
 
 #[test]
+fn prompts_that_go_on_from_each_other_are_computed_once() {
+    // Each is the beginning of the next; steps take the rows of some, and of some only a part.
+    let engine = engine(EngineConfig { step_rows: 24, max_branches: 64, ..roomy() });
+    let roots: Vec<_> = (1..=60).map(|len| engine.root(prompt(1, 60)[..len].to_vec()).unwrap()).collect();
+    let extends = (0..).zip(roots).map(|(i, root)| draw(root, key("item", i), params(), length(2)));
+    assert_eq!(finishes(&engine, extends.collect()).len(), 60);
+    let metrics = engine.metrics().unwrap();
+    assert_eq!((metrics.prompt_tokens_computed, metrics.tokens_recomputed), (60, 0));
+    assert_eq!(metrics.prompt_tokens_logical, (1..=60).sum::<u64>());
+}
+
+#[test]
 fn scores_of_siblings_share_their_parents_last_row() {
     let engine = engine(roomy());
     let root = engine.root(prompt(1, 50)).unwrap();

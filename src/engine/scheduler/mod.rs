@@ -185,7 +185,7 @@ impl Scheduler {
             .map(|place| &branches[&place.branch])
             .filter_map(|branch| branch.need().map(|need| (branch, need)))
             .partition(|(branch, need)| first_row(branch, need, cache) + 1 >= need.end);
-        let mut schedule = Schedule::default();
+        let mut schedule = Schedule::for_rows(self.running.len());
         let mut left = Left { rows: usize::MAX, asks: budget.max_asks };
         for (branch, need) in decodes {
             schedule.take_rows(branch, need, cache, &mut left);
