@@ -298,6 +298,16 @@ fn chats_are_answered_by_models_with_a_template() {
     assert_eq!(answers[2]["error"]["code"], "unsupported_parameter");
     assert_eq!(answers[3]["error"]["code"], "invalid_value");
 
+    // Without a limit it goes on as long as the memory lasts, which is less than the context.
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true});
+    fs::write(folder.path().join("open.jsonl"), format!("{}\n", chat("open", body))).expect("writable");
+    let ran = batch_on(&model, folder.path(), "open.jsonl", "opened.jsonl", &["--kv-memory", "1"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let open = &read(&folder.path().join("opened.jsonl"))[0]["response"]["body"];
+    assert_eq!(open["choices"][0]["finish_reason"], "length", "{open}");
+    let tokens = open["usage"]["total_tokens"].as_u64().expect("a count");
+    assert_eq!(tokens % 16, 1, "all slots of the pages are full, and the last token has none");
+
     let plain = batch(folder.path(), "in.jsonl", "plain.jsonl", &[]);
     assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
     let refused = read(&folder.path().join("plain.jsonl"));

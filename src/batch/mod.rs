@@ -106,8 +106,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         let (engine, branches) =
             start_engine(&folder, tokenizer.clone(), options.device, &options.budget, planner, most)?;
         let mut fitting = Vec::with_capacity(requests.len());
-        for request in requests {
-            match request.check_paths(engine.facts()) {
+        for mut request in requests {
+            match request.fit_paths(engine.facts()) {
                 Ok(()) => fitting.push(request),
                 Err(refusal) => output.write(request.line, &Answer::refused(&lines[request.line], &refusal))?,
             }

@@ -11,7 +11,7 @@ use crate::model::ModelConfig;
 use crate::run::check_path;
 use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
 
-/// OpenAI's default for completions; a chat goes on as long as the context lasts.
+/// OpenAI's default for completions; a chat goes on as long as context and memory last.
 const COMPLETION_TOKENS: usize = 16;
 /// Choices of one prompt at most.
 const MOST_CHOICES: u64 = 100_000;
@@ -43,7 +43,7 @@ pub struct Prompt {
     pub tokens: Vec<TokenId>,
     pub text: String,
     pub stop: Stop,
-    /// Whether it goes on as long as the context lasts, since the call sets no limit.
+    /// Whether it goes on as long as the context and the memory last, since the call sets no limit.
     pub is_open: bool,
 }
 
@@ -52,11 +52,15 @@ impl Request {
         self.prompts.len() * self.best_of
     }
 
-    /// Refuses the call where one of its choices could not be held even alone. Where it sets no limit, its prompts must.
-    pub fn check_paths(&self, facts: &EngineFacts) -> Result<(), Refusal> {
-        for prompt in &self.prompts {
-            let drawn = if prompt.is_open { 1 } else { prompt.stop.max_tokens };
-            check_path(facts, || "a prompt".to_owned(), prompt.tokens.len(), drawn)
+    /// Refuses the call where one of its choices could not be held even alone. One that sets no limit goes on as long as the memory
+    /// for keys and values lasts.
+    pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
+        for Prompt { tokens, stop, is_open, .. } in &mut self.prompts {
+            if *is_open {
+                let most = facts.most_drawn(tokens.len()).max(stop.min_tokens);
+                stop.max_tokens = stop.max_tokens.min(most);
+            }
+            check_path(facts, || "a prompt".to_owned(), tokens.len(), stop.max_tokens)
                 .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
         }
         Ok(())

@@ -37,6 +37,11 @@ impl EngineFacts {
     pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
         (given + drawn.saturating_sub(1)).div_ceil(self.page_tokens)
     }
+
+    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones there.
+    pub fn most_drawn(&self, given: usize) -> usize {
+        (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
+    }
 }
 
 /// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
