@@ -325,13 +325,11 @@ impl Inbox {
     /// The next event, waited for no longer than `patience`; `Poll::Ready(None)` while every branch has finished or failed. If the
     /// engine stops, each branch fails.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
-        if self.unfinished.is_empty() {
-            return Poll::Ready(None);
-        }
+        let Some(&any) = self.unfinished.iter().next() else { return Poll::Ready(None) };
         let event = self.events.recv_timeout(patience).ok().or_else(|| {
             // Whatever it had to tell was told before it stopped.
-            let _stopped = self.handle.epitaph.get()?;
-            self.events.try_recv().ok().or_else(|| self.unfinished.iter().next().map(|&any| self.failed(any)))
+            let stopped = self.handle.epitaph.get().is_some();
+            stopped.then(|| self.events.try_recv().unwrap_or_else(|_| self.failed(any)))
         });
         event.map_or(Poll::Pending, |event| {
             if !matches!(event, Event::Token { .. }) {

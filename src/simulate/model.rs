@@ -94,7 +94,7 @@ impl<B: Backend> LoadedModel<B> {
             pool,
             swap_bytes: settings.swap_bytes,
             run_ahead: true,
-            check_plans: false,
+            ..EngineConfig::default()
         };
         let (mut engine, handle) = Engine::build(backend, decoder, None, config)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.vocab);

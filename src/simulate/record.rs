@@ -65,7 +65,7 @@ pub struct Totals {
     /// Of these, those that have rows of prompts, and those that only draw.
     pub prompt_steps: usize,
     pub decode_steps: usize,
-    /// To the end of the last step.
+    /// To the end of the last step, and of the last request, which is noted after it.
     pub seconds: f64,
     pub drawn: u64,
     /// Drawn tokens a second.
@@ -111,7 +111,8 @@ impl JobRecord {
 
     /// What it comes to, where steps had room for `step_rows`.
     pub fn totals(&self, step_rows: usize) -> Totals {
-        let seconds = self.steps.last().map_or(0.0, |step| step.end);
+        let ends = self.requests.iter().map(|request| request.end).chain(self.steps.last().map(|step| step.end));
+        let seconds = ends.fold(0.0, f64::max);
         let cool_down = self.requests.iter().map(|request| request.all_begun).fold(0.0, f64::max);
         let warm = self.steps.iter().filter(|step| step.end <= cool_down);
         let warm_rows: u64 = warm.map(|step| step.rows).sum();

@@ -188,7 +188,9 @@ fn industry_770(requests: usize) -> (String, Job) {
 /// Prompts as those of tasks with examples and several questions on each text: more than one level is shared.
 fn four_levels(requests: usize) -> (String, Job) {
     let texts = (requests / 64).clamp(1, 16);
-    ("four-levels".to_owned(), nested(&[(1000, 1), (800, texts), (400, 8), (100, 8)], DRAWN))
+    let mut job = nested(&[(1000, 1), (800, texts), (400, 8), (100, 8)], DRAWN);
+    job.requests.truncate(requests);
+    ("four-levels".to_owned(), job)
 }
 
 /// ChunkAttention's (arXiv 2402.15220, section 4.2): 512 tokens drawn, all of the prompt shared or nothing of it.
