@@ -209,6 +209,9 @@ fn batches_are_run_as_their_tables_say() {
     let rate = ["batches", "--shape", "llama3-8b", "--modelled", "h200", "--lengths", &long, "--table", "rate"];
     let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
     let lines = bench(&[&rate[..], &search].concat());
+    let fixed = bench(&[&rate[..], &["--job", "system-64", "--span", "0.2", "--rate", "50,100"]].concat());
+    let rates: Vec<_> = fixed.iter().map(|line| (line["way"].as_str().unwrap(), number(line, "rate"))).collect();
+    assert_eq!(rates, [("ours", 50.0), ("ours-flat-plan", 50.0), ("ours", 100.0), ("ours-flat-plan", 100.0)]);
     let (found, tried) = lines.split_last().unwrap();
     assert_eq!(found["tried"].as_array().unwrap().len(), tried.len());
     let sustained = tried.iter().filter(|line| number(line, "normalised_latency") <= 0.5);
@@ -248,5 +251,8 @@ fn a_batch_that_fails_stops_no_other() {
     assert!(refused(&["--table", "relay"]).contains("--lengths"));
     assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
     assert!(refused(&["--modelled", "h300"]).contains("h200"));
-    assert!(refused(&["--table", "chunk", "--rate", "1e-30"]).contains("1e-30"));
+    for rate in ["1e-30", "1e30"] {
+        assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");
+    }
+    assert!(refused(&["--job", "industry,x"]).contains("found x"));
 }

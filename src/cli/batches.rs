@@ -28,13 +28,14 @@ pub struct BatchesArgs {
     /// The most requests of a job (default: as the table has them)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub requests: Option<u32>,
-    /// Of the table chunk: requests a second; several values are run one after another
-    #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals, default_value = "1,4")]
+    /// Of the tables chunk and rate: requests a second; several values are run one after another (default: 1 and 4; of the
+    /// table rate, the most that can be sustained is looked for)
+    #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals)]
     pub rate: Vec<f64>,
     /// Of the tables chunk and rate: seconds in which requests arrive
     #[arg(long, value_name = "S", value_parser = span, default_value = "120")]
     pub span: Duration,
-    /// Of the table rate: requests a second that are tried first
+    /// Of the table rate: requests a second that the search begins with
     #[arg(long, value_name = "R", value_parser = arrivals, default_value_t = RateSearch::default().first)]
     pub first_rate: f64,
     /// Of the table rate: how many times the rate that held the one that did not may be

@@ -34,7 +34,7 @@ pub struct BatchesOptions {
     pub ways: Vec<String>,
     /// The most requests of a job that come at once; `None`: as the table says.
     pub requests: Option<usize>,
-    /// Of ChunkAttention's table, requests a second.
+    /// Requests a second, where they arrive over time; empty: ChunkAttention's, and a search for the most that can be sustained.
     pub rates: Vec<f64>,
     /// Seconds in which requests arrive, where they arrive over time.
     pub span: Duration,

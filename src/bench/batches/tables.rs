@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::plan::Planner;
 use crate::simulate::{
     Branches, Job, Lengths, MOST_BRANCHES, Order, Policy, Sharing, behind_system_prompt, industry, micro, nested,
-    read_lengths, shared_prompts,
+    read_lengths, shared_prompts, with_system_prompt,
 };
 
 /// A table of a paper.
@@ -105,31 +105,45 @@ const MOST: usize = 1 << 20;
 const DRAWN: usize = 100;
 
 /// The runs asked for, a table after another.
+///
+/// # Errors
+/// A name that no job or way of the tables has; more requests than a job may have; a file of lengths that is missing or wrong.
 pub fn runs(options: &BatchesOptions) -> Result<Vec<Run>> {
-    let (mut runs, mut jobs, mut ways) = (Vec::new(), Vec::new(), Vec::new());
+    let span = options.span.as_secs_f64();
+    if let Some(rate) = options.rates.iter().find(|&&rate| rate * span > MOST as f64) {
+        let expected = format!("at most {MOST} requests in {span} s");
+        return Err(Error::value("--rate", expected, rate.to_string()));
+    }
+    let mut all = Vec::new();
     for &table in &options.tables {
-        let wanted = |name: &str| options.jobs.is_empty() || options.jobs.iter().any(|begin| name.starts_with(begin));
         for (job, work) in works(table, options)? {
             let work = Arc::new(work);
-            for way in table.ways() {
-                let is_asked = options.ways.is_empty() || options.ways.iter().any(|name| name == way.name);
-                if wanted(&job) && is_asked {
-                    runs.push(Run { table, job: job.clone(), way, work: work.clone() });
-                }
-                ways.push(way.name);
-            }
-            jobs.push(job);
+            all.extend(table.ways().into_iter().map(|way| Run { table, job: job.clone(), way, work: work.clone() }));
         }
     }
-    if runs.is_empty() {
-        ways.sort_unstable();
-        ways.dedup();
-        let found = [("--job", &options.jobs), ("--way", &options.ways)]
-            .map(|(option, names)| format!("{option} {}", names.join(",")));
-        let expected = format!("a job of {} and a way of {}", jobs.join(", "), ways.join(", "));
-        return Err(Error::value("--job and --way", expected, found.join(" ")));
+    let of_job = |run: &Run, name: &str| run.job.starts_with(name);
+    let of_way = |run: &Run, name: &str| run.way.name == name;
+    only("--job", &options.jobs, &mut all, of_job, |run| &run.job)?;
+    only("--way", &options.ways, &mut all, of_way, |run| run.way.name)?;
+    Ok(all)
+}
+
+/// Leaves the runs that go by one of `names`; all where there are no names.
+fn only(
+    option: &str,
+    names: &[String],
+    runs: &mut Vec<Run>,
+    goes_by: impl Fn(&Run, &str) -> bool,
+    name_of: impl Fn(&Run) -> &str,
+) -> Result<()> {
+    if let Some(unknown) = names.iter().find(|name| !runs.iter().any(|run| goes_by(run, name))) {
+        let mut known: Vec<&str> = runs.iter().map(name_of).collect();
+        known.sort_unstable();
+        known.dedup();
+        return Err(Error::value(option, format!("one of {}", known.join(", ")), unknown));
     }
-    Ok(runs)
+    runs.retain(|run| names.is_empty() || names.iter().any(|name| goes_by(run, name)));
+    Ok(())
 }
 
 /// The jobs of a table, by name.
@@ -151,8 +165,8 @@ fn works(table: Table, options: &BatchesOptions) -> Result<Vec<(String, Work)>> 
         }
         Table::Rate => {
             let lengths: Arc<[Lengths]> = lengths(options.lengths.as_deref(), "--lengths", table)?.into();
-            let rate = |system| (format!("system-{system}"), Work::Rate { system, lengths: lengths.clone() });
-            SYSTEM_PROMPTS.map(rate).into()
+            let works = SYSTEM_PROMPTS.into_iter().flat_map(|system| rate_works(system, &lengths, options));
+            works.collect()
         }
         Table::Mmlu => {
             let questions = lengths(options.questions.as_deref(), "--questions", table)?;
@@ -161,6 +175,19 @@ fn works(table: Table, options: &BatchesOptions) -> Result<Vec<(String, Work)>> 
             [0, 500, 1000, 2000].map(job).map(at_once).into()
         }
     })
+}
+
+/// The rates asked for, or the one to be found.
+fn rate_works(system: usize, lengths: &Arc<[Lengths]>, options: &BatchesOptions) -> Vec<(String, Work)> {
+    let name = format!("system-{system}");
+    if options.rates.is_empty() {
+        return vec![(name, Work::Rate { system, lengths: lengths.clone() })];
+    }
+    let at = |&rate: &f64| {
+        let job = with_system_prompt(system, lengths, rate, options.span.as_secs_f64(), SEED);
+        (name.clone(), Work::Job { job, rate: Some(rate) })
+    };
+    options.rates.iter().map(at).collect()
 }
 
 /// RelayAttention's lengths of system prompts (arXiv 2402.14808, section 4).
@@ -193,12 +220,15 @@ fn four_levels(requests: usize) -> (String, Job) {
     ("four-levels".to_owned(), job)
 }
 
+/// Requests a second of ChunkAttention's table, where no others are asked for.
+const CHUNK_RATES: [f64; 2] = [1.0, 4.0];
+
 /// ChunkAttention's (arXiv 2402.15220, section 4.2): 512 tokens drawn, all of the prompt shared or nothing of it.
 fn chunk(options: &BatchesOptions) -> Vec<(String, Work)> {
     let mut works = Vec::new();
     for (prompt, shared) in [(1024, 0), (1024, 1024), (2048, 0), (2048, 2048), (4096, 0), (4096, 4096)] {
-        for &rate in &options.rates {
-            let arriving = ((rate * options.span.as_secs_f64()).round() as usize).clamp(1, MOST);
+        for &rate in if options.rates.is_empty() { &CHUNK_RATES[..] } else { &options.rates } {
+            let arriving = ((rate * options.span.as_secs_f64()).round() as usize).max(1);
             let requests = arriving.min(options.requests.unwrap_or(usize::MAX));
             let job = shared_prompts(prompt, shared, 512, requests, rate, SEED);
             works.push((format!("prompt-{prompt}-shared-{shared}"), Work::Job { job, rate: Some(rate) }));
