@@ -28,7 +28,7 @@ struct WideShared {
 };
 
 // Named barriers.
-enum Meeting { HELPING = 1 };
+enum Meeting { READY = 1, HELPING = 2 };
 
 // By one thread, before any other comes here.
 __device__ __forceinline__ void init_wide(WideShared& wide) {
