@@ -29,6 +29,8 @@ pub struct ProductOptions {
     /// Rates of the floor; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
+    /// Whether algorithms that give a row the same bits for all numbers of rows stand in the place of the fastest.
+    pub deterministic: bool,
     pub json: bool,
 }
 
@@ -186,7 +188,10 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
             Ok(us[us.len() / 2])
         };
         let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
-        backend.choose_products(Some(MEASURING));
+        match options.deterministic {
+            true => backend.be_deterministic(),
+            false => drop(backend.choose_products(Some(MEASURING))),
+        }
         let us = time(backend)?;
         let flops = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
         let floor = (bytes as f64 / rates.bytes_per_s).max(flops / rates.flops_per_s) * 1e6;

@@ -16,7 +16,7 @@ use crate::tokenizer::Tokenizer;
 const CHUNK_TOKENS: usize = 150;
 
 /// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
-pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>) -> Result<bool> {
+pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>, deterministic: bool) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
     let facts = facts(&folder)?;
     out::text(&facts)?;
@@ -29,13 +29,21 @@ pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>) -> Resu
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     match opened {
-        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file),
-        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file),
+        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file, deterministic),
+        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file, deterministic),
     }
 }
 
-fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, golden_file: Option<&Path>) -> Result<bool> {
+fn arithmetic<B: Backend>(
+    mut backend: B,
+    folder: &ModelFolder,
+    golden_file: Option<&Path>,
+    deterministic: bool,
+) -> Result<bool> {
     let mut decoder = Decoder::load(&mut backend, folder)?;
+    if deterministic {
+        decoder.be_deterministic(&mut backend);
+    }
     let vocab = decoder.config().vocab;
     let tokens: Vec<_> =
         (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();

@@ -71,6 +71,7 @@ pub fn simulate(machine: &Machine, settings: &Settings, job: &Job) -> Result<Sim
         pool,
         swap_bytes: settings.swap_bytes,
         run_ahead: true,
+        deterministic: false,
         check_plans: false,
     };
     let (engine, handle) = Engine::build(backend, decoder, None, config)?;
