@@ -71,6 +71,9 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % NARROW_WARPS;
     if (threadIdx.x == 0) {
+        // All roles ask for these first.
+        prefetch(words);
+        prefetch(positions);
         init_wide(wide);
     }
     __syncthreads();
@@ -79,7 +82,7 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
         more_registers<MULTIPLIER_REGISTERS>();
         multiply_wide(job, role, queries, wide);
         const unsigned helper = role * NARROW_WARPS + warp;
-        if constexpr (!DETERMINISTIC) {
+        if (!DETERMINISTIC && units_of(job) > given_units()) {
             // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
             const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;

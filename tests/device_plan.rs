@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use offshoot::backend::HeadLayout;
-use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot::backend::cuda::device_plan::{
+    DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
+};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
@@ -24,6 +26,11 @@ struct Tile {
     rows: std::ops::Range<usize>,
     pieces: std::ops::Range<usize>,
     slot: usize,
+    /// Smallest and largest position of the rows when the plan was made.
+    positions: (u32, u32),
+    states: u32,
+    /// Words of the first pieces.
+    first_pieces: Vec<u32>,
 }
 
 impl Words<'_> {
@@ -41,6 +48,9 @@ impl Words<'_> {
                 rows: number(&tile[0])..number(&tile[0]) + number(&tile[1]),
                 pieces: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
                 slot: number(&tile[4]),
+                positions: (tile[5], tile[6]),
+                states: tile[7],
+                first_pieces: tile[TILE_FIELDS..].to_vec(),
             })
             .collect()
     }
@@ -75,7 +85,23 @@ impl Words<'_> {
             assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
         }
         for tile in wide.iter().chain(&narrow) {
-            let last = tile.rows.clone().map(|packed| positions[packed / group]).max().expect("a row");
+            let rows_at = || tile.rows.clone().map(|packed| positions[packed / group]);
+            let (first, last) = (rows_at().min().expect("a row"), rows_at().max().expect("a row"));
+            let moved = positions[0] - self.words[PlanWord::FirstPosition as usize];
+            assert_eq!(
+                (first, last),
+                (tile.positions.0 + moved, tile.positions.1 + moved),
+                "a tile knows its positions"
+            );
+            let alone = |packed: usize| self.states(packed / group).len() == 1;
+            assert_eq!(
+                (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
+                (tile.states > 0, tile.states == 1),
+                "a tile knows whether its rows have other states"
+            );
+            let list = self.header(PlanWord::PiecesAt) + 2 * tile.pieces.start;
+            let known = 2 * tile.pieces.len().min(TILE_PIECES);
+            assert_eq!(self.words[list..list + known], tile.first_pieces[..known], "a tile knows its first pieces");
             for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
                 let (row, head) = (packed / group, kv_head * group + packed % group);
                 let state = match self.states(row).len() {

@@ -4,12 +4,17 @@
 use std::ops::Range;
 
 use super::device_plan::{
-    DevicePlan, Growing, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_WORDS, Tiling, Workers, base_of,
-    first_seen, piece_words, place_word,
+    DevicePlan, Growing, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS,
+    Tiling, Workers, base_of, first_seen, piece_words, place_word,
 };
 use super::division::Work;
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, WorkItem};
+
+/// How many states the rows of a tile have, as `RowStates` of kernels/attention_plan.cuh.
+const SEVERAL: u32 = 0;
+const ONE: u32 = 1;
+const DIFFERENT: u32 = 2;
 
 /// Marks the first word of a piece of several pages; what is beside it says where the list of its parts begins.
 const SHARED_PIECE: u32 = 1 << 31;
@@ -382,6 +387,7 @@ impl Cutter<'_> {
             (PlanWord::StatesAt, states_at),
             (PlanWord::PartialSlots, self.made.partial_slots),
             (PlanWord::Rows, self.plan.row_positions.len()),
+            (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (PlanWord::NarrowHeads, narrow_heads(self.heads.kv_heads, tiles - wide, self.tiling.workers)),
         ] {
             words[at as usize] = word(value);
@@ -392,7 +398,8 @@ impl Cutter<'_> {
     /// Wide tiles, then narrow ones, the longest of each first, and where the last ones of growing rows are. Returns how many
     /// are wide.
     fn write_tiles(&mut self) -> usize {
-        let Scratch { tiles, places, .. } = &mut *self.scratch;
+        let Scratch { tiles, places, merge, .. } = &mut *self.scratch;
+        let positions = &self.plan.row_positions;
         let DevicePlan { words, last_tiles, tiles_a_row, growing, .. } = &mut *self.made;
         let most = tiles.iter().map(|tile| tile.pieces.len()).max().unwrap_or(0);
         let rank = |tile: &Tile| if tile.wide { most } else { 2 * most } - tile.pieces.len();
@@ -413,14 +420,29 @@ impl Cutter<'_> {
             let at = tiles_at + *place as usize * TILE_WORDS;
             *place += 1;
             let Tile { first, packed, ref pieces, slot, lowest, highest, .. } = *tile;
-            let tile_words = [first, packed, pieces.start, pieces.end - pieces.start, slot, lowest, highest, 0];
-            words[at..at + TILE_WORDS].copy_from_slice(&tile_words);
+            let [lowest, highest] = [lowest, highest].map(|row| positions[row as usize]);
+            let states = states_of(&merge[tile.rows.start as usize..=tile.rows.end as usize]);
+            let fields = [first, packed, pieces.start, pieces.end - pieces.start, slot, lowest, highest, states];
+            words[at..at + TILE_FIELDS].copy_from_slice(&fields);
+            let first_piece = HEADER_WORDS + pieces.start as usize * PIECE_WORDS;
+            let first_pieces = first_piece..first_piece + pieces.len().min(TILE_PIECES) * PIECE_WORDS;
+            words.copy_within(first_pieces, at + TILE_FIELDS);
             if tile.grows {
                 last_tiles.push(word(at));
             }
         }
         *tiles_a_row = last_tiles.len() / growing.len().max(1);
         wide
+    }
+}
+
+/// Of rows whose lists of states begin and end there.
+fn states_of(lists: &[u32]) -> u32 {
+    let mut counts = lists.windows(2).map(|list| list[1] - list[0] == 1);
+    match (counts.clone().any(|one| one), counts.all(|one| one)) {
+        (_, true) => ONE,
+        (true, false) => DIFFERENT,
+        (false, false) => SEVERAL,
     }
 }
 
