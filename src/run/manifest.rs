@@ -50,25 +50,22 @@ pub struct Process {
     pub device: String,
     /// Whether that device promises the same samples whatever else it computes.
     pub exact: bool,
-    /// What decides their last bits then. Versions that did not note it promised the same samples on the CPU alone.
-    #[serde(default = "cpu")]
-    pub arithmetic: String,
-}
-
-fn cpu() -> String {
-    "cpu".to_owned()
+    /// What decides their last bits then. `None`: begun by a version that did not note it.
+    #[serde(default)]
+    pub arithmetic: Option<String>,
 }
 
 impl Process {
     pub fn on(loaded: &Loaded) -> Self {
         let EngineFacts { device, arithmetic, exact, .. } = loaded.engine.facts().clone();
-        Self { started: now(), ended: None, device, exact, arithmetic }
+        Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic) }
     }
 
     /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
-            (true, true) => self.arithmetic == other.arithmetic,
+            (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
+            (true, true) => self.device == other.device,
             (false, false) => self.device == other.device,
             _ => false,
         }
@@ -170,20 +167,16 @@ impl Manifest {
     /// Says where samples may differ from those that one process alone would draw.
     pub fn warn_of_devices(&self, now: &Process) {
         let Some(before) = self.processes.iter().find(|before| !before.draws_as(now)) else { return };
-        let (on, goes_on) = (&before.device, &now.device);
-        match on == goes_on {
-            false => out::aside(format_args!(
-                "warning: the run was begun on {on} and goes on on {goes_on}: samples may differ"
-            )),
-            true => {
-                let how = |process: &Process| if process.exact { "with" } else { "without" };
-                out::aside(format_args!(
-                    "warning: the run was begun {} --deterministic and goes on {} it: samples may differ",
-                    how(before),
-                    how(now)
-                ))
+        let [begun, goes_on] = [before, now].map(|process| {
+            let Process { device, exact, arithmetic, .. } = process;
+            match (before.device == now.device, before.exact == now.exact) {
+                (false, _) => format!("on {device}"),
+                (true, true) => format!("on {}", arithmetic.as_ref().unwrap_or(device)),
+                (true, false) if *exact => "with --deterministic".to_owned(),
+                (true, false) => "without --deterministic".to_owned(),
             }
-        }
+        });
+        out::aside(format_args!("warning: the run was begun {begun} and goes on {goes_on}: samples may differ"));
     }
 }
 

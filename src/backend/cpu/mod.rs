@@ -91,8 +91,9 @@ impl Backend for Cpu {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
     }
 
+    /// Instruction sets differ in how many products they add at once, and in what they round operands to.
     fn arithmetic(&self) -> String {
-        "cpu".to_owned()
+        format!("cpu, {}", self.isa)
     }
 
     fn cost_model(&self) -> CostModel {
