@@ -70,6 +70,7 @@ struct Measured<'a> {
     outputs: usize,
     inputs: usize,
     count: usize,
+    deterministic: bool,
     #[serde(flatten)]
     times: Times,
 }
@@ -79,6 +80,7 @@ struct Measured<'a> {
 struct Step<'a> {
     shape: &'a str,
     layer: &'static str,
+    deterministic: bool,
     #[serde(flatten)]
     times: Times,
 }
@@ -107,19 +109,19 @@ pub fn main<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
             "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
         ))?;
     }
-    let shape = options.shape.as_str();
+    let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
     let mut step: Vec<Times> = options.rows.iter().map(|&rows| Times::new(rows, None, 0.0, 0.0)).collect();
     for (at, layer) in layers(&config).into_iter().enumerate() {
         let times = measure(&mut backend, &layer, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
             let Layer { name, outputs, inputs, count, .. } = layer;
-            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, times })?;
+            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, deterministic, times })?;
             let more = count as f64;
             let first = times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
             *sum = Times::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
         }
     }
-    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", times }))
+    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", deterministic, times }))
 }
 
 /// Those given, and measured ones of products in place of the others.

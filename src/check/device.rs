@@ -53,9 +53,7 @@ pub fn device<B: Backend>(mut backend: B, again: impl Fn() -> Result<B>, options
         whole::runs(backend, effort, &mut report)?;
         print(&report.rows[before..])?;
     }
-    let before = report.rows.len();
-    deterministic::deterministic(again, effort, &mut report)?;
-    print(&report.rows[before..])?;
+    report.rows.extend(deterministic::deterministic(again, effort, print)?.rows);
     let holds = report.holds();
     if !options.json {
         let cases: usize = report.rows.iter().map(|row| row.cases).sum();

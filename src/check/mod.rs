@@ -1,6 +1,7 @@
 //! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
 //! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
-//! against the CPU, and what is computed deterministically bit by bit against itself (`deterministic`). `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside each part.
+//! against the CPU, and what is computed deterministically bit by bit against itself (`deterministic`). `kernels` compiles what
+//! CUDA needs. This file only chooses; the suite states its tolerances beside each part.
 
 pub mod attention;
 mod case;

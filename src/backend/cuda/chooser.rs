@@ -69,7 +69,8 @@ impl Chooser {
         Self::Fastest(Measured { choices, anew, at_most, spent: Duration::ZERO })
     }
 
-    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What `operands.out` held is lost, unless the product adds to it.
+    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What `operands.out` held is lost,
+    /// unless the product adds to it.
     pub fn algorithm(
         &mut self,
         library: &Library,

@@ -9,18 +9,29 @@ mod model;
 use std::fmt::Display;
 
 use super::device::Effort;
-use super::report::{Found, Report, Worst};
+use super::report::{Found, Report, Row, Worst};
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
 
-/// Runs all cases on devices that `open` opens.
-pub fn deterministic<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: &mut Report) -> Result<()> {
+/// Runs all cases on devices that `open` opens; `done` is told each part's rows.
+pub fn deterministic<B: Backend>(
+    open: impl Fn() -> Result<B>,
+    effort: Effort,
+    mut done: impl FnMut(&[Row]) -> Result<()>,
+) -> Result<Report> {
     let mut backend = open()?;
     backend.be_deterministic();
-    attention::attention(&mut backend, effort, report)?;
-    linear::linear(&mut backend, effort, report)?;
+    let mut report = Report::default();
+    for part in [attention::attention, linear::linear] {
+        let before = report.rows.len();
+        part(&mut backend, effort, &mut report)?;
+        done(&report.rows[before..])?;
+    }
     drop(backend);
-    model::models(open, effort, report)
+    let before = report.rows.len();
+    model::models(open, effort, &mut report)?;
+    done(&report.rows[before..])?;
+    Ok(report)
 }
 
 /// Values that should be the same to the last bit and are not: how many, and which was the first.
