@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{EngineArgs, mib, rate, seconds};
+use super::{BatchesArgs, EngineArgs, mib, rate, seconds};
 use crate::backend::{DeviceChoice, Dtype};
 use crate::bench::decode::DecodeOptions;
 use crate::bench::products::ProductOptions;
@@ -29,6 +29,8 @@ pub enum Bench {
     Attention(AttentionArgs),
     /// Whole jobs on a model of random weights, as JSON lines
     Workloads(WorkloadArgs),
+    /// The papers' batches, arrivals and rates through the scheduler on a model of random weights, as JSON lines
+    Batches(BatchesArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{BudgetArgs, rate};
+use super::{BudgetArgs, arrivals};
 use crate::backend::Dtype;
 use crate::forecast::trace::TraceOptions;
 use crate::forecast::{PlanOptions, Predict};
@@ -112,12 +112,4 @@ impl From<PlanArgs> for Planned {
             }),
         }
     }
-}
-
-/// Requests a second: not so few that their arrivals have no time.
-fn arrivals(text: &str) -> Result<f64, String> {
-    const FEWEST: f64 = 1e-6;
-    rate(text).and_then(|rate| {
-        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
-    })
 }

@@ -97,6 +97,14 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| format!("expected a number above 0, found {text}"))
 }
 
+/// Requests a second: not so few that their arrivals have no time.
+pub(super) fn arrivals(text: &str) -> Result<f64, String> {
+    const FEWEST: f64 = 1e-6;
+    rate(text).and_then(|rate| {
+        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
+    })
+}
+
 /// Bytes of so many MiB.
 pub(super) fn mib(mib: usize) -> usize {
     mib.saturating_mul(1 << 20)

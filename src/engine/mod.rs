@@ -131,8 +131,18 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
+    /// Dropped before the channel closes: whoever finds it closed asks why.
+    end: End,
     commands: Receiver<Command>,
-    epitaph: Epitaph,
+}
+
+/// The engine's end, which says of itself that it was dropped unless there is a better reason.
+struct End(Epitaph);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.get_or_init(|| "it was dropped".to_owned());
+    }
 }
 
 impl<B: Backend> Engine<B> {
@@ -145,7 +155,7 @@ impl<B: Backend> Engine<B> {
         config: EngineConfig,
     ) -> Result<EngineHandle> {
         let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
-        let epitaph = engine.epitaph.clone();
+        let epitaph = engine.end.0.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || handle::live(&epitaph, || engine.run()))
@@ -216,17 +226,15 @@ impl<B: Backend> Engine<B> {
             branches: Branches::new(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
+            end: End(epitaph),
             commands,
-            epitaph,
         };
         Ok((engine, handle))
     }
-}
 
-impl<B: Backend> Drop for Engine<B> {
-    /// Before the channel closes: whoever finds it closed asks why.
-    fn drop(&mut self) {
-        self.epitaph.get_or_init(|| "it was dropped".to_owned());
+    /// Ends the engine with all that it holds but the model and its backend, for another engine.
+    pub fn into_parts(self) -> (B, Decoder<B>) {
+        (self.backend, self.model)
     }
 }
 
