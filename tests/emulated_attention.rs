@@ -15,7 +15,8 @@ use offshoot::check::attention::{Setting, context};
 use offshoot::check::dense::relative_error;
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Grown, Shape, grow};
-use offshoot::kv::StepRow;
+use offshoot::ids::TokenId;
+use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
@@ -196,7 +197,28 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
     }
 }
 
-/// Each row of a forest has the same bits by every planner, alone, and among some of the others.
+/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them out.
+fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u16]) -> (Forest, Vec<u16>) {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let from = context(&grown.forest, row);
+    let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
+    let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(from.len().div_ceil(PAGE)));
+    let segment = tree.admit(&mut pool, &text).expect("a page for each of its pages");
+    let position = tree.end(segment) - 1;
+    tree.mark_computed(segment, position);
+    let forest = tree.forest(&[StepRow { segment, position }]);
+    let line = |slot: &KvSlot, head: usize| (slot.page.ix() * kv_heads * 2 + head) * PAGE + slot.slot as usize;
+    let mut laid = vec![bits(setting.dtype, f32::NAN); from.len().div_ceil(PAGE) * kv_heads * 2 * PAGE * head_dim];
+    for (from, to) in from.iter().zip(&context(&forest, 0)) {
+        for head in 0..2 * kv_heads {
+            let stored = &kv[line(from, head) * head_dim..][..head_dim];
+            laid[line(to, head) * head_dim..][..head_dim].copy_from_slice(stored);
+        }
+    }
+    (forest, laid)
+}
+
+/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context lies.
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
@@ -227,6 +249,14 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
             let beside = &found[row * width..][..width];
             assert!(bits == beside, "{case}: row {row} has other bits among {} rows than among all", names.len());
         }
+    }
+    let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
+    for row in [one, longest] {
+        let (forest, kv) = laid_anew(setting, &grown, row, &kv);
+        let plan = Planner::Balanced.plan(&forest, &hints(setting, TILE));
+        let step = Step { setting, plan: &plan, names: &[row], kv: &kv };
+        let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
+        assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Rows for which the one algorithm is the library's choice and others are held against it, and numbers for which it must be fit.
 const USUAL_ROWS: usize = 256;
-const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2560, 8192];
+const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2048, 4096];
 
 /// Algorithms that are asked for to find the one, and others for a number of rows.
 const LISTED: usize = 32;
