@@ -20,7 +20,7 @@ pub use check::CheckArgs;
 pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};
 pub use run::{RescoreArgs, RunArgs};
-pub use shared::{EngineArgs, JudgingArgs, Sandboxing};
+pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
 use shared::{arrivals, each_once, mib, rate, seconds};
 pub use tree::TreeArgs;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, arrivals};
+use super::{BudgetArgs, arrivals};
 use crate::backend::Dtype;
 use crate::forecast::trace::TraceOptions;
 use crate::forecast::{PlanOptions, Predict};
@@ -70,7 +70,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub budget: BudgetArgs,
 }
 
 /// What has no meaning for a trace.
@@ -84,7 +84,7 @@ pub enum Planned {
 
 impl From<PlanArgs> for Planned {
     fn from(args: PlanArgs) -> Self {
-        let budget = args.engine.into();
+        let budget = args.budget.into();
         match (args.input, args.simulate, args.model) {
             (None, Some(trace), Some(model)) => Planned::Trace(TraceOptions {
                 replay: Replay { trace, rate: args.rate, requests: args.requests, seed: 1 },

@@ -54,7 +54,8 @@ use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// How an engine works. None of it changes what is drawn.
+/// How an engine works. None of it changes what is drawn, but for roundings where results are not exact
+/// ([`EngineFacts::exact`]).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
@@ -70,6 +71,8 @@ pub struct EngineConfig {
     /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops, and
     /// saves the host's time where the device works by itself.
     pub run_ahead: bool,
+    /// Whether results are exact, whatever that costs.
+    pub deterministic: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -86,6 +89,7 @@ impl Default for EngineConfig {
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
             run_ahead: false,
+            deterministic: false,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -172,6 +176,9 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        if config.deterministic {
+            model.be_deterministic(&mut backend);
+        }
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
@@ -191,6 +198,8 @@ impl<B: Backend> Engine<B> {
             bos: model.config().bos,
             eos: model.config().eos.iter().copied().filter(|token| token.ix() < model.config().vocab).collect(),
             device: backend.describe(),
+            arithmetic: backend.arithmetic(),
+            exact: backend.tile() > 1,
             page_tokens: B::PAGE_TOKENS as usize,
             page_bytes,
             pool_pages,

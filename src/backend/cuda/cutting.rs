@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::device_plan::{
     DevicePlan, Growing, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS,
-    Tiling, Workers, base_of, piece_words, place_word,
+    Tiling, Workers, base_of, first_seen, piece_words, place_word,
 };
 use super::division::Work;
 use crate::backend::HeadLayout;
@@ -21,6 +21,9 @@ const SHARED_PIECE: u32 = 1 << 31;
 
 /// Places behind the pieces of an item that ends with a row, for pages that the row will turn.
 const SPARE_PIECES: usize = 2;
+
+/// Pieces that kernels/attention_wgmma.cuh takes at a time; an item begins with one of its steps.
+const STEP_PIECES: usize = 2;
 
 /// An item's pieces, and its rows cut to tiles.
 struct Item {
@@ -63,6 +66,8 @@ pub(super) struct Scratch {
     /// The same of what is listed already.
     listed: Vec<u32>,
     states: Vec<u32>,
+    /// Of each row, how many of its first states its window has left behind.
+    unseen: Vec<u32>,
     /// Tiles by kind and length, then where the next one of them goes.
     places: Vec<u32>,
     /// In the order of their pieces.
@@ -258,6 +263,8 @@ impl Cutter<'_> {
             Some(window) => list[..behind].partition_point(|piece| passed(piece, window)),
             None => 0,
         };
+        // Where tiles are whole, the kernel's steps begin at the same positions for all rows.
+        let before = if self.keeps_tiles() { before - before % STEP_PIECES } else { before };
         pieces.start + word(before)..pieces.start + word(behind)
     }
 
@@ -309,9 +316,13 @@ impl Cutter<'_> {
 
     /// A partial slot for each row of each tile that holds a row with other states beside this one, and the slots that the
     /// rows' lists name, in the order of positions. Of a row with one state, which has no slot, the list holds a word that
-    /// nobody reads.
+    /// nobody reads. Where tiles are whole, what the row sees comes first: an empty state adds nothing, but only behind the
+    /// others it also moves none of them.
     fn give_slots(&mut self) {
-        let Scratch { tiles, merge, listed, states, .. } = &mut *self.scratch;
+        let window = self.plan.window.filter(|_| self.keeps_tiles());
+        let Scratch { tiles, merge, listed, states, unseen, .. } = &mut *self.scratch;
+        unseen.clear();
+        unseen.resize(self.plan.row_positions.len(), 0);
         let mut end = 0;
         for count in merge.iter_mut() {
             end += std::mem::replace(count, end);
@@ -332,10 +343,20 @@ impl Cutter<'_> {
                 tile.slot = given;
                 given += word(rows.len());
             }
+            if let Some(window) = window {
+                let last = HEADER_WORDS + (tile.pieces.end as usize - 1) * PIECE_WORDS + 1;
+                let end = base_of(self.made.words[last]) + PIECE_TOKENS;
+                for (unseen, &at) in unseen[rows.clone()].iter_mut().zip(&self.plan.row_positions[rows.clone()]) {
+                    *unseen += u32::from(end <= first_seen(at, window));
+                }
+            }
             for (slot, next) in (tile.slot..).zip(&mut listed[rows]) {
                 states[*next as usize] = slot;
                 *next += 1;
             }
+        }
+        for (list, &unseen) in merge.windows(2).zip(&*unseen) {
+            states[list[0] as usize..list[1] as usize].rotate_left(unseen as usize);
         }
         self.made.partial_slots = given as usize;
     }

@@ -124,6 +124,14 @@ impl DevicePlan {
         self.partial_slots
     }
 
+    /// Whether the rows of `plan`, the plan that these words were made for and that has moved on, see other tiles than before:
+    /// whole ones are listed by what a row sees, so that words must be made anew.
+    pub fn leaves_tiles(&self, plan: &AttentionPlan) -> bool {
+        let (Some(tile), Some(window)) = (self.undivided, plan.window) else { return false };
+        let leaves = |&at: &u32| at >= window && first_seen(at, window).is_multiple_of(tile);
+        plan.row_positions.iter().any(leaves)
+    }
+
     /// Follows `AttentionPlan::advance` by `turns`, and says which of the words have changed. `None`, and nothing is changed,
     /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
     pub fn advance(&mut self, turns: &[PageTurn]) -> Option<Range<usize>> {
@@ -176,6 +184,11 @@ pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIEC
 /// The second word of a piece.
 pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
     (base / PIECE_TOKENS) << 12 | slots.start << 6 | slots.end
+}
+
+/// The first position that a row at `at` sees.
+pub(super) fn first_seen(at: u32, window: u32) -> u32 {
+    (at + 1).saturating_sub(window)
 }
 
 /// The position of slot 0, of the second word of a piece.
