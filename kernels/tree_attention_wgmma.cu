@@ -73,22 +73,22 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % NARROW_WARPS;
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // known to be one for a warp
-    const unsigned worker = role * NARROW_WARPS + warp;
     if (role < NARROW) {
         more_registers<MULTIPLIER_REGISTERS>();
         meet(READY, 3 * GROUP_THREADS);
         multiply_wide(job, role, queries, wide);
+        const unsigned helper = role * NARROW_WARPS + warp;
         if (!DETERMINISTIC && units_of(job) > given_units()) {
             // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
             const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
-            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + worker * HELPER_SLOTS * SLOT_BYTES, streams[worker]);
+            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
         }
         fewer_registers<NARROW_REGISTERS>();
     } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
         if constexpr (!DETERMINISTIC) {
-            stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[worker]);
+            stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
         }
     } else {
         fewer_registers<COPIER_REGISTERS>();
@@ -114,6 +114,6 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
         return;
     }
     // One copy of this code for all: instructions come from afar too.
-    merge_states(job, worker, words);
+    merge_states(job, role * NARROW_WARPS + warp, words);
 }
 #endif
