@@ -50,9 +50,9 @@ struct MergeUnit {
 };
 
 // Merges the states of one unit, by a warp: nothing but `o` is waited for one batch of AHEAD states after the other, and the
-// first batch is under way before its weights are known.
-template <unsigned HEADS, unsigned AHEAD>
-__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit) {
+// first batch is under way before its weights are known. `meanwhile` is done once that is.
+template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
+__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& meanwhile) {
     constexpr unsigned STATES = MergeUnit<HEADS>::STATES;
     static_assert(STATES % AHEAD == 0, "no batch reaches beyond the lanes");
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads, last_head = min(unit.head + HEADS, q_heads) - 1;
@@ -76,6 +76,9 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
             }
         };
         load(0);
+        if (first == 0) {
+            meanwhile();
+        }
         if (lane / HEADS >= count) {
             extent = {NO_SCORE, 0.0f};
         }
@@ -154,28 +157,33 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
 // up one ahead; the first is before the states are there.
 template <unsigned HEADS, unsigned AHEAD>
 struct MergeShare {
-    unsigned i, warps;
+    unsigned i, warps, count;
     MergeUnit<HEADS> unit;
 
-    __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps) : i(warp), warps(warps), unit(next(job)) {}
+    __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps) : i(warp), warps(warps), count(job.words[REAL_ROWS] * units_of_row(job)), unit(next(job)) {}
 
     __device__ __forceinline__ unsigned units_of_row(const Job& job) const {
         return (job.group * job.kv_heads + HEADS - 1) / HEADS;
     }
-    // The last row again where none is left.
+    // Any where none is left.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
-        return MergeUnit<HEADS>(job, min(i / units_of_row(job), job.words[REAL_ROWS] - 1), i % units_of_row(job) * HEADS);
+        return MergeUnit<HEADS>(job, i < count ? i / units_of_row(job) : 0, i % units_of_row(job) * HEADS);
     }
 
     __device__ __forceinline__ void merge(const Job& job) {
-        const unsigned count = job.words[REAL_ROWS] * units_of_row(job);
 #pragma unroll 1
         while (i < count) {
             const MergeUnit<HEADS> now = unit;
             i += warps;
-            unit = next(job);
+            auto look_up = [&] {
+                if (i < count) {
+                    unit = next(job);
+                }
+            };
             if (now.states > 1) {
-                merge_heads<HEADS, AHEAD>(job, now);
+                merge_heads<HEADS, AHEAD>(job, now, look_up);
+            } else {
+                look_up();
             }
         }
     }

@@ -20,27 +20,40 @@ enum PlanWord {
     LEFT_BLOCKS,     // which have merged theirs: the same
     REAL_ROWS,       // without padding
     NARROW_HEADS,    // key heads that a warp takes of a narrow tile, one after another: a unit
+    FIRST_POSITION,  // of row 0 when the plan was made: all rows have moved on by as much as that one
     HEADER_WORDS = 16
 };
 
 constexpr unsigned PIECE_TOKENS = 32;
-constexpr unsigned TILE_WORDS = 8;
+constexpr unsigned TILE_WORDS = 16;
+constexpr unsigned TILE_PIECES = 4;  // that stand in a tile's own words too, behind its fields
 
-// Some packed rows (row * GROUP + head in group) of some pieces, for every key head.
+// How many states the rows of a tile have.
+enum RowStates { SEVERAL, ONE, DIFFERENT };
+
+// Some packed rows (row * GROUP + head in group) of some pieces, for every key head. As many words, in this order.
 struct Tile {
     unsigned first_row;    // packed
     unsigned rows;         // packed
     unsigned first_piece;
     unsigned pieces;
     unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
-    unsigned lowest_row;   // the row at the smallest position, not packed
-    unsigned highest_row;  // at the largest
+    unsigned lowest;       // smallest position of the rows when the plan was made
+    unsigned highest;      // largest
+    unsigned states;       // RowStates
 };
+constexpr unsigned TILE_FIELDS = sizeof(Tile) / 4;
+static_assert(TILE_FIELDS + 2 * TILE_PIECES == TILE_WORDS, "fields and pieces");
 
 __device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, unsigned index) {
     const uint4* tile = reinterpret_cast<const uint4*>(words + at + index * TILE_WORDS);
     uint4 a = tile[0], b = tile[1];
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z};
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+
+// By how many tokens all rows have moved on since the plan was made.
+__device__ __forceinline__ unsigned moved_on(const unsigned* words, const unsigned* positions) {
+    return positions[0] - words[FIRST_POSITION];
 }
 
 // Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a deterministic plan has
@@ -99,15 +112,15 @@ __device__ __forceinline__ void prefetch(const void* from) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
 
-// What `has_one_state` will look at is near when it is asked.
-__device__ __forceinline__ void prefetch_states(const unsigned* words, unsigned row) {
-    prefetch(words + words[MERGE_AT] + row);
-}
-
 // A row with one state has it written to `out` straight away.
 __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned row) {
     const unsigned* merge = words + words[MERGE_AT] + row;
     return merge[1] - merge[0] == 1;
+}
+
+// The same of a row of `tile`, which knows it as a rule.
+__device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned states, unsigned row) {
+    return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
 // Partial states: o [slot][q head][HEAD_DIM], behind all of them Extent [slot][q head].

@@ -1,5 +1,6 @@
 // The state (o, m, l) of a softmax that is computed piece by piece, and how states combine. For scores s (in units of log2:
-// q.k * scale * log2 e) and values v: m = max s, l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. The state of no
+// q.k * scale * log2 e) and values v: m = max s or a little less,
+// l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. The state of no
 // scores at all is m = -inf, l = 0, o = 0. That m must never be subtracted from itself; nobody but this file looks at it.
 #pragma once
 
@@ -14,6 +15,14 @@ __device__ __forceinline__ float exp2_fast(float x) {
 // What exponents are taken against when the largest score is `m`: `m`, and any number where there is no score.
 __device__ __forceinline__ float anchor(float m) {
     return m == NO_SCORE ? 0.0f : m;
+}
+
+// The m of a row whose largest score was `m` so far and is `top` now. It may stay behind by so much that weights stay small
+// numbers: results need not be brought to a new one each time.
+constexpr float LEEWAY = 8.0f;
+
+__device__ __forceinline__ float anchored(float m, float top) {
+    return top > m + LEEWAY ? top : m;
 }
 
 // 2^(s - m) for a score or another state's `m`; 0 where there is none. `against` = anchor(m).

@@ -13,15 +13,15 @@ constexpr unsigned NARROW_ROWS = 8;
 constexpr unsigned LINE_BYTES = HEAD_DIM * 2;  // of a token
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
 constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
-constexpr unsigned MOST_SLOTS = 8;
-constexpr unsigned OPENED = 4;  // tiles that copies may be ahead: each has three copies or more
-static_assert(3 * OPENED > MOST_SLOTS, "copies are fewer tiles ahead");
+constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 ? 3 : 4;
+// Tiles known at a time: each has three copies or more, and the next one is opened with the last copy of one.
+constexpr unsigned OPENED = HEAD_DIM == 128 ? 2 : 3;
+static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 
 // Of one warp: here, so that it takes no registers while nobody asks.
 struct StreamShared {
-    unsigned units[OPENED];
-    unsigned lowest, highest, window;  // positions of the tile's rows
-    unsigned at[NARROW_ROWS];          // position of each packed row; those behind the end repeat the last one
+    Tile tiles[OPENED];  // their positions as they are now
+    unsigned heads[OPENED];
     unsigned notes[MOST_SLOTS];  // the second word of the piece in each slot
 };
 
@@ -60,48 +60,63 @@ __device__ __forceinline__ unsigned units_of(const Job& job) {
     return job.words[NARROW_TILES] * shares_of(job);
 }
 
-__device__ __forceinline__ Tile tile_of(const Job& job, unsigned unit) {
-    return read_tile(job.words, job.words[NARROW_AT], unit / shares_of(job));
+// Units given away without being drawn, one to each of the warps that take nothing else.
+__device__ __forceinline__ unsigned given_units() {
+    return gridDim.x * NARROW_WARPS;
 }
 
-__device__ __forceinline__ unsigned first_head(const Job& job, unsigned unit) {
-    return unit % shares_of(job) * job.words[NARROW_HEADS];
-}
-
-// The unit that a warp takes next, by one thread; it may lie behind the last one. The first ones are given away without being
-// drawn, one to each of the warps that take nothing else.
+// The unit that a warp takes next, by one thread; it may lie behind the last one.
 __device__ __forceinline__ unsigned draw_unit(const Job& job) {
-    return gridDim.x * NARROW_WARPS + atomicAdd(job.words + NARROW_TICKET, 1);
+    return given_units() + atomicAdd(job.words + NARROW_TICKET, 1);
 }
 
 // The side that copies: which unit, head and copy of it come next.
 struct StreamCopies {
-    unsigned ticket, unit, first_piece, pieces, highest, head, item, opened;
+    unsigned ticket, pieces, head, item, opened;
     bool more;
-    uint2 held;  // this lane's of the 32 pieces that are copied next
+    unsigned words;  // this lane's of the tile
+    uint2 held;      // this lane's of the 32 pieces that are copied next; of the first ones, where the tile's words do not do
 
+    __device__ __forceinline__ unsigned field(unsigned i) const {
+        return __shfl_sync(ALL_LANES, words, i);
+    }
+    __device__ __forceinline__ uint2 piece(unsigned at) const {
+        if (at < TILE_PIECES) {
+            return {field(TILE_FIELDS + 2 * at), field(TILE_FIELDS + 2 * at + 1)};
+        }
+        return {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
+    }
     __device__ __forceinline__ void hold(const Job& job, unsigned from) {
-        if (from + threadIdx.x % 32 < pieces) {
-            held = pieces_at(job.words)[first_piece + from + threadIdx.x % 32];
+        const unsigned at = from + threadIdx.x % 32, first_piece = field(2);
+        if (at >= TILE_PIECES && at < pieces) {
+            held = pieces_at(job.words)[first_piece + at];
         }
     }
 
-    __device__ __forceinline__ void open(const Job& job, unsigned next, StreamShared& shared) {
-        unit = next;
+    __device__ __forceinline__ void open(const Job& job, unsigned unit, StreamShared& shared) {
         more = unit < units_of(job);
         if (!more) {
             return;
         }
-        const Tile tile = tile_of(job, unit);
-        first_piece = tile.first_piece;
-        pieces = tile.pieces;
-        head = first_head(job, unit);
+        const unsigned lane = threadIdx.x % 32, shares = shares_of(job), moved = moved_on(job.words, job.positions);
+        if (lane < TILE_WORDS) {
+            words = job.words[job.words[NARROW_AT] + unit / shares * TILE_WORDS + lane];
+        }
+        head = unit % shares * job.words[NARROW_HEADS];
         item = 0;
+        if (lane == 0) {
+            ticket = units_of(job) > given_units() ? draw_unit(job) : ~0u;
+        }
+        if (lane == 5 || lane == 6) {
+            words += moved;  // lowest and highest
+        }
+        pieces = field(3);
         hold(job, 0);
-        highest = job.positions[tile.highest_row];
-        if (threadIdx.x % 32 == 0) {
-            shared.units[opened % OPENED] = unit;
-            ticket = draw_unit(job);
+        if (lane < TILE_FIELDS) {
+            reinterpret_cast<unsigned*>(&shared.tiles[opened % OPENED])[lane] = words;
+        }
+        if (lane == 0) {
+            shared.heads[opened % OPENED] = head;
         }
         opened++;
     }
@@ -115,18 +130,18 @@ struct StreamCopies {
             // Rows a multiple of LANE_ROWS further.
             auto below = [&](unsigned r) { return (place ^ r % 8 * 16) + r * LINE_BYTES; };
             if (item == 0) {
-                const Tile tile = tile_of(job, unit);
+                const unsigned first_row = field(0), rows = field(1);
 #pragma unroll
                 for (unsigned r = 0; r < NARROW_ROWS; r += LANE_ROWS) {
-                    copy_16(below(r), job.query(packed_row(tile, row + r), head) + chunk * 8, true);
+                    copy_16(below(r), job.query(first_row + min(row + r, rows - 1), head) + chunk * 8, true);
                 }
             } else {
                 const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
                 if (item % 64 == 1 && item > 1) {
                     hold(job, at);
                 }
-                uint2 words = {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
-                const Piece piece = piece_of(words, highest);
+                const uint2 words = piece(at);
+                const Piece piece = piece_of(words, field(6));
                 const T* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * 8;
 #pragma unroll
                 for (unsigned r = 0; r < PIECE_TOKENS; r += LANE_ROWS) {
@@ -253,7 +268,7 @@ struct StreamRows {
             if (i >= tile.rows) {
                 continue;
             }
-            if (has_one_state(job.words, row)) {
+            if (has_one_state(job.words, tile.states, row)) {
                 alone = true;
                 continue;
             }
@@ -273,7 +288,7 @@ struct StreamRows {
         }
         // Transposed, a lane holds neighbours of row t / 4.
         const unsigned packed = packed_row(tile, lane / 4), row = packed / job.group;
-        const bool real = lane / 4 < tile.rows && has_one_state(job.words, row);
+        const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
         T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + packed % job.group) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
         for (unsigned n = 0; n < STEPS; n++) {
@@ -288,10 +303,11 @@ struct StreamRows {
 };
 
 // What each of the lane's rows sees of a piece.
-__device__ __forceinline__ void mask_piece(float (&s)[2][4], const Piece& piece, const StreamShared& shared) {
+__device__ __forceinline__ void mask_piece(const Job& job, float (&s)[2][4], const Piece& piece, const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
-        const Slots seen = seen_slots(piece, shared.at[threadIdx.x % 4 * 2 + c], shared.window);
+        const unsigned row = packed_row(tile, threadIdx.x % 4 * 2 + c) / job.group;
+        const Slots seen = seen_slots(piece, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
         const unsigned from = threadIdx.x % 32 / 4 - seen.from;
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
@@ -304,7 +320,6 @@ __device__ __forceinline__ void mask_piece(float (&s)[2][4], const Piece& piece,
 template <unsigned SLOTS>
 __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared) {
     static_assert(SLOTS <= MOST_SLOTS, "one note a slot");
-    const unsigned lane = threadIdx.x % 32;
     StreamCopies copies = {};
     copies.open(job, first, shared);
     if (!copies.more) {
@@ -326,22 +341,9 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     };
 #pragma unroll 1
     for (unsigned taken = 0; taken < copies.opened; taken++) {
-        __syncwarp();  // one lane has written it
-        const unsigned unit = shared.units[taken % OPENED];
-        const unsigned pieces = tile_of(job, unit).pieces, begin = first_head(job, unit), end = begin + job.words[NARROW_HEADS];
-        {
-            const Tile tile = tile_of(job, unit);
-            if (lane < NARROW_ROWS) {
-                const unsigned row = packed_row(tile, lane) / job.group;
-                shared.at[lane] = job.positions[row];
-                prefetch_states(job.words, row);
-            }
-            if (lane == 0) {
-                shared.lowest = job.positions[tile.lowest_row];
-                shared.highest = job.positions[tile.highest_row];
-                shared.window = job.words[WINDOW];
-            }
-        }
+        __syncwarp();  // other lanes have written it
+        const Tile& tile = shared.tiles[taken % OPENED];
+        const unsigned pieces = tile.pieces, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
@@ -351,16 +353,17 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 const unsigned keys = turn();
                 float s[2][4];
                 rows.score(s, keys);
-                const Piece piece = piece_of({0, shared.notes[free]}, shared.highest);
-                const bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 && shared.highest - piece.base < shared.window;
+                const Piece piece = piece_of({0, shared.notes[free]}, tile.highest);
+                const unsigned window = job.words[WINDOW];
+                const bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - piece.base < window;
                 if (!whole) {
-                    mask_piece(s, piece, shared);
+                    mask_piece(job, s, piece, tile, window);
                 }
                 unsigned weights[2][2];
                 rows.soften(s, job.scale, weights);
                 rows.add(weights, turn());
             }
-            rows.store(job, tile_of(job, unit), head);
+            rows.store(job, tile, head);
         }
     }
     wait_copies<0>();

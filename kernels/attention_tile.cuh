@@ -193,7 +193,7 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
         float top = fmaxf(tops[0], tops[1]);
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
         top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
-        float m = fmaxf(state.m[r], top * scale);
+        float m = anchored(state.m[r], top * scale);
         float against = anchor(m);
         factor[r] = weight(state.m[r], against);
         state.m[r] = m;

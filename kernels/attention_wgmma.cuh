@@ -1,6 +1,6 @@
 // Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into two rings, two
 // warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and values from there while the warps do
-// other work. They take turns in issuing products, so that one takes the softmax of its scores while the other's products run.
+// other work. One takes the softmax of its scores while the other's products run.
 // Limited by the tensor cores, or, with few rows, by bytes. The layout of operands is that of wgmma.cuh: queries are
 // [panel][128 rows], keys and values [panel][64 tokens].
 #pragma once
@@ -28,17 +28,17 @@ struct WideShared {
 };
 
 // Named barriers.
-enum Meeting { TURN = 1, HELPING = 3 };  // TURN: one a warpgroup
+enum Meeting { READY = 1, HELPING = 2 };
 
 // By one thread, before any other comes here.
 __device__ __forceinline__ void init_wide(WideShared& wide) {
     constexpr unsigned MULTIPLIERS = 2 * GROUP_THREADS / 32;
-    constexpr unsigned COPIES = GROUP_THREADS + 1;  // and one who has written notes
-    init_barrier(shared_address(&wide.queries_full), COPIES);
+    constexpr unsigned COPIERS = GROUP_THREADS / 32;
+    init_barrier(shared_address(&wide.queries_full), GROUP_THREADS + 1);  // and one who has written notes
     init_barrier(shared_address(&wide.queries_empty), MULTIPLIERS);
     for (unsigned i = 0; i < STAGES; i++) {
-        init_barrier(shared_address(&wide.keys_full[i]), COPIES);
-        init_barrier(shared_address(&wide.values_full[i]), GROUP_THREADS);
+        init_barrier(shared_address(&wide.keys_full[i]), COPIERS);
+        init_barrier(shared_address(&wide.values_full[i]), COPIERS);
         init_barrier(shared_address(&wide.keys_empty[i]), MULTIPLIERS);
         init_barrier(shared_address(&wide.values_empty[i]), MULTIPLIERS);
     }
@@ -55,11 +55,10 @@ struct WideTiles {
     __device__ __forceinline__ void next() {
         index += gridDim.x;
     }
-    // The description of the tile after this one is near when it is asked for.
-    __device__ __forceinline__ void prefetch_next(const Job& job) const {
-        if (index + gridDim.x < count) {
-            prefetch(job.words + job.words[WIDE_AT] + (index + gridDim.x) / job.kv_heads * TILE_WORDS);
-        }
+    // This lane's of the tile's words.
+    __device__ __forceinline__ unsigned word(const Job& job) const {
+        const unsigned lane = threadIdx.x % 32;
+        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + index / job.kv_heads * TILE_WORDS + lane] : 0;
     }
     __device__ __forceinline__ Tile tile(const Job& job) const {
         return read_tile(job.words, job.words[WIDE_AT], index / job.kv_heads);
@@ -83,6 +82,42 @@ struct Turnstile {
     }
 };
 
+// What a thread has copied last and not told: `full` barriers in the order of their copies. They are told when it has issued
+// two more, so that those who multiply need not make copies visible to matrix instructions themselves.
+struct Announcements {
+    unsigned older = 0, newer = 0;  // 0: none
+
+    // By all lanes of a warp, when copies to what `full` guards are issued.
+    __device__ __forceinline__ void follow(unsigned full) {
+        copies_issued();
+        if (older != 0) {
+            wait_copies<2>();
+            tell(older);
+        }
+        older = newer;
+        newer = full;
+    }
+    __device__ __forceinline__ void tell_all() {
+        wait_copies<0>();
+        if (older != 0) {
+            tell(older);
+        }
+        if (newer != 0) {
+            tell(newer);
+        }
+        older = newer = 0;
+    }
+
+  private:
+    __device__ __forceinline__ void tell(unsigned full) {
+        admit_copies();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            arrive(full);
+        }
+    }
+};
+
 // The warpgroup that copies. A thread's rows are 16 apart and take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time
@@ -91,16 +126,24 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
     const unsigned keys = queries + QUERY_BYTES, values = keys + STAGES * OPERAND_BYTES;
     Turnstile key_turn, value_turn;
     unsigned query_parity = 1;
+    Announcements announcements;
+    WideTiles tiles(job);
+    unsigned coming = tiles.word(job);  // of the next tile
+    const unsigned moved = moved_on(job.words, job.positions);
 #pragma unroll 1
-    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
-        const Tile tile = tiles.tile(job);
-        const unsigned head = tiles.head(job), steps = steps_of(tile);
+    while (tiles.more()) {
+        const unsigned words = coming, head = tiles.head(job);
+        auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
+        const Tile tile = {field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
+        const unsigned steps = steps_of(tile);
         const uint2* pieces = pieces_at(job.words) + tile.first_piece;
-        // This lane's of the 32 pieces that are copied next, and of the 32 after them.
-        auto hold = [&](unsigned at) { return at + lane < tile.pieces ? pieces[at + lane] : uint2{0, 0}; };
+        // This lane's of the 32 pieces that are copied next, and of the 32 after them. The first ones are among the tile's words.
+        auto hold = [&](unsigned at) {
+            return at + lane >= TILE_PIECES && at + lane < tile.pieces ? pieces[at + lane] : uint2{0, 0};
+        };
         uint2 held = hold(0), ahead = hold(32);
-        const unsigned lowest = job.positions[tile.lowest_row], highest = job.positions[tile.highest_row];
-        tiles.prefetch_next(job);
+        tiles.next();
+        coming = tiles.word(job);
 
         wait_barrier(shared_address(&wide.queries_empty), query_parity);
         query_parity ^= 1;
@@ -113,8 +156,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         }
         arrive_with_copies(shared_address(&wide.queries_full));
         if (thread == 0) {
-            wide.lowest = lowest;
-            wide.highest = highest;
+            wide.lowest = tile.lowest;
+            wide.highest = tile.highest;
             arrive(shared_address(&wide.queries_full));
         }
 
@@ -129,11 +172,17 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
             unsigned notes[2];
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
-                unsigned i = step * 2 % 32 + half;
-                uint2 words = {__shfl_sync(ALL_LANES, held.x, i), __shfl_sync(ALL_LANES, held.y, i)};
-                piece[half] = piece_of(words, highest);
+                const unsigned i = step * 2 + half, first = TILE_FIELDS + 2 * i;
+                uint2 place;
+                if (i < TILE_PIECES) {
+                    // Behind the last piece, nothing.
+                    place = {field(first), i < tile.pieces ? field(first + 1) : 0};
+                } else {
+                    place = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
+                }
+                piece[half] = piece_of(place, tile.highest);
                 from[half] = job.keys(piece[half].page, head) + row * HEAD_DIM + chunk * 8;
-                notes[half] = words.y;
+                notes[half] = place.y;
             }
             auto copy = [&](unsigned to, unsigned offset, unsigned full) {
                 if (DETERMINISTIC && (piece[0].page | piece[1].page) & SHARED_PIECE) {
@@ -147,7 +196,7 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                             copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, slot >= here.from && slot < here.to);
                         }
                     }
-                    arrive_with_copies(full);
+                    announcements.follow(full);
                     return;
                 }
 #pragma unroll
@@ -159,20 +208,20 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                         copy_16(to + panel * PANEL_BYTES + r * 128 + place, from[half] + (offset + in_page) * HEAD_DIM + panel * 64, real);
                     }
                 }
-                arrive_with_copies(full);
+                announcements.follow(full);
             };
             wait_barrier(shared_address(&wide.keys_empty[key_turn.stage]), key_turn.parity ^ 1);
-            copy(keys + key_turn.stage * OPERAND_BYTES, 0, shared_address(&wide.keys_full[key_turn.stage]));
             if (thread == 0) {
                 wide.notes[key_turn.stage][0] = notes[0];
                 wide.notes[key_turn.stage][1] = notes[1];
-                arrive(shared_address(&wide.keys_full[key_turn.stage]));
             }
+            copy(keys + key_turn.stage * OPERAND_BYTES, 0, shared_address(&wide.keys_full[key_turn.stage]));
             key_turn.next();
             wait_barrier(shared_address(&wide.values_empty[value_turn.stage]), value_turn.parity ^ 1);
             copy(values + value_turn.stage * OPERAND_BYTES, PIECE_TOKENS, shared_address(&wide.values_full[value_turn.stage]));
             value_turn.next();
         }
+        announcements.tell_all();
     }
 }
 
@@ -250,7 +299,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
             continue;
         }
         const unsigned q_head = head * job.group + packed % job.group;
-        if (has_one_state(job.words, row)) {
+        if (has_one_state(job.words, tile.states, row)) {
             const float scale = normaliser(l);
             T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
@@ -284,9 +333,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             arrive(shared_address(&barrier));
         }
     };
-    if (group == 1) {
-        pass_by(TURN, 2 * GROUP_THREADS);  // the first turn is the other's
-    }
 #pragma unroll 1
     for (WideTiles tiles(job); tiles.more(); tiles.next()) {
         const Tile tile = tiles.tile(job);
@@ -297,7 +343,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         for (unsigned r = 0; r < 2; r++) {
             const unsigned row = packed_row(tile, first + lane / 4 + r * 8) / job.group;
             at[r] = job.positions[row];
-            prefetch_states(job.words, row);
         }
         WideRows rows;
         wait_barrier(shared_address(&wide.queries_full), query_parity);
@@ -341,7 +386,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             return soften(rows.s, rows.state, job.scale);
         };
         wait_barrier(shared_address(&wide.keys_full[key_turn.stage]), key_turn.parity);
-        admit_copies();
         begin_products();
         rows.issue_keys(keys + key_turn.stage * OPERAND_BYTES);
         wait_products<0>();
@@ -351,16 +395,9 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         for (unsigned step = 1; step < steps; step++) {
             wait_barrier(shared_address(&wide.values_full[value_turn.stage]), value_turn.parity);
             wait_barrier(shared_address(&wide.keys_full[key_turn.stage]), key_turn.parity);
-            admit_copies();
-            if (both) {
-                meet(TURN + group, 2 * GROUP_THREADS);
-            }
             begin_products();
             rows.issue_keys(keys + key_turn.stage * OPERAND_BYTES);
             rows.issue_values(values + value_turn.stage * OPERAND_BYTES);
-            if (both) {
-                pass_by(TURN + (group ^ 1), 2 * GROUP_THREADS);
-            }
             wait_products<1>();
             float2 factor = soften_keys();
             wait_products<0>();
@@ -371,7 +408,6 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             rows.pack_weights();
         }
         wait_barrier(shared_address(&wide.values_full[value_turn.stage]), value_turn.parity);
-        admit_copies();
         begin_products();
         rows.issue_values(values + value_turn.stage * OPERAND_BYTES);
         wait_products<0>();

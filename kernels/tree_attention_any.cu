@@ -1,5 +1,7 @@
 // Tree attention without tensor cores: f32, and head widths that are no multiple of 16. The formula, operands, plan and partial
-// states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows).
+// states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows). Of a plan whose tiles are
+// whole (src/plan/mod.rs) it computes each row's states whatever the other rows are: deterministic steps come here where
+// tree_attention_wgmma.cu does not serve.
 //
 // A block takes (tile, key head) by ticket. Its four warps take four rows each; of every piece, laid in shared memory by all,
 // lane `t` scores slot `t` and then gathers the elements t, t + 32, .. of o. Limited by f32 multiplications and shared memory.
@@ -64,12 +66,14 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
 
         for (unsigned i = 0; i < tile.pieces; i++) {
             const Piece piece = piece_of(pieces_at(words)[tile.first_piece + i], last);
-            const T* from = kv + (static_cast<size_t>(piece.page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
+            auto page_at = [&](unsigned page) { return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM); };
+            const T* whole = page_at(piece.page & ~SHARED_PIECE);
             __syncthreads();
 #pragma unroll 4
             for (unsigned e = threadIdx.x; e < PIECE_TOKENS * HEAD_DIM; e += THREADS) {
                 unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
                 bool real = slot >= piece.from && slot < piece.to;
+                const T* from = piece.page & SHARED_PIECE ? page_at(page_of(words, piece.page, slot)) : whole;
                 keys[slot * KEY_ROW + d] = real ? to_f32(from[e]) : 0.0f;
                 values[slot * KEY_ROW + d] = real ? to_f32(from[PIECE_TOKENS * HEAD_DIM + e]) : 0.0f;
             }

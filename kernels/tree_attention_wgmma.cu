@@ -23,8 +23,10 @@ static_assert(NARROW_WARPS * 32 == GROUP_THREADS, "a warpgroup");
 // Those who multiply, when there is nothing wide to do.
 constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
+// Warpgroups by what they do; the first two multiply.
+enum Role { NARROW = 2 };
 // Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup.
-constexpr unsigned MULTIPLIER_REGISTERS = 184, NARROW_REGISTERS = 104, COPIER_REGISTERS = 40;
+constexpr unsigned MULTIPLIER_REGISTERS = 176, NARROW_REGISTERS = 112, COPIER_REGISTERS = 48;
 static_assert(2 * MULTIPLIER_REGISTERS + NARROW_REGISTERS + COPIER_REGISTERS <= 512, "all fit");
 
 template <unsigned COUNT>
@@ -70,30 +72,33 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
     __shared__ StreamShared streams[NARROW_WARPS + HELPERS];
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
     const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % NARROW_WARPS;
-    if (threadIdx.x == 0) {
-        init_wide(wide);
-    }
-    __syncthreads();
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // known to be one for a warp
-    if (role < 2) {
+    if (role < NARROW) {
         more_registers<MULTIPLIER_REGISTERS>();
+        meet(READY, 3 * GROUP_THREADS);
         multiply_wide(job, role, queries, wide);
         const unsigned helper = role * NARROW_WARPS + warp;
-        if constexpr (!DETERMINISTIC) {
+        if (!DETERMINISTIC && units_of(job) > given_units()) {
             // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
             const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
             stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
         }
-        merge_states(job, helper, words);
-    } else if (role == 2) {
+        fewer_registers<NARROW_REGISTERS>();
+    } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
         if constexpr (!DETERMINISTIC) {
             stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
         }
-        merge_states(job, HELPERS + warp, words);
     } else {
         fewer_registers<COPIER_REGISTERS>();
+        if (threadIdx.x % GROUP_THREADS == 0) {
+            // All ask for these first.
+            prefetch(words);
+            prefetch(positions);
+            init_wide(wide);
+        }
+        meet(READY, 3 * GROUP_THREADS);
         const unsigned width = group * kv_heads * HEAD_DIM / 2, padding = words[REAL_ROWS] * width;
         for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
             reinterpret_cast<unsigned*>(out)[i] = 0;
@@ -106,6 +111,9 @@ tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const u
             words[ENDED_BLOCKS] = 0;
             words[LEFT_BLOCKS] = 0;
         }
+        return;
     }
+    // One copy of this code for all: instructions come from afar too.
+    merge_states(job, role * NARROW_WARPS + warp, words);
 }
 #endif

@@ -2,6 +2,7 @@
 //! hands each command to the floor that does it.
 
 mod batch;
+mod batches;
 mod bench;
 mod check;
 mod judge;
@@ -13,13 +14,14 @@ mod tree;
 use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
+pub use batches::BatchesArgs;
 pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};
 pub use run::{RescoreArgs, RunArgs};
-pub use shared::{EngineArgs, JudgingArgs, Sandboxing};
-use shared::{each_once, mib, rate, seconds};
+pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
+use shared::{arrivals, each_once, mib, rate, seconds};
 pub use tree::TreeArgs;
 
 use crate::backend::DeviceChoice;

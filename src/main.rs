@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
+use offshoot::bench::batches::BatchesOptions;
 use offshoot::cli::{Bench, Cli, Command, Planned};
 use offshoot::error::{Error, Result};
 use offshoot::{batch, bench, check, forecast, judge, out, run, scoring, task, view};
@@ -59,6 +60,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
                 Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
             },
+            Bench::Batches(args) => {
+                let options: BatchesOptions = args.into();
+                match &options.modelled {
+                    Some(profile) => {
+                        on_the_cpu(cli.device).and_then(|()| bench::batches::modelled(profile, &options))?;
+                    }
+                    None => match cli.device.open(0)? {
+                        Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,
+                        Opened::Cuda(cuda) => bench::batches::measured(*cuda, &options)?,
+                    },
+                }
+            }
             Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,

@@ -164,3 +164,95 @@ fn linear_layers_sum_to_a_step() {
         assert!((number(&lines[step], "floor_us") - sum("floor_us")).abs() < 0.1, "{}", lines[step]);
     }
 }
+
+const TINY: &str = r#"{"shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}, "workloads": {}}"#;
+
+#[test]
+fn batches_are_run_as_their_tables_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let lengths = written(folder.path(), "lengths.csv", "9,4\n20,3\n\n7,9\n");
+    let questions = written(folder.path(), "questions.json", "[5, 17, 30, 8]");
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--lengths", &lengths, "--questions", &questions];
+    let small = ["--job", "2000-200-x16,four,industry-1100,prompt-1024-shared-1024,system-2048,behind-500"];
+    let tables =
+        ["--table", "batchllm,ablation,chunk,relay,mmlu", "--requests", "16", "--rate", "200", "--span", "0.1"];
+    let all = [&asked[..], &small, &tables, &["--step-rows", "512"]].concat();
+    let measured = bench(&all);
+    let modelled = bench(&[&all[..], &["--modelled", "h200"]].concat());
+    let named = |line: &Value| ["table", "job", "way"].map(|field| line[field].as_str().unwrap().to_owned());
+    assert_eq!(measured.iter().map(named).collect::<Vec<_>>(), modelled.iter().map(named).collect::<Vec<_>>());
+    assert_eq!(measured.len(), 3 * 3 + 5 + 1 + 3 + 3);
+    for (line, modelled) in measured.iter().zip(&modelled) {
+        assert!(number(line, "seconds") > 0.0 && line["modelled"] == Value::Bool(false), "{line}");
+        assert_eq!(modelled["modelled"], Value::Bool(true), "{modelled}");
+        assert_eq!(number(line, "prompt_steps") + number(line, "decode_steps"), number(line, "steps"), "{line}");
+        // When requests arrive depends on the clock, and with that who finds whose prompt.
+        if line["table"] != "chunk" {
+            for field in ["requests", "steps", "drawn", "prompt_tokens_logical", "prompt_tokens_computed"] {
+                assert_eq!(line[field], modelled[field], "{field}: {line}");
+            }
+        }
+    }
+    let computed = |table: &str, way: &str| {
+        let line = measured.iter().find(|line| line["table"] == table && line["way"] == way);
+        number(line.unwrap_or_else(|| panic!("{table}, {way}")), "prompt_tokens_computed")
+    };
+    assert_eq!(computed("mmlu", "ours"), 560.0);
+    assert_eq!(computed("mmlu", "ours-unshared"), 4.0 * 500.0 + 60.0);
+    assert_eq!(computed("relay", "ours"), 2048.0 + 36.0);
+    assert_eq!(computed("chunk", "ours"), 1024.0);
+
+    // Prompts of a second's work for every 30 or so: their latency is mostly that of the queue.
+    let long = written(folder.path(), "long.csv", "1500,1\n");
+    let rate = ["batches", "--shape", "llama3-8b", "--modelled", "h200", "--lengths", &long, "--table", "rate"];
+    let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
+    let lines = bench(&[&rate[..], &search].concat());
+    let fixed = bench(&[&rate[..], &["--job", "system-64", "--span", "0.2", "--rate", "50,100"]].concat());
+    let rates: Vec<_> = fixed.iter().map(|line| (line["way"].as_str().unwrap(), number(line, "rate"))).collect();
+    assert_eq!(rates, [("ours", 50.0), ("ours-flat-plan", 50.0), ("ours", 100.0), ("ours-flat-plan", 100.0)]);
+    let (found, tried) = lines.split_last().unwrap();
+    assert_eq!(found["tried"].as_array().unwrap().len(), tried.len());
+    let sustained = tried.iter().filter(|line| number(line, "normalised_latency") <= 0.5);
+    let fastest = sustained.map(|line| number(line, "rate")).fold(0.0, f64::max);
+    assert_eq!(number(found, "sustained_rate"), fastest);
+}
+
+#[test]
+fn a_batch_that_fails_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--table", "batchllm", "--requests", "4"];
+    let run = |more: &[&str]| {
+        let args = [&["bench", "--device", "cpu"], &asked[..], more].concat();
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(args).output().unwrap()
+    };
+    // 2,300 tokens do not fit, nor 2,400; 2,100 do.
+    let output = run(&["--way", "ours", "--job", "2000-200-x4,1000-1000-x4,four", "--kv-tokens", "2250"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [none, whole, nor] = &lines[..] else { panic!("{lines:?}") };
+    for line in [none, nor] {
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("pages")), "{line}");
+    }
+    assert_eq!(number(whole, "drawn"), 400.0);
+
+    let output = run(&["--budget-seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.contains("used up before") && said.contains("four-levels"), "{said}");
+
+    let refused = |more: &[&str]| refused(&[&asked[..], more].concat());
+    assert!(refused(&["--job", "x"]).contains("2000-200-x4"));
+    assert!(refused(&["--way", "x"]).contains("fcfs"));
+    assert!(refused(&["--table", "relay"]).contains("--lengths"));
+    assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
+    assert!(refused(&["--modelled", "h300"]).contains("h200"));
+    for rate in ["1e-30", "1e30"] {
+        assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");
+    }
+    assert!(refused(&["--job", "industry,x"]).contains("found x"));
+}

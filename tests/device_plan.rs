@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use offshoot::backend::HeadLayout;
-use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot::backend::cuda::device_plan::{
+    DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
+};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
@@ -18,12 +20,22 @@ type Context = BTreeMap<u32, (u32, u32)>;
 struct Words<'a> {
     words: &'a [u32],
     heads: HeadLayout,
+    /// Whether a row has a state for each tile of the plan.
+    whole_tiles: bool,
 }
+
+/// As in kernels/attention_plan.cuh.
+const SHARED_PIECE: u32 = 1 << 31;
 
 struct Tile {
     rows: std::ops::Range<usize>,
     pieces: std::ops::Range<usize>,
     slot: usize,
+    /// Smallest and largest position of the rows when the plan was made.
+    positions: (u32, u32),
+    states: u32,
+    /// Words of the first pieces.
+    first_pieces: Vec<u32>,
 }
 
 impl Words<'_> {
@@ -41,6 +53,9 @@ impl Words<'_> {
                 rows: number(&tile[0])..number(&tile[0]) + number(&tile[1]),
                 pieces: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
                 slot: number(&tile[4]),
+                positions: (tile[5], tile[6]),
+                states: tile[7],
+                first_pieces: tile[TILE_FIELDS..].to_vec(),
             })
             .collect()
     }
@@ -59,7 +74,20 @@ impl Words<'_> {
         let to = to.min((last + 1).saturating_sub(base));
         let window = self.words[PlanWord::Window as usize];
         let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
-        (from..to).filter(seen).map(|slot| (base + slot, (page, slot))).collect()
+        (from..to).filter(seen).map(|slot| (base + slot, (self.page(page, slot), slot))).collect()
+    }
+
+    /// The page that holds `slot` of a piece: of one of several pages, the part's.
+    fn page(&self, page: u32, slot: u32) -> u32 {
+        if page & SHARED_PIECE == 0 {
+            return page;
+        }
+        let list = &self.words[(page & !SHARED_PIECE) as usize..];
+        let parts = list[1..=2 * list[0] as usize].chunks_exact(2);
+        let mut holding = parts.filter(|part| (part[1] >> 6 & 63..part[1] & 63).contains(&slot));
+        let part = holding.next().expect("a part holds each slot");
+        assert!(holding.next().is_none(), "two parts hold slot {slot}");
+        part[0]
     }
 
     /// What each row of a whole step gathers for each query head, by tiles and merge lists.
@@ -75,7 +103,23 @@ impl Words<'_> {
             assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
         }
         for tile in wide.iter().chain(&narrow) {
-            let last = tile.rows.clone().map(|packed| positions[packed / group]).max().expect("a row");
+            let rows_at = || tile.rows.clone().map(|packed| positions[packed / group]);
+            let (first, last) = (rows_at().min().expect("a row"), rows_at().max().expect("a row"));
+            let moved = positions[0] - self.words[PlanWord::FirstPosition as usize];
+            assert_eq!(
+                (first, last),
+                (tile.positions.0 + moved, tile.positions.1 + moved),
+                "a tile knows its positions"
+            );
+            let alone = |packed: usize| self.states(packed / group).len() == 1;
+            assert_eq!(
+                (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
+                (tile.states > 0, tile.states == 1),
+                "a tile knows whether its rows have other states"
+            );
+            let list = self.header(PlanWord::PiecesAt) + 2 * tile.pieces.start;
+            let known = 2 * tile.pieces.len().min(TILE_PIECES);
+            assert_eq!(self.words[list..list + known], tile.first_pieces[..known], "a tile knows its first pieces");
             for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
                 let (row, head) = (packed / group, kv_head * group + packed % group);
                 let state = match self.states(row).len() {
@@ -92,8 +136,14 @@ impl Words<'_> {
         for (row, heads) in rows.iter_mut().enumerate() {
             for (head, context) in heads.iter_mut().enumerate().filter(|(_, context)| context.is_none()) {
                 let mut whole = Context::new();
+                let mut behind = false;
                 for &slot in self.states(row) {
                     let state = partials[slot as usize][head].take().expect("a state is written and merged once");
+                    assert!(
+                        !self.whole_tiles || !behind || state.is_empty(),
+                        "row {row}: what it does not see comes last"
+                    );
+                    behind |= state.is_empty();
                     assert!(
                         whole.keys().next_back().is_none_or(|end| state.keys().next().is_none_or(|next| end < next)),
                         "row {row} merges in the order of positions"
@@ -129,7 +179,7 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
 }
 
 fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: HeadLayout, tiling: &Tiling, case: &str) {
-    let words_read = Words { words: words.words(), heads };
+    let words_read = Words { words: words.words(), heads, whole_tiles: plan.tile > 1 };
     let found = words_read.gather(positions, words.partial_slots(), tiling);
     for (row, (expected, found)) in contexts(plan).iter().zip(&found).enumerate() {
         assert!(found.len() == heads.q_heads && found.iter().all(|f| f == expected), "{case}: row {row}");
@@ -138,20 +188,21 @@ fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: Hea
 
 const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
 
-fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>) {
+/// With it a window, and the tile of the plan: any position, or whole ones.
+fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
     let apart = Workers::Apart { wide: 132, narrow: 528 };
     let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), apart]);
     let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
-    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window)
+    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
 }
 
-fn plan_hints(heads: HeadLayout, window: Option<u32>) -> PlanHints {
+fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
     let number = |n: usize| u32::try_from(n).expect("few heads");
     PlanHints {
-        tile: 1,
+        tile,
         window,
         q_heads: number(heads.q_heads),
         kv_heads: number(heads.kv_heads),
@@ -169,12 +220,14 @@ fn every_row_meets_each_position_that_it_sees_once() {
             let grown = grow(shape, PIECE_TOKENS, seed);
             let mut dice = Dice::new(seed);
             for planner in Planner::ALL {
-                let (heads, tiling, window) = any_case(&mut dice);
-                let plan = planner.plan(&grown.forest, &plan_hints(heads, window));
-                let case = format!("{shape:?}, seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+                let (heads, tiling, window, tile) = any_case(&mut dice);
+                let plan = planner.plan(&grown.forest, &plan_hints(heads, window, tile));
+                let case = format!(
+                    "{shape:?}, seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}"
+                );
                 let rows = plan.row_positions.len();
                 let words = DevicePlan::build(&plan, heads, rows + 3, &tiling);
-                let read = Words { words: words.words(), heads };
+                let read = Words { words: words.words(), heads, whole_tiles: tile > 1 };
                 assert!((rows..rows + 3).all(|row| read.states(row).is_empty()), "{case}: padded rows merge nothing");
                 assert!(
                     words.words()[PlanWord::WideTicket as usize..=PlanWord::LeftBlocks as usize]
@@ -249,12 +302,12 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
     for seed in 0..30 {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
-            let (heads, tiling, window) = any_case(&mut dice);
-            let hints = plan_hints(heads, window);
+            let (heads, tiling, window, tile) = any_case(&mut dice);
+            let hints = plan_hints(heads, window, tile);
             let mut plan = decode_step(|tree, pool| bush(tree, pool, &mut dice), &hints, planner);
             let build = |plan: &AttentionPlan| DevicePlan::build(plan, heads, plan.row_positions.len() + 5, &tiling);
             let mut words = build(&plan);
-            let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}");
+            let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}");
             check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             let mut next_page = 10_000;
             for _ in 0..4 * PIECE_TOKENS {
@@ -266,7 +319,8 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
                 let turns: Vec<PageTurn> = full.map(&mut turn).collect();
                 plan.advance(&turns);
                 let before = words.words().to_vec();
-                match words.advance(&turns) {
+                let changed = if words.leaves_tiles(&plan) { None } else { words.advance(&turns) };
+                match changed {
                     Some(changed) => {
                         let after = words.words();
                         assert_eq!(changed.is_empty(), turns.is_empty(), "{case}");
@@ -295,11 +349,11 @@ fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
     let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264) };
     let few = Tiling { workers: Workers::Alike(16), ..many };
-    let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None), planner);
+    let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
 
     let words = DevicePlan::build(&tree, heads, 200, &many);
-    let read = Words { words: words.words(), heads };
+    let read = Words { words: words.words(), heads, whole_tiles: false };
     let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
     // 800 packed rows are 7 tiles of two key heads; the trunk is 75 pieces.
     let parts = wide.len() / 7;

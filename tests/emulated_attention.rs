@@ -15,7 +15,8 @@ use offshoot::check::attention::{Setting, context};
 use offshoot::check::dense::relative_error;
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Grown, Shape, grow};
-use offshoot::kv::StepRow;
+use offshoot::ids::TokenId;
+use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
@@ -196,7 +197,28 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
     }
 }
 
-/// Each row of a forest has the same bits by every planner, alone, and among some of the others.
+/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them out.
+fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u16]) -> (Forest, Vec<u16>) {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let from = context(&grown.forest, row);
+    let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
+    let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(from.len().div_ceil(PAGE)));
+    let segment = tree.admit(&mut pool, &text).expect("a page for each of its pages");
+    let position = tree.end(segment) - 1;
+    tree.mark_computed(segment, position);
+    let forest = tree.forest(&[StepRow { segment, position }]);
+    let line = |slot: &KvSlot, head: usize| (slot.page.ix() * kv_heads * 2 + head) * PAGE + slot.slot as usize;
+    let mut laid = vec![bits(setting.dtype, f32::NAN); from.len().div_ceil(PAGE) * kv_heads * 2 * PAGE * head_dim];
+    for (from, to) in from.iter().zip(&context(&forest, 0)) {
+        for head in 0..2 * kv_heads {
+            let stored = &kv[line(from, head) * head_dim..][..head_dim];
+            laid[line(to, head) * head_dim..][..head_dim].copy_from_slice(stored);
+        }
+    }
+    (forest, laid)
+}
+
+/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context lies.
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
@@ -227,6 +249,14 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
             let beside = &found[row * width..][..width];
             assert!(bits == beside, "{case}: row {row} has other bits among {} rows than among all", names.len());
         }
+    }
+    let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
+    for row in [one, longest] {
+        let (forest, kv) = laid_anew(setting, &grown, row, &kv);
+        let plan = Planner::Balanced.plan(&forest, &hints(setting, TILE));
+        let step = Step { setting, plan: &plan, names: &[row], kv: &kv };
+        let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
+        assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
     }
 }
 
@@ -262,8 +292,12 @@ fn deterministic_rows_depend_on_their_own_tokens_alone() {
     let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
     let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
     let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];
+    // Longer than a tile, and shorter: rows of one item see other tiles of it.
+    let windows = [None, Some(200), Some(70)];
     for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
         let blocks = if seed % 2 == 0 { 3 } else { 1 };
-        check_deterministic(&kernel, &setting(q_heads, kv_heads, 64, Dtype::Bf16, None), shape, seed, blocks);
+        for window in windows {
+            check_deterministic(&kernel, &setting(q_heads, kv_heads, 64, Dtype::Bf16, window), shape, seed, blocks);
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::modelled::{Clock, DeviceProfile, Modelled};
+use offshoot::backend::modelled::{Clock, DeviceProfile, Modelled, TILE};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
 use offshoot::bench::trees::read_trees;
 use offshoot::bench::workload_file::{Job, read_jobs};
@@ -63,7 +63,7 @@ fn attention_takes_what_was_measured() {
     for tree in read_trees(&path).expect("the trees are well formed") {
         let small = |n: usize| u32::try_from(n).expect("heads are few");
         let hints = PlanHints {
-            tile: Modelled::TILE,
+            tile: TILE,
             window: None,
             q_heads: small(tree.q_heads),
             kv_heads: small(tree.kv_heads),

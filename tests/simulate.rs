@@ -1,4 +1,4 @@
-//! Simulated runs: every request ends with exactly its tokens, the same job gives the same records, steps' times add up, memory
+//! Runs of jobs, on a modelled device and on this machine's: every request ends with exactly its tokens, the same job gives the same records, steps' times add up, memory
 //! stays within the pool, and traces that others recorded are read, or refused in one sentence.
 
 #[path = "common/shared.rs"]
@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offshoot::backend::Dtype;
-use offshoot::backend::modelled::DeviceProfile;
+use offshoot::backend::cpu::Cpu;
+use offshoot::backend::modelled::{DeviceProfile, Modelled};
 use offshoot::bench::workload_file::read_jobs;
+use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
+use offshoot::model::ModelConfig;
 use offshoot::plan::Planner;
 use offshoot::simulate::{
-    Branches, Job, Lengths, Machine, Order, Policy, Prompt, Replay, Request, Run, Settings, Sharing, Simulation,
-    industry, micro, nested, poisson, read_trace, replay, shared_prompts, simulate, sustainable_rate,
-    with_system_prompt,
+    Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Replay, Request, Run,
+    Settings, Sharing, StepRecord, WallClock, industry, micro, nested, poisson, read_trace, replay, shared_prompts,
+    simulate, sustainable_rate, with_system_prompt,
 };
 use shared::shared;
 use tempfile::TempDir;
@@ -36,8 +39,15 @@ fn distinct(job: &Job) -> u64 {
     PromptTree::new(prompts.as_slice()).distinct_tokens()
 }
 
+/// What must hold of a modelled run.
+fn check(simulation: &JobRecord, job: &Job, settings: &Settings) {
+    let last = simulation.steps.last().expect("there were steps").end;
+    assert!(simulation.requests.iter().all(|request| request.end <= last));
+    check_any(simulation, job, settings);
+}
+
 /// What must hold of any run.
-fn check(simulation: &Simulation, job: &Job, settings: &Settings) {
+fn check_any(simulation: &JobRecord, job: &Job, settings: &Settings) {
     let drawn: Vec<u64> = simulation.requests.iter().map(|request| request.drawn).collect();
     assert_eq!(drawn.iter().sum::<u64>(), job.output_tokens());
     assert_eq!(simulation.metrics.tokens_sampled, job.output_tokens());
@@ -45,8 +55,6 @@ fn check(simulation: &Simulation, job: &Job, settings: &Settings) {
     for request in &simulation.requests {
         assert!(request.arrival < request.first_token && request.first_token <= request.end, "{request:?}");
     }
-    let last = simulation.steps.last().expect("there were steps").end;
-    assert!(simulation.requests.iter().all(|request| request.end <= last));
     for pair in simulation.steps.windows(2) {
         assert!(pair[0].begin < pair[0].end && pair[0].end <= pair[1].begin, "{pair:?}");
     }
@@ -81,14 +89,15 @@ fn every_request_ends_with_its_tokens_whatever_the_policy_and_the_pool() {
     }
 }
 
-/// The engine measures its own time, which is no part of what must be the same.
-fn with_times(mut again: Simulation, first: &Simulation) -> Simulation {
+/// This machine's own time is measured too, which is no part of what must be the same.
+fn with_times(mut again: JobRecord, first: &JobRecord) -> JobRecord {
     let times = &first.metrics;
     again.metrics.seconds_scheduling = times.seconds_scheduling;
     again.metrics.seconds_planning = times.seconds_planning;
     again.metrics.seconds_forward = times.seconds_forward;
     again.metrics.seconds_waiting = times.seconds_waiting;
     again.metrics.seconds_committing = times.seconds_committing;
+    again.ordered_in = first.ordered_in;
     again
 }
 
@@ -166,11 +175,97 @@ fn reading_a_shared_prompt_again_costs_time_and_no_memory() {
     assert_eq!(totals[0].prompt_tokens_computed, totals[1].prompt_tokens_computed);
 }
 
+fn tiny() -> ModelConfig {
+    let config = serde_json::json!({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048, "tie_word_embeddings": false,
+    });
+    ModelConfig::from_json(&config.to_string()).unwrap()
+}
+
+/// What no clock and no size of pages changes, step by step.
+fn counts(record: &JobRecord) -> Vec<[u64; 5]> {
+    let step = |step: &StepRecord| {
+        [step.rows, step.prompt_rows, step.running as u64, step.waiting as u64, step.live_tokens as u64]
+    };
+    record.steps.iter().map(step).collect()
+}
+
+#[test]
+fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
+    let machine = Machine { model: tiny(), dtype: Dtype::F32, ..machine() };
+    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32).unwrap();
+    let mut computed = |settings: &Settings, job: &Job| {
+        let record = loaded.run(WallClock::beside::<Cpu>(), settings, job).unwrap();
+        check_any(&record, job, settings);
+        record
+    };
+    let jobs = [micro(100, 20, 5, 4, 12), industry(60, 30, 5.0, 40, 10, 3), nested(&[(40, 1), (30, 3), (9, 4)], 8)];
+    for job in &jobs {
+        for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS, Policy::OURS.capped(7)] {
+            let settings = Settings { policy, step_rows: 256, ..Settings::default() };
+            let (computed, modelled) = (computed(&settings, job), simulate(&machine, &settings, job).unwrap());
+            assert_eq!(counts(&computed), counts(&modelled), "{policy}");
+            let totals = [&computed, &modelled].map(|record| {
+                let Metrics { prompt_tokens_logical, prompt_tokens_computed, tokens_sampled, .. } = record.metrics;
+                (prompt_tokens_logical, prompt_tokens_computed, tokens_sampled)
+            });
+            assert_eq!(totals[0], totals[1], "{policy}");
+        }
+    }
+    // In pools of 400 slots, whatever the size of their pages, nothing is computed twice.
+    let bytes = |page_tokens: usize| Some(400 / page_tokens * page_tokens * 2 * 2 * 2 * 16 * 4);
+    let settings = |page_tokens| Settings { kv_bytes: bytes(page_tokens), step_rows: 128, ..Settings::default() };
+    let pools = [computed(&settings(16), &jobs[0]), simulate(&machine, &settings(32), &jobs[0]).unwrap()];
+    for record in pools {
+        assert!((384..=400).contains(&(record.pool_pages * record.page_tokens)), "{} pages", record.pool_pages);
+        let distinct: u64 = 5 * 100 + 20 * 20;
+        assert_eq!((record.metrics.prompt_tokens_computed, record.metrics.tokens_sampled), (distinct, 20 * 12));
+    }
+}
+
+#[test]
+fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
+    let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
+    for policy in [Policy::FCFS, Policy::OURS] {
+        for kv_bytes in [None, pages(14), pages(40)] {
+            let settings = Settings { policy, step_rows: 128, kv_bytes, ..Settings::default() };
+            let modelled = Modelled::new(machine.profile.clone());
+            let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype).unwrap();
+            let record = loaded.run(WallClock::beside::<Modelled>(), &settings, &job).unwrap();
+            check_any(&record, &job, &settings);
+            assert_eq!(counts(&record), counts(&simulate(&machine, &settings, &job).unwrap()), "{policy}");
+        }
+    }
+}
+
+#[test]
+fn a_model_outlives_the_jobs_that_it_cannot_serve() {
+    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32).unwrap();
+    let mut run = |prompt| {
+        let settings = Settings { kv_bytes: Some(100 * 512), ..Settings::default() };
+        loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))
+    };
+    let first = run(40).unwrap();
+    assert!(run(3000).unwrap_err().to_string().contains("2048"), "more than the context");
+    assert!(run(1500).unwrap_err().to_string().contains("pages"), "more than the pool");
+    // Nothing is left of the runs before.
+    let again = run(40).unwrap();
+    assert_eq!(again.metrics.prompt_tokens_computed, first.metrics.prompt_tokens_computed);
+    assert!(again.requests.iter().all(|request| request.arrival < request.first_token), "{:?}", again.requests);
+}
+
 #[test]
 fn a_sustained_rate_lies_between_what_held_and_what_did_not() {
     let lengths = [Lengths { prompt: 100, output: 20 }];
     let job = |rate| with_system_prompt(64, &lengths, rate, 2.0, 3);
-    let found = sustainable_rate(&machine(), &Settings::default(), 0.05, job).unwrap();
+    let search = RateSearch { limit: 0.05, ..RateSearch::default() };
+    let latency = |rate| {
+        let settings = Settings::default();
+        Ok(simulate(&machine(), &settings, &job(rate))?.totals(settings.step_rows).normalised_latency)
+    };
+    let found = sustainable_rate(search, latency).unwrap();
     let held = found.tried.iter().filter(|(_, latency)| *latency <= 0.05).map(|(rate, _)| *rate).fold(0.0, f64::max);
     let not = found.tried.iter().filter(|(_, latency)| *latency > 0.05).map(|(rate, _)| *rate).fold(1e9, f64::min);
     assert_eq!(found.rate, held);

@@ -7,8 +7,8 @@
 //! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype; attention follows the same rule
 //! (queries and softmax numerators may be rounded to the dtype of keys and values).
 //!
-//! *Batch invariance*: an op's result for a row depends on that row's inputs alone; see `plan` for attention. A backend whose
-//! `TILE` is 1 does not promise it.
+//! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for attention. A
+//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::be_deterministic`]).
 //!
 //! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may enqueue
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
@@ -198,9 +198,6 @@ pub trait Backend: Send + 'static {
 
     /// Slots of a page.
     const PAGE_TOKENS: u32;
-    /// The tile its attention reduces by (see `plan`).
-    const TILE: u32;
-
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
     /// is room for what its own has none for.
     const APART: bool;
@@ -210,8 +207,14 @@ pub trait Backend: Send + 'static {
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
+    /// What decides the last bits of batch-invariant results: devices of which this is the same compute the same bits.
+    fn arithmetic(&self) -> String;
     /// What the items of an attention plan cost here.
     fn cost_model(&self) -> CostModel;
+    /// The tile that its attention reduces by (see `plan`).
+    fn tile(&self) -> u32;
+    /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use then.
+    fn be_deterministic(&mut self);
     /// What giving up keys and values costs.
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.

@@ -1,6 +1,7 @@
 //! Floor 8: what the `bench` subcommand measures, each figure beside what the machine can do at most in the same run.
 
 pub mod attention;
+pub mod batches;
 pub mod decode;
 pub mod gemm;
 pub mod machine;

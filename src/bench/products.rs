@@ -29,6 +29,8 @@ pub struct ProductOptions {
     /// Rates of the floor; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
+    /// Whether algorithms that give a row the same bits for all numbers of rows stand in the place of the fastest.
+    pub deterministic: bool,
     pub json: bool,
 }
 
@@ -68,6 +70,7 @@ struct Measured<'a> {
     outputs: usize,
     inputs: usize,
     count: usize,
+    deterministic: bool,
     #[serde(flatten)]
     times: Times,
 }
@@ -77,6 +80,7 @@ struct Measured<'a> {
 struct Step<'a> {
     shape: &'a str,
     layer: &'static str,
+    deterministic: bool,
     #[serde(flatten)]
     times: Times,
 }
@@ -105,19 +109,19 @@ pub fn main<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
             "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
         ))?;
     }
-    let shape = options.shape.as_str();
+    let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
     let mut step: Vec<Times> = options.rows.iter().map(|&rows| Times::new(rows, None, 0.0, 0.0)).collect();
     for (at, layer) in layers(&config).into_iter().enumerate() {
         let times = measure(&mut backend, &layer, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
             let Layer { name, outputs, inputs, count, .. } = layer;
-            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, times })?;
+            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, deterministic, times })?;
             let more = count as f64;
             let first = times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
             *sum = Times::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
         }
     }
-    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", times }))
+    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", deterministic, times }))
 }
 
 /// Those given, and measured ones of products in place of the others.
@@ -186,7 +190,10 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
             Ok(us[us.len() / 2])
         };
         let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
-        backend.choose_products(Some(MEASURING));
+        match options.deterministic {
+            true => backend.be_deterministic(),
+            false => drop(backend.choose_products(Some(MEASURING))),
+        }
         let us = time(backend)?;
         let flops = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
         let floor = (bytes as f64 / rates.bytes_per_s).max(flops / rates.flops_per_s) * 1e6;

@@ -41,6 +41,8 @@ pub struct TreeOptions {
     pub flops: Option<f64>,
     /// No tree is begun after so many seconds.
     pub budget: Duration,
+    /// Whether a row's result depends on that row alone.
+    pub deterministic: bool,
 }
 
 /// One tree, measured.
@@ -56,6 +58,7 @@ struct Measured<'a> {
     flops: f64,
     device: String,
     plan: Planner,
+    deterministic: bool,
     items: usize,
 }
 
@@ -67,6 +70,9 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
         return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
     }
     trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
+    if options.deterministic {
+        backend.be_deterministic();
+    }
     let mut known = HashMap::new();
     for tree in &trees {
         if begun.elapsed() > options.budget {
@@ -77,7 +83,7 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
             Entry::Occupied(rates) => *rates.get(),
             Entry::Vacant(new) => *new.insert(rates(&mut backend, options, tree.dtype)?),
         };
-        print_json(&measure(&mut backend, tree, options.planner, rates)?)?;
+        print_json(&measure(&mut backend, tree, options, rates)?)?;
     }
     Ok(())
 }
@@ -97,7 +103,13 @@ fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Resu
     }
 }
 
-fn measure<'a, B: Timed>(backend: &mut B, tree: &'a TreeSpec, planner: Planner, rates: Rates) -> Result<Measured<'a>> {
+fn measure<'a, B: Timed>(
+    backend: &mut B,
+    tree: &'a TreeSpec,
+    options: &TreeOptions,
+    rates: Rates,
+) -> Result<Measured<'a>> {
+    let TreeOptions { planner, deterministic, .. } = *options;
     let free = backend.free_bytes()?;
     if tree.bytes() > free as f64 {
         let expected = format!("at least {}", bytes(tree.bytes() as u64));
@@ -137,6 +149,7 @@ fn measure<'a, B: Timed>(backend: &mut B, tree: &'a TreeSpec, planner: Planner, 
         flops: tree.flops(),
         device: backend.describe(),
         plan: planner,
+        deterministic,
         items,
     })
 }

@@ -77,18 +77,16 @@ impl Job {
     }
 }
 
+/// The model of shape `shape`.
+pub fn read_shape(file: Option<&Path>, shape: &str) -> Result<ModelConfig> {
+    let (_, file) = read(file)?;
+    config(shape_of(&file, shape)?)
+}
+
 /// The model of shape `shape`, and its jobs of these names (all, where none is named), in the file's order.
 pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(ModelConfig, Vec<Job>)> {
-    let path = file.unwrap_or(Path::new("the built-in workloads"));
-    let text = match file {
-        Some(path) => std::fs::read_to_string(path).map_err(Error::io(path, "read"))?,
-        None => BUILT_IN.to_owned(),
-    };
-    let file: File = serde_json::from_str(&text).map_err(|fault| Error::format(path, fault.to_string()))?;
-    let Some(fields) = file.shapes.get(shape) else {
-        let known: Vec<&str> = file.shapes.keys().map(String::as_str).collect();
-        return Err(Error::value("--shape", format!("one of {}", known.join(", ")), shape));
-    };
+    let (path, file) = read(file)?;
+    let fields = shape_of(&file, shape)?;
     if let Some(name) = names.iter().find(|name| !file.workloads.contains_key(*name)) {
         let known: Vec<&str> = file.workloads.keys().map(String::as_str).collect();
         return Err(Error::value("--workload", format!("one of {}", known.join(", ")), name));
@@ -100,6 +98,24 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
         return Err(Error::field(path, "workloads", format!("one for the shape {shape}"), "none"));
     }
     Ok((config(fields)?, jobs))
+}
+
+/// The file, and what it is called.
+fn read(path: Option<&Path>) -> Result<(&Path, File)> {
+    let text = match path {
+        Some(path) => std::fs::read_to_string(path).map_err(Error::io(path, "read"))?,
+        None => BUILT_IN.to_owned(),
+    };
+    let path = path.unwrap_or(Path::new("the built-in workloads"));
+    let file = serde_json::from_str(&text).map_err(|fault| Error::format(path, fault.to_string()))?;
+    Ok((path, file))
+}
+
+fn shape_of<'a>(file: &'a File, shape: &str) -> Result<&'a Map<String, Value>> {
+    file.shapes.get(shape).ok_or_else(|| {
+        let known: Vec<&str> = file.shapes.keys().map(String::as_str).collect();
+        Error::value("--shape", format!("one of {}", known.join(", ")), shape)
+    })
 }
 
 /// `None` where the workload is not for this shape.

@@ -35,6 +35,8 @@ pub struct WorkloadOptions {
     pub without_attention: bool,
     /// Computes linear layers as the device's library recommends, instead of the fastest way.
     pub recommended_gemm: bool,
+    /// Whether what is drawn depends on a branch's own tokens and coins alone.
+    pub deterministic: bool,
     /// Branches that grow at once; `None`: all of the largest workload.
     pub max_branches: Option<usize>,
     /// Rows of a step: prompts fill what branches that decode leave of them.
@@ -69,6 +71,7 @@ struct Measured<'a> {
     device: String,
     dtype: Dtype,
     plan: Planner,
+    deterministic: bool,
     prompts: usize,
     samples: usize,
     generate: usize,
@@ -137,6 +140,7 @@ fn start<B: Timed>(
         planner: options.planner,
         pool,
         run_ahead: true,
+        deterministic: options.deterministic,
         ..EngineConfig::default()
     };
     Engine::start(backend, decoder, None, config)
@@ -168,6 +172,7 @@ fn measure<'a>(
         device: device.to_owned(),
         dtype: options.dtype,
         plan: options.planner,
+        deterministic: options.deterministic,
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,

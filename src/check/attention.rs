@@ -103,7 +103,7 @@ impl fmt::Display for Setting {
 pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
     PlanHints {
-        tile: B::TILE,
+        tile: backend.tile(),
         window,
         q_heads: small(heads.q_heads),
         kv_heads: small(heads.kv_heads),

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::out;
 
 use super::report::{Report, Row};
-use super::{DeviceCheck, attention, forward, leaves, ops, sampling, whole};
+use super::{DeviceCheck, attention, deterministic, forward, leaves, ops, sampling, whole};
 
 /// How much of the suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub fn suite<B: Backend>(
     Ok(report)
 }
 
-/// Runs and prints the whole suite; says whether all of it holds.
-pub fn device<B: Backend>(mut backend: B, options: &DeviceCheck) -> Result<bool> {
+/// Runs and prints the whole suite; says whether all of it holds. `again` opens the device once more.
+pub fn device<B: Backend>(mut backend: B, again: impl Fn() -> Result<B>, options: &DeviceCheck) -> Result<bool> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
     let device = backend.describe();
@@ -45,11 +45,15 @@ pub fn device<B: Backend>(mut backend: B, options: &DeviceCheck) -> Result<bool>
         out::line(Row::head())?;
     }
     let print = |rows: &[Row]| rows.iter().try_for_each(|row| print(options.json, row));
-    let mut report = suite(&mut backend, effort, print)?;
-    let before = report.rows.len();
-    whole::goldens(&mut backend, &goldens, &mut report)?;
-    whole::runs(backend, effort, &mut report)?;
-    print(&report.rows[before..])?;
+    let mut report = Report::default();
+    if !options.deterministic {
+        report = suite(&mut backend, effort, print)?;
+        let before = report.rows.len();
+        whole::goldens(&mut backend, &goldens, &mut report)?;
+        whole::runs(backend, effort, &mut report)?;
+        print(&report.rows[before..])?;
+    }
+    report.rows.extend(deterministic::deterministic(again, effort, print)?.rows);
     let holds = report.holds();
     if !options.json {
         let cases: usize = report.rows.iter().map(|row| row.cases).sum();

@@ -24,6 +24,8 @@ pub enum Shape {
     Many(u32),
     /// Several roots, everything mixed.
     Ragged,
+    /// A long document, with this many questions anywhere in it.
+    Document(u32),
 }
 
 impl Shape {
@@ -128,6 +130,15 @@ impl Grove {
                 for _ in 0..samples {
                     let at = self.dice.pick(&problems);
                     self.branch(at, 1, 70);
+                }
+            }
+            Shape::Document(questions) => {
+                let document = self.prompt(1500, 4000);
+                for _ in 0..questions {
+                    let at = self.branch_inside(document, 1, 120);
+                    if self.dice.one_in(3) {
+                        self.branch(at, 1, 60);
+                    }
                 }
             }
             Shape::Ragged => {

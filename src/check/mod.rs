@@ -1,10 +1,12 @@
 //! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
 //! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
-//! against the CPU. `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside each part.
+//! against the CPU, and what is computed deterministically bit by bit against itself (`deterministic`). `kernels` compiles what
+//! CUDA needs. This file only chooses; the suite states its tolerances beside each part.
 
 pub mod attention;
 mod case;
 pub mod dense;
+mod deterministic;
 mod device;
 pub mod dice;
 pub mod forests;
@@ -20,10 +22,13 @@ mod whole;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
 use crate::backend::{DeviceChoice, Opened};
 use crate::error::Result;
 use crate::out;
 
+pub use deterministic::deterministic;
 pub use device::{Effort, suite};
 pub use report::{Report, Row};
 
@@ -34,6 +39,8 @@ pub enum CheckOptions {
         folder: PathBuf,
         /// What to hold it against.
         golden: Option<PathBuf>,
+        /// Whether its arithmetic is to be exact.
+        deterministic: bool,
     },
     Device(DeviceCheck),
     /// Whether every CUDA kernel compiles for these architectures.
@@ -49,19 +56,26 @@ pub struct DeviceCheck {
     pub goldens: Option<PathBuf>,
     /// Few and small cases: for tools that slow the device down.
     pub quick: bool,
+    /// The cases of the deterministic mode alone.
+    pub deterministic: bool,
     pub json: bool,
 }
 
 /// Prints what is asked for, on the device chosen. The exit code says whether all of it holds.
 pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
     let holds = match options {
-        CheckOptions::Model { folder, golden } => model::model(on, folder, golden.as_deref())?,
+        CheckOptions::Model { folder, golden, deterministic } => {
+            model::model(on, folder, golden.as_deref(), *deterministic)?
+        }
         CheckOptions::Device(options) => match on.open(0)? {
             Opened::Cpu { cpu, not_cuda } => {
                 not_cuda.iter().for_each(out::aside);
-                device::device(cpu, options)?
+                device::device(cpu, || Ok(Cpu::new()), options)?
             }
-            Opened::Cuda(cuda) => device::device(*cuda, options)?,
+            Opened::Cuda(cuda) => {
+                let ordinal = cuda.device().facts().ordinal;
+                device::device(*cuda, || Cuda::open(ordinal), options)?
+            }
         },
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
     };

@@ -12,11 +12,12 @@ use crate::model::{Decoder, ModelFolder};
 use crate::out;
 use crate::tokenizer::Tokenizer;
 
-/// Tokens of the text by which chunks are compared: beyond a tile, and no multiple of a page.
+/// Tokens of the text by which chunks are compared: beyond two tiles, no multiple of a page, and so many at least.
 const CHUNK_TOKENS: usize = 150;
+const BEYOND_TILES: usize = 22;
 
 /// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
-pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>) -> Result<bool> {
+pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>, deterministic: bool) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
     let facts = facts(&folder)?;
     out::text(&facts)?;
@@ -29,16 +30,24 @@ pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>) -> Resu
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     match opened {
-        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file),
-        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file),
+        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file, deterministic),
+        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file, deterministic),
     }
 }
 
-fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, golden_file: Option<&Path>) -> Result<bool> {
+fn arithmetic<B: Backend>(
+    mut backend: B,
+    folder: &ModelFolder,
+    golden_file: Option<&Path>,
+    deterministic: bool,
+) -> Result<bool> {
     let mut decoder = Decoder::load(&mut backend, folder)?;
+    if deterministic {
+        decoder.be_deterministic(&mut backend);
+    }
     let vocab = decoder.config().vocab;
-    let tokens: Vec<_> =
-        (0..CHUNK_TOKENS.min(decoder.config().context)).map(|i| TokenId::new(i * 31 % vocab)).collect();
+    let tokens = (2 * backend.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
+    let tokens: Vec<_> = (0..tokens).map(|i| TokenId::new(i * 31 % vocab)).collect();
     let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
     fact("chunks", &chunked)?;
     let mut holds = chunked.passes();

@@ -196,7 +196,7 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Ru
 }
 
 /// Runs `extends` to their end; what became of each, in their order.
-fn finish(engine: &EngineHandle, extends: Vec<Extend>) -> Result<Vec<Finish>> {
+pub(super) fn finish(engine: &EngineHandle, extends: Vec<Extend>) -> Result<Vec<Finish>> {
     let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
     let mut finished: Vec<Option<Finish>> = branches.iter().map(|_| None).collect();
     let mut extension = engine.start(extends)?;

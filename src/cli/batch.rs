@@ -25,7 +25,8 @@ pub struct BatchArgs {
     /// Seed of the coins of requests that bring none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
+    /// --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     #[command(flatten)]

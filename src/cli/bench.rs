@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{EngineArgs, mib, rate, seconds};
+use super::{BatchesArgs, EngineArgs, mib, rate, seconds};
 use crate::backend::{DeviceChoice, Dtype};
 use crate::bench::decode::DecodeOptions;
 use crate::bench::products::ProductOptions;
@@ -29,6 +29,8 @@ pub enum Bench {
     Attention(AttentionArgs),
     /// Whole jobs on a model of random weights, as JSON lines
     Workloads(WorkloadArgs),
+    /// The papers' batches, arrivals and rates through the scheduler on a model of random weights, as JSON lines
+    Batches(BatchesArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
 }
@@ -69,6 +71,9 @@ pub struct GemmArgs {
     /// Operations a second of the floor (default: measured)
     #[arg(long, value_name = "F", value_parser = rate, requires = "shape")]
     pub floor_flops: Option<f64>,
+    /// Beside what the library recommends, ways that give a row the same bits for all numbers of rows, instead of the fastest
+    #[arg(long, requires = "shape")]
+    pub deterministic: bool,
 }
 
 impl GemmArgs {
@@ -81,6 +86,7 @@ impl GemmArgs {
             dtype: self.dtype,
             bandwidth: self.floor_bandwidth,
             flops: self.floor_flops,
+            deterministic: self.deterministic,
             json: self.json,
         })
     }
@@ -109,6 +115,9 @@ pub struct AttentionArgs {
     /// Begin nothing after so many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600", requires = "trees")]
     pub budget_seconds: Duration,
+    /// So that a row's result depends on that row alone, to the last bit
+    #[arg(long, requires = "trees")]
+    pub deterministic: bool,
 }
 
 impl AttentionArgs {
@@ -121,6 +130,7 @@ impl AttentionArgs {
             bandwidth: self.floor_bandwidth,
             flops: self.floor_flops,
             budget: self.budget_seconds,
+            deterministic: self.deterministic,
         })
     }
 }
@@ -146,8 +156,11 @@ pub struct WorkloadArgs {
     #[arg(long)]
     pub without_attention: bool,
     /// Compute linear layers as the device's library recommends, instead of the fastest way that measuring finds
-    #[arg(long)]
+    #[arg(long, conflicts_with = "deterministic")]
     pub recommended_gemm: bool,
+    /// So that what is drawn depends on a sample's own tokens and coins alone, to the last bit
+    #[arg(long)]
+    pub deterministic: bool,
     /// Branches that grow at once (default: all of the largest workload)
     #[arg(long, value_name = "N")]
     pub max_branches: Option<usize>,
@@ -172,6 +185,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             planner: args.plan,
             without_attention: args.without_attention,
             recommended_gemm: args.recommended_gemm,
+            deterministic: args.deterministic,
             max_branches: args.max_branches,
             step_rows: args.step_rows,
             kv_bytes: args.kv_memory.map(mib),

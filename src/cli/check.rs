@@ -23,6 +23,10 @@ pub struct CheckArgs {
     /// One JSON object a row of the device's check instead of a table
     #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub json: bool,
+    /// The device's deterministic mode: with --model the model's arithmetic by it, without only the cases that hold its bits
+    /// against each other
+    #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
+    pub deterministic: bool,
     /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill (but for those known to) fail the check
     #[arg(long, conflicts_with = "model")]
     pub kernels: bool,
@@ -33,11 +37,11 @@ pub struct CheckArgs {
 
 impl From<CheckArgs> for CheckOptions {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs { model, golden, goldens, quick, json, kernels, arch } = args;
+        let CheckArgs { model, golden, goldens, quick, json, deterministic, kernels, arch } = args;
         match model {
-            Some(folder) => CheckOptions::Model { folder, golden },
+            Some(folder) => CheckOptions::Model { folder, golden, deterministic },
             None if kernels => CheckOptions::Kernels { archs: arch },
-            None => CheckOptions::Device(DeviceCheck { goldens, quick, json }),
+            None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),
         }
     }
 }

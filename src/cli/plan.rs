@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, rate};
+use super::{BudgetArgs, arrivals};
 use crate::backend::Dtype;
 use crate::forecast::trace::TraceOptions;
 use crate::forecast::{PlanOptions, Predict};
@@ -70,7 +70,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub budget: BudgetArgs,
 }
 
 /// What has no meaning for a trace.
@@ -84,7 +84,7 @@ pub enum Planned {
 
 impl From<PlanArgs> for Planned {
     fn from(args: PlanArgs) -> Self {
-        let budget = args.engine.into();
+        let budget = args.budget.into();
         match (args.input, args.simulate, args.model) {
             (None, Some(trace), Some(model)) => Planned::Trace(TraceOptions {
                 replay: Replay { trace, rate: args.rate, requests: args.requests, seed: 1 },
@@ -112,12 +112,4 @@ impl From<PlanArgs> for Planned {
             }),
         }
     }
-}
-
-/// Requests a second: not so few that their arrivals have no time.
-fn arrivals(text: &str) -> Result<f64, String> {
-    const FEWEST: f64 = 1e-6;
-    rate(text).and_then(|rate| {
-        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
-    })
 }

@@ -29,7 +29,8 @@ pub struct RunArgs {
     /// Change any value of the task file: sampling.temperature=0.6
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
+    /// --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
@@ -39,7 +40,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub k: Option<Vec<u32>>,
     /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
-    /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again
+    /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again. What is
+    /// drawn is what would have been drawn without the stop: on the CPU, and on a GPU with --deterministic
     #[arg(long)]
     pub resume: bool,
     /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`

@@ -30,9 +30,20 @@ impl Sandboxing {
     }
 }
 
-/// Budgets of the engine.
+/// How the engine works.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct EngineArgs {
+    #[command(flatten)]
+    pub budget: BudgetArgs,
+    /// What is drawn depends on a sample's own tokens and coins alone, to the last bit: not on what is computed beside it, on
+    /// the plan, or on where a run was resumed. The CPU always works so; a GPU takes longer for it
+    #[arg(long)]
+    pub deterministic: bool,
+}
+
+/// Budgets of the engine.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct BudgetArgs {
     /// Branches that grow at once, a row each in every step; changes speed and memory (default: 128 on the CPU, up to 4096
     /// on a GPU)
     #[arg(long, value_name = "N")]
@@ -51,11 +62,18 @@ pub struct EngineArgs {
 
 impl From<EngineArgs> for Budget {
     fn from(args: EngineArgs) -> Self {
+        Self { deterministic: args.deterministic, ..args.budget.into() }
+    }
+}
+
+impl From<BudgetArgs> for Budget {
+    fn from(args: BudgetArgs) -> Self {
         Self {
             max_branches: args.max_branches,
             kv_bytes: args.kv_memory.map(mib),
             memory: args.memory,
             swap_bytes: args.swap_memory.map(mib),
+            deterministic: false,
         }
     }
 }
@@ -77,6 +95,14 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| format!("expected a number above 0, found {text}"))
+}
+
+/// Requests a second: not so few that their arrivals have no time.
+pub(super) fn arrivals(text: &str) -> Result<f64, String> {
+    const FEWEST: f64 = 1e-6;
+    rate(text).and_then(|rate| {
+        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
+    })
 }
 
 /// Bytes of so many MiB.

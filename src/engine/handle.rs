@@ -25,6 +25,11 @@ pub struct EngineFacts {
     pub eos: Vec<TokenId>,
     /// One line for people.
     pub device: String,
+    /// What decides the last bits of exact results (see `Backend::arithmetic`).
+    pub arithmetic: String,
+    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches, on plans,
+    /// or on which steps computed it.
+    pub exact: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
     pub page_bytes: usize,

@@ -59,7 +59,8 @@ use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// How an engine works. None of it changes what is drawn.
+/// How an engine works. None of it changes what is drawn, but for roundings where results are not exact
+/// ([`EngineFacts::exact`]).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
@@ -75,6 +76,8 @@ pub struct EngineConfig {
     /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops, and
     /// saves the host's time where the device works by itself.
     pub run_ahead: bool,
+    /// Whether results are exact, whatever that costs.
+    pub deterministic: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -91,6 +94,7 @@ impl Default for EngineConfig {
             pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
             swap_bytes: 0,
             run_ahead: false,
+            deterministic: false,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -132,8 +136,18 @@ pub struct Engine<B: Backend> {
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
+    /// Dropped before the channel closes: whoever finds it closed asks why.
+    end: End,
     commands: Receiver<Command>,
-    epitaph: Epitaph,
+}
+
+/// The engine's end, which says of itself that it was dropped unless there is a better reason.
+struct End(Epitaph);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.get_or_init(|| "it was dropped".to_owned());
+    }
 }
 
 impl<B: Backend> Engine<B> {
@@ -146,7 +160,7 @@ impl<B: Backend> Engine<B> {
         config: EngineConfig,
     ) -> Result<EngineHandle> {
         let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
-        let epitaph = engine.epitaph.clone();
+        let epitaph = engine.end.0.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || handle::live(&epitaph, || engine.run()))
@@ -167,6 +181,9 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
+        if config.deterministic {
+            model.be_deterministic(&mut backend);
+        }
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
@@ -186,6 +203,8 @@ impl<B: Backend> Engine<B> {
             bos: model.config().bos,
             eos: model.config().eos.iter().copied().filter(|token| token.ix() < model.config().vocab).collect(),
             device: backend.describe(),
+            arithmetic: backend.arithmetic(),
+            exact: backend.tile() > 1,
             page_tokens: B::PAGE_TOKENS as usize,
             page_bytes,
             pool_pages,
@@ -212,17 +231,15 @@ impl<B: Backend> Engine<B> {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
+            end: End(epitaph),
             commands,
-            epitaph,
         };
         Ok((engine, handle))
     }
-}
 
-impl<B: Backend> Drop for Engine<B> {
-    /// Before the channel closes: whoever finds it closed asks why.
-    fn drop(&mut self) {
-        self.epitaph.get_or_init(|| "it was dropped".to_owned());
+    /// Ends the engine with all that it holds but the model and its backend, for another engine.
+    pub fn into_parts(self) -> (B, Decoder<B>) {
+        (self.backend, self.model)
     }
 }
 

@@ -89,6 +89,8 @@ impl EngineHandle {
             bos: None,
             eos: vec![TokenId(0)],
             device: "scripted".to_owned(),
+            arithmetic: "scripted".to_owned(),
+            exact: true,
             page_tokens: 16,
             page_bytes: 0,
             pool_pages: 0,

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Backend, Dtype, modelled::Modelled};
+use crate::backend::{Dtype, modelled};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::kv::PromptTree;
@@ -94,7 +94,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     let need = Need::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
-    let hints = decode_step::hints(&model, device.cost, Modelled::TILE);
+    let hints = decode_step::hints(&model, device.cost, modelled::TILE);
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());

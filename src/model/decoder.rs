@@ -115,6 +115,15 @@ impl<B: Backend> Decoder<B> {
         KvShape { layers: self.config.layers, heads: self.config.heads, dtype: self.dtype, pages }
     }
 
+    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was loaded
+    /// with. Steps made before are of no use then.
+    pub fn be_deterministic(&mut self, backend: &mut B) {
+        backend.be_deterministic();
+        for hints in &mut self.hints {
+            *hints = PlanHints { tile: backend.tile(), cost: backend.cost_model(), ..*hints };
+        }
+    }
+
     pub fn parameters(&self) -> usize {
         self.config.parameters()
     }
@@ -235,7 +244,7 @@ impl<B: Backend> Decoder<B> {
 fn plan_hints<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype, window: Option<u32>) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
     PlanHints {
-        tile: B::TILE,
+        tile: backend.tile(),
         window,
         q_heads: small(config.heads.q_heads),
         kv_heads: small(config.heads.kv_heads),

@@ -79,6 +79,11 @@ impl CostModel {
         }),
     };
 
+    /// The same of a device on which items of few rows are cut to tiles too.
+    pub fn wide_only(self) -> Self {
+        Self { tiles: self.tiles.map(|tiles| Tiles { narrow_rows: 0, ..tiles }), ..self }
+    }
+
     /// Tiles that an item of `rows` rows is cut to: one for each key head, and for as many packed rows as a tile has.
     pub(super) fn tiles_of(&self, hints: &PlanHints, rows: usize) -> u64 {
         match self.tiles {

@@ -8,7 +8,7 @@ use crate::figures::bytes;
 use crate::model::ModelConfig;
 use crate::plan::Planner;
 
-/// What the user sets; `None` leaves it to the device.
+/// What the user sets of the engine; `None` leaves it to the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     /// Branches that grow at once.
@@ -19,6 +19,8 @@ pub struct Budget {
     pub memory: Option<f64>,
     /// Bytes of host memory for keys and values of branches that had to yield.
     pub swap_bytes: Option<usize>,
+    /// Whether results are exact, whatever that costs.
+    pub deterministic: bool,
 }
 
 /// Shares of the free memory: of the host's, which others use too, and of a device that nothing else needs.
@@ -71,6 +73,7 @@ impl Budget {
             max_branches: branches,
             planner,
             pool: self.pool(HOST_SHARE, useful),
+            deterministic: self.deterministic,
             ..EngineConfig::default()
         };
         match B::APART {

@@ -130,7 +130,7 @@ fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) 
     let progress = Progress::new(prepared.prompts.len());
     let run = work(prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
     progress.finish();
-    Ok((run?, loaded.exact))
+    Ok((run?, loaded.engine.facts().exact))
 }
 
 /// One problem: its question, its first sample, and what all samples voted for.

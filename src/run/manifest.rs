@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::engine::EngineFacts;
 use crate::error::{Error, Result};
 use crate::journal::settle;
 use crate::out;
@@ -49,11 +50,25 @@ pub struct Process {
     pub device: String,
     /// Whether that device promises the same samples whatever else it computes.
     pub exact: bool,
+    /// What decides their last bits then. `None`: begun by a version that did not note it.
+    #[serde(default)]
+    pub arithmetic: Option<String>,
 }
 
 impl Process {
     pub fn on(loaded: &Loaded) -> Self {
-        Self { started: now(), ended: None, device: loaded.engine.facts().device.clone(), exact: loaded.exact }
+        let EngineFacts { device, arithmetic, exact, .. } = loaded.engine.facts().clone();
+        Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic) }
+    }
+
+    /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
+    fn draws_as(&self, other: &Process) -> bool {
+        match (self.exact, other.exact) {
+            (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
+            (true, true) => self.device == other.device,
+            (false, false) => self.device == other.device,
+            _ => false,
+        }
     }
 
     pub fn end(&mut self) {
@@ -151,11 +166,17 @@ impl Manifest {
 
     /// Says where samples may differ from those that one process alone would draw.
     pub fn warn_of_devices(&self, now: &Process) {
-        let others = || self.processes.iter().filter(|before| before.device != now.device);
-        if let Some(before) = others().find(|before| !(before.exact && now.exact)) {
-            let (before, now) = (&before.device, &now.device);
-            out::aside(format_args!("warning: the run was begun on {before} and goes on on {now}: samples may differ"));
-        }
+        let Some(before) = self.processes.iter().find(|before| !before.draws_as(now)) else { return };
+        let [begun, goes_on] = [before, now].map(|process| {
+            let Process { device, exact, arithmetic, .. } = process;
+            match (before.device == now.device, before.exact == now.exact) {
+                (false, _) => format!("on {device}"),
+                (true, true) => format!("on {}", arithmetic.as_ref().unwrap_or(device)),
+                (true, false) if *exact => "with --deterministic".to_owned(),
+                (true, false) => "without --deterministic".to_owned(),
+            }
+        });
+        out::aside(format_args!("warning: the run was begun {begun} and goes on {goes_on}: samples may differ"));
     }
 }
 

@@ -79,8 +79,6 @@ pub struct Loaded {
     /// Branches that grow at once.
     pub branches: usize,
     pub not_cuda: Option<WhyNotCuda>,
-    /// Whether the device promises that no sample depends on plans and on what else is in a step, to the last bit.
-    pub exact: bool,
     pub seconds_loading: f64,
 }
 
@@ -200,7 +198,7 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
     log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());
-    Ok(Loaded { engine, branches, not_cuda: None, exact: B::TILE > 1, seconds_loading })
+    Ok(Loaded { engine, branches, not_cuda: None, seconds_loading })
 }
 
 impl Loaded {

@@ -1,5 +1,6 @@
 //! `--resume`: finds the run to go on with, and sorts what it left behind into items that are done, samples that need not be drawn
-//! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's.
+//! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's. What is drawn then is
+//! what one process alone would have drawn, to the last bit where the engine is exact (`EngineFacts::exact`).
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

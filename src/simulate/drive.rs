@@ -1,91 +1,41 @@
-//! The loop: requests are submitted when the device's clock has come to their arrival, and the engine makes a turn after
-//! another. All in one thread, so that the same job gives the same records.
+//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another, on
+//! whatever device and by whatever clock. All in one thread, so that by a modelled clock the same job gives the same records.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::job::{Job, Request};
-use super::policy::Policy;
-use super::record::{RequestRecord, Simulation, StepRecord};
-use crate::backend::Dtype;
-use crate::backend::modelled::{Clock, DeviceProfile, Modelled};
+use super::job::Request;
+use super::record::{JobRecord, RequestRecord, StepRecord};
+use super::time::Timekeeper;
+use crate::backend::Backend;
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, PoolSize,
-    SamplingParams, Stop, Turn,
+    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, SamplingParams, Stop, Turn,
 };
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
-use crate::model::{Decoder, ModelConfig};
-use crate::plan::Planner;
 
-/// A model on a device, both by their numbers.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    pub model: ModelConfig,
-    pub dtype: Dtype,
-    pub profile: Arc<DeviceProfile>,
-}
-
-/// How it works.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    pub policy: Policy,
-    pub planner: Planner,
-    /// Rows of a step; see `EngineConfig`.
-    pub step_rows: usize,
-    /// Bytes for keys and values; `None`: nine tenths of what weights and activations leave.
-    pub kv_bytes: Option<usize>,
-    /// Bytes of host memory for branches that had to yield.
-    pub swap_bytes: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings { policy: Policy::OURS, planner: Planner::default(), step_rows: 2048, kv_bytes: None, swap_bytes: 0 }
-    }
-}
-
-const KV_SHARE: f64 = 0.9;
-
-/// Runs a job to its end. The model's context is as long as the job wants it.
+/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that were asked.
 ///
 /// # Errors
-/// A request that the engine refuses (an empty prompt, a path that does not fit the pool) is named with its place in the job.
-pub fn simulate(machine: &Machine, settings: &Settings, job: &Job) -> Result<Simulation> {
-    let mut backend = Modelled::new(machine.profile.clone());
-    let clock = backend.clock();
-    let mut model = machine.model.clone();
-    model.context = model.context.max(job.longest() + 1);
-    let vocab = model.vocab;
-    let decoder = Decoder::random(&mut backend, model, machine.dtype, 1)?;
-    let pool = match settings.kv_bytes {
-        Some(bytes) => PoolSize::Bytes(bytes),
-        None => PoolSize::Share { of_free: KV_SHARE, at_most: usize::MAX },
-    };
-    let config = EngineConfig {
-        max_branches: settings.policy.max_branches(job),
-        step_rows: settings.step_rows,
-        planner: settings.planner,
-        pool,
-        swap_bytes: settings.swap_bytes,
-        run_ahead: true,
-        check_plans: false,
-    };
-    let (engine, handle) = Engine::build(backend, decoder, None, config)?;
-    let submitted = settings.policy.submit(job, vocab);
+/// A request that the engine refuses, or that cannot be served, is named with its place.
+pub(super) fn drive<B: Backend>(
+    engine: &mut Engine<B>,
+    handle: EngineHandle,
+    time: impl Timekeeper,
+    job: &[(usize, Request)],
+) -> Result<JobRecord> {
+    let vocab = handle.facts().vocab;
     let inbox = handle.inbox();
     let (open, requests) = (HashMap::new(), Vec::new());
-    Driver { engine, handle, clock, vocab, job: &submitted, open, inbox, requests }.run()
+    Driver { engine, handle, time, vocab, job, open, inbox, requests }.run()
 }
 
-struct Driver<'a> {
-    engine: Engine<Modelled>,
+struct Driver<'a, B: Backend, T> {
+    engine: &'a mut Engine<B>,
     handle: EngineHandle,
-    clock: Clock,
+    time: T,
     vocab: usize,
-    /// In the order in which they are submitted, each with its place in the job.
     job: &'a [(usize, Request)],
     /// Branches that grow, each with the index of its request there and whether it has drawn.
     open: HashMap<BranchId, (usize, bool)>,
@@ -107,32 +57,49 @@ struct Open {
     branches: Vec<BranchId>,
 }
 
-impl Driver<'_> {
-    fn run(mut self) -> Result<Simulation> {
-        let mut steps = Vec::new();
+impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
+    fn run(mut self) -> Result<JobRecord> {
+        let (mut steps, mut spans) = (Vec::new(), Vec::new());
+        self.submit()?;
+        self.time.start();
         loop {
-            self.submit()?;
-            let before = self.engine.metrics().clone();
+            let (began, before) = (self.time.now(), self.engine.metrics().clone());
             match self.engine.turn()? {
-                Turn::Stepped => steps.extend(self.step(&before)),
+                Turn::Stepped => {
+                    let submitted = self.engine.metrics().steps > before.steps;
+                    self.time.note_turn(began, submitted, &mut spans);
+                    steps.extend(submitted.then(|| self.step(&before)));
+                }
                 Turn::Idle => match self.job.get(self.requests.len()) {
-                    Some((_, next)) => self.clock.wait_until(next.arrival),
+                    Some((_, next)) => self.time.wait_until(next.arrival),
                     None => break,
                 },
                 Turn::Abandoned => unreachable!("the driver keeps a handle"),
             }
             self.note_events()?;
+            self.submit()?;
+        }
+        for (step, span) in steps.iter_mut().zip(spans) {
+            (step.begin, step.end) = (span.start.as_secs_f64(), span.end.as_secs_f64());
         }
         let mut requests: Vec<_> = self.job.iter().zip(&self.requests).collect();
         requests.sort_by_key(|((place, _), _)| *place);
         let requests = requests.into_iter().map(|((_, request), open)| open.record(request)).collect();
         let (facts, metrics) = (self.handle.facts().clone(), self.engine.metrics().clone());
-        Ok(Simulation { steps, requests, metrics, page_tokens: facts.page_tokens, page_bytes: facts.page_bytes })
+        Ok(JobRecord {
+            steps,
+            requests,
+            metrics,
+            ordered_in: Duration::ZERO,
+            pool_pages: facts.pool_pages,
+            page_tokens: facts.page_tokens,
+            page_bytes: facts.page_bytes,
+        })
     }
 
     /// Submits what has arrived by now.
     fn submit(&mut self) -> Result<()> {
-        let now = self.clock.now();
+        let now = self.time.now();
         let arrived = &self.job[self.requests.len()..];
         let mut extends = Vec::new();
         for (place, request) in arrived.iter().take_while(|(_, request)| request.arrival <= now) {
@@ -154,25 +121,23 @@ impl Driver<'_> {
         if extends.is_empty() { Ok(()) } else { self.inbox.start(extends) }
     }
 
-    /// The step that the last turn submitted, if it did.
-    fn step(&self, before: &Metrics) -> Option<StepRecord> {
-        let after = self.engine.metrics();
-        let time = self.clock.last_step().filter(|time| time.number == after.steps && after.steps > before.steps)?;
-        let held = self.engine.occupancy();
-        Some(StepRecord {
-            begin: time.begin.as_secs_f64(),
-            end: time.end.as_secs_f64(),
+    /// The step that the last turn submitted, in a time that is not known yet.
+    fn step(&self, before: &Metrics) -> StepRecord {
+        let (after, held) = (self.engine.metrics(), self.engine.occupancy());
+        StepRecord {
+            begin: 0.0,
+            end: 0.0,
             rows: after.rows - before.rows,
             prompt_rows: after.prompt_tokens_computed - before.prompt_tokens_computed,
             running: held.running,
             waiting: held.waiting,
             pages: held.pages,
             live_tokens: held.tokens,
-        })
+        }
     }
 
     fn note_events(&mut self) -> Result<()> {
-        let now = self.clock.now();
+        let now = self.time.now();
         while let Poll::Ready(Some(event)) = self.inbox.poll(Duration::ZERO) {
             let (index, has_drawn) = self.open.get_mut(&event.branch()).expect("it was begun, and has not ended");
             let open = &mut self.requests[*index];

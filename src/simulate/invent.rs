@@ -76,6 +76,20 @@ pub fn shared_prompts(prompt: usize, shared: usize, output: usize, requests: usi
     Job::new(requests.collect()).arriving(poisson(rate, seed))
 }
 
+/// A request for each of `lengths` behind a system prompt, all at once. RelayAttention's throughput and its timing of questions
+/// (arXiv 2402.14808, section 4).
+pub fn behind_system_prompt(system: usize, lengths: &[Lengths]) -> Job {
+    let requests = (1u64..).zip(lengths);
+    Job::new(requests.map(|(number, own)| request(&[(0, system), (number, own.prompt)], own.output)).collect())
+}
+
+/// `requests` requests that take little time, among them steps of many sizes: so that what a device does only once is done.
+pub fn warm_up(requests: usize) -> Job {
+    const LONGER: usize = 64;
+    let output = |number: usize| if number <= LONGER { number } else { 1 };
+    Job::new((1..=requests).map(|number| request(&[(0, 64), (number as u64, 4)], output(number))).collect())
+}
+
 /// Requests behind a system prompt, of lengths drawn from `lengths`, arriving at `rate` for `seconds`. RelayAttention's curve
 /// (arXiv 2402.14808, section 4).
 pub fn with_system_prompt(system: usize, lengths: &[Lengths], rate: f64, seconds: f64, seed: u64) -> Job {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use super::job::{Job, Request};
 use crate::error::{Error, Result};
@@ -42,7 +43,7 @@ pub struct Policy {
 }
 
 /// Branches that nobody limits: their logits must still fit.
-const MOST_BRANCHES: usize = 4096;
+pub const MOST_BRANCHES: usize = 4096;
 
 impl Policy {
     /// First come, first served, with what was used last kept for who shares it, and vLLM's limit of 256 sequences.
@@ -74,12 +75,13 @@ impl Policy {
         most.min(job.samples()).max(1)
     }
 
-    /// The requests of `job` in the order in which this policy submits them, each with its place in the job; for a model of
-    /// `vocab` tokens.
-    pub(super) fn submit(&self, job: &Job, vocab: usize) -> Vec<(usize, Request)> {
+    /// The requests of `job` in the order in which this policy submits them, each with its place in the job, and what it took to
+    /// find that order; for a model of `vocab` tokens.
+    pub(super) fn submit(&self, job: &Job, vocab: usize) -> (Vec<(usize, Request)>, Duration) {
+        let mut spent = Duration::ZERO;
         let listed: Vec<(usize, Request)> = self.replaced(job, vocab).into_iter().enumerate().collect();
         if self.order == Order::Arrival {
-            return listed;
+            return (listed, spent);
         }
         let mut ordered = Vec::with_capacity(listed.len());
         for together in listed.chunk_by(|(_, a), (_, b)| a.arrival == b.arrival) {
@@ -89,11 +91,13 @@ impl Policy {
             }
             let draws: Vec<u64> =
                 together.iter().map(|(_, request)| (request.samples * request.output) as u64).collect();
-            let order =
-                PromptTree::new(texts(together.iter().map(|(_, request)| request), vocab).as_slice()).order_by(&draws);
+            let texts = texts(together.iter().map(|(_, request)| request), vocab);
+            let began = Instant::now();
+            let order = PromptTree::new(texts.as_slice()).order_by(&draws);
+            spent += began.elapsed();
             ordered.extend(order.into_iter().map(|at| together[at as usize].clone()));
         }
-        ordered
+        (ordered, spent)
     }
 
     /// The requests with what they may not share replaced by texts of their own.

@@ -1,4 +1,6 @@
-//! What a simulated run leaves behind, and what it comes to.
+//! What a run leaves behind, step by step and request by request, and what it comes to.
+
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -43,12 +45,15 @@ impl RequestRecord {
 
 /// A run, step by step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Simulation {
+pub struct JobRecord {
     pub steps: Vec<StepRecord>,
     /// In the order of the job.
     pub requests: Vec<RequestRecord>,
-    /// The engine's own counters; its times are those of this machine, not of the modelled one.
+    /// The engine's own counters; its times are those of this machine, also where the device is modelled.
     pub metrics: Metrics,
+    /// What this machine took to find the order of requests, before the first was submitted.
+    pub ordered_in: Duration,
+    pub pool_pages: usize,
     pub page_tokens: usize,
     pub page_bytes: usize,
 }
@@ -57,7 +62,10 @@ pub struct Simulation {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Totals {
     pub steps: usize,
-    /// To the end of the last step.
+    /// Of these, those that have rows of prompts, and those that only draw.
+    pub prompt_steps: usize,
+    pub decode_steps: usize,
+    /// To the end of the last step, and of the last request, which is noted after it.
     pub seconds: f64,
     pub drawn: u64,
     /// Drawn tokens a second.
@@ -72,7 +80,7 @@ pub struct Totals {
     /// Rows a second until then.
     pub rows_per_s_before_cool_down: f64,
     /// Of the middle: of the steps whose begin lies in the second or third quarter of the time before the cool-down. How
-    /// full they are on average, and what part of them is at least nine tenths full; see [`Simulation::fullness`].
+    /// full they are on average, and what part of them is at least nine tenths full; see [`JobRecord::fullness`].
     /// `None` where it has no steps.
     pub middle_fullness: Option<f64>,
     pub middle_full_steps: Option<f64>,
@@ -80,6 +88,9 @@ pub struct Totals {
     /// The largest memory, and what the same branches would have held, each with pages of its own.
     pub kv_bytes_peak: u64,
     pub kv_bytes_peak_unshared: u64,
+    /// At that peak: slots held, and distinct tokens alive.
+    pub kv_slots_peak: usize,
+    pub live_tokens_peak: usize,
     /// Slots held over distinct live tokens: at the peak, on average over time, and at worst.
     pub kv_over_live_at_peak: f64,
     pub kv_over_live_mean: f64,
@@ -89,7 +100,7 @@ pub struct Totals {
     pub first_token: f64,
 }
 
-impl Simulation {
+impl JobRecord {
     /// Rows of a step over those that it had room for, where branches waited; a step that all branches are in is full.
     pub fn fullness(step: &StepRecord, step_rows: usize) -> f64 {
         match step.waiting {
@@ -100,17 +111,21 @@ impl Simulation {
 
     /// What it comes to, where steps had room for `step_rows`.
     pub fn totals(&self, step_rows: usize) -> Totals {
-        let seconds = self.steps.last().map_or(0.0, |step| step.end);
+        let ends = self.requests.iter().map(|request| request.end).chain(self.steps.last().map(|step| step.end));
+        let seconds = ends.fold(0.0, f64::max);
         let cool_down = self.requests.iter().map(|request| request.all_begun).fold(0.0, f64::max);
         let warm = self.steps.iter().filter(|step| step.end <= cool_down);
         let warm_rows: u64 = warm.map(|step| step.rows).sum();
         let is_middle = |step: &&StepRecord| (0.25 * cool_down..0.75 * cool_down).contains(&step.begin);
         let middle = self.steps.iter().filter(is_middle).map(|step| Self::fullness(step, step_rows));
         let middle: Vec<f64> = middle.collect();
+        let prompt_steps = self.steps.iter().filter(|step| step.prompt_rows > 0).count();
         let (memory, drawn) = (self.memory(), self.requests.iter().map(|request| request.drawn).sum::<u64>());
         let over_requests = |value: fn(&RequestRecord) -> f64| mean(self.requests.iter().map(value));
         Totals {
             steps: self.steps.len(),
+            prompt_steps,
+            decode_steps: self.steps.len() - prompt_steps,
             seconds,
             drawn,
             tokens_per_s: drawn as f64 / seconds,
@@ -125,6 +140,8 @@ impl Simulation {
             most_running: self.steps.iter().map(|step| step.running).max().unwrap_or(0),
             kv_bytes_peak: self.metrics.kv_bytes_peak,
             kv_bytes_peak_unshared: self.metrics.kv_bytes_peak_unshared,
+            kv_slots_peak: memory.slots,
+            live_tokens_peak: memory.live,
             kv_over_live_at_peak: memory.at_peak,
             kv_over_live_mean: memory.mean,
             kv_over_live_worst: memory.worst,
@@ -139,6 +156,8 @@ impl Simulation {
         let peak = held().max_by_key(|step| step.pages);
         let weighted: f64 = held().map(|step| ratio(step) * (step.end - step.begin)).sum();
         OverLive {
+            slots: peak.map_or(0, |step| step.pages * self.page_tokens),
+            live: peak.map_or(0, |step| step.live_tokens),
             at_peak: peak.map_or(1.0, ratio),
             mean: weighted / held().map(|step| step.end - step.begin).sum::<f64>(),
             worst: held().map(ratio).fold(1.0, f64::max),
@@ -146,8 +165,10 @@ impl Simulation {
     }
 }
 
-/// Slots over live tokens.
+/// Slots beside live tokens: those of the peak, and one over the other.
 struct OverLive {
+    slots: usize,
+    live: usize,
     at_peak: f64,
     mean: f64,
     worst: f64,

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::drive::{Machine, Settings, simulate};
 use super::job::poisson;
+use super::model::{Machine, Settings, simulate};
 use super::read::read_trace;
-use super::record::Simulation;
+use super::record::JobRecord;
 use crate::error::{Error, Result};
 
 /// What is to be replayed.
@@ -20,7 +20,7 @@ pub struct Replay {
 }
 
 /// Replays a trace under `settings`.
-pub fn replay(machine: &Machine, settings: &Settings, what: &Replay) -> Result<Simulation> {
+pub fn replay(machine: &Machine, settings: &Settings, what: &Replay) -> Result<JobRecord> {
     if let Some(rate) = what.rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
         return Err(Error::value("rate", "requests a second, above 0", rate.to_string()));
     }

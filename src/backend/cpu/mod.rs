@@ -84,7 +84,6 @@ impl Backend for Cpu {
     type Step = Step;
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
-    const TILE: u32 = attention::TILE;
     const MIXES_DTYPES: bool = true;
     const APART: bool = false;
 
@@ -92,9 +91,21 @@ impl Backend for Cpu {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
     }
 
+    /// Instruction sets differ in how many products they add at once, and in what they round operands to.
+    fn arithmetic(&self) -> String {
+        format!("cpu, {}", self.isa)
+    }
+
     fn cost_model(&self) -> CostModel {
         CostModel::CPU
     }
+
+    fn tile(&self) -> u32 {
+        attention::TILE
+    }
+
+    /// It always is.
+    fn be_deterministic(&mut self) {}
 
     /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is read, for a
     /// copy reads and writes.

@@ -66,6 +66,11 @@ impl Algorithm {
             .with(Setting::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, reduction as u32)
     }
 
+    /// The same with its sum in one part.
+    pub(super) fn undivided(self) -> Option<Self> {
+        if self.parts() == 1 { Some(self) } else { self.split(1) }
+    }
+
     pub(super) fn parts(&self) -> u32 {
         self.setting::<u32>(Setting::CUBLASLT_ALGO_CONFIG_SPLITK_NUM).unwrap_or(1).max(1)
     }
@@ -204,8 +209,8 @@ impl Description {
         })
     }
 
-    /// `algorithm` as a candidate, `None` where it is not fit for this product, this device or this workspace.
-    pub(super) fn fit(&self, library: &Library, algorithm: Algorithm) -> Option<Candidate> {
+    /// `algorithm` as a candidate, `None` where it is not fit for this product, this device or so many bytes of `workspace`.
+    pub(super) fn fit(&self, library: &Library, algorithm: Algorithm, workspace: usize) -> Option<Candidate> {
         let checked = library.call("check an algorithm", |handle| {
             let Raw { operation, w, x, out } = self.raw();
             let raw = algorithm.raw();
@@ -219,7 +224,7 @@ impl Description {
         });
         // The check fills in what the algorithm needs; what it is called by stays what was asked.
         let checked = sys::cublasLtMatmulHeuristicResult_t { algo: algorithm.raw(), ..checked.ok()? };
-        candidate(&checked, library.workspace_bytes())
+        candidate(&checked, workspace)
     }
 }
 

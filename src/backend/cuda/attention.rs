@@ -32,6 +32,9 @@ const WGMMA_NARROW_WARPS: usize = 4;
 const WGMMA_NARROW_WORKERS: usize = 12;
 /// The widest head of any kernel.
 pub const MOST_HEAD_DIM: usize = 256;
+/// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
+/// gets a state for each, which are merged in the order of positions.
+pub const TILE: u32 = 512;
 
 /// A place in device memory, in bytes from its start.
 pub type At<'a> = (&'a Memory, usize);
@@ -57,32 +60,45 @@ pub struct AttentionKernels {
     kernels: Kernels,
     tiling: Tiling,
     multiprocessors: usize,
+    deterministic: bool,
 }
 
 enum Kernels {
     /// One kernel writes states, another merges them.
-    Two { attention: Function, shared_bytes: usize, merge: Function },
+    Two {
+        attention: Function,
+        shared_bytes: usize,
+        merge: Function,
+        /// Warps that may merge the states of a row and head together.
+        merge_warps: usize,
+    },
     /// One does both.
     Wgmma { attention: Function, shared_bytes: usize },
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries, keys, values and results. Panics on heads wider than 256, which no model has.
-    pub fn load(device: &Device, element: Dtype, heads: HeadLayout) -> Result<Self> {
+    /// `element` is that of queries, keys, values and results. The result for a row depends on that row alone where they are
+    /// `deterministic`. Panics on heads wider than 256, which no model has.
+    pub fn load(device: &Device, element: Dtype, heads: HeadLayout, deterministic: bool) -> Result<Self> {
         let head_dim = heads.head_dim;
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
         if facts.major == 9
-            && let Some(unit) = units::attention_wgmma(element, head_dim, false)
+            && let Some(unit) = units::attention_wgmma(element, head_dim, deterministic)
         {
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };
-            let tiling = Tiling { narrow_rows: WGMMA_NARROW_ROWS, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
+            // How many rows there are must not decide who computes them.
+            let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
+            let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
             let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim) };
-            return Ok(Self { heads, kernels, tiling, multiprocessors });
+            return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
-        let [attention, merge] = units::attention(element, head_dim);
+        let ([attention, merge], merge_warps) = match deterministic {
+            true => (units::attention_any(element, head_dim), 1),
+            false => (units::attention(element, head_dim), MERGE_WARPS),
+        };
         let narrow =
             Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, workers: Workers::Alike(BLOCKS * multiprocessors) };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
@@ -93,19 +109,25 @@ impl AttentionKernels {
             false => ("tree_attention_any", narrow, shared_bytes_any(head_dim)),
         };
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
-        Ok(Self { heads, kernels: Kernels::Two { attention, shared_bytes, merge }, tiling, multiprocessors })
+        let kernels = Kernels::Two { attention, shared_bytes, merge, merge_warps };
+        Ok(Self { heads, kernels, tiling, multiprocessors, deterministic })
     }
 
-    /// Warps that merge the states of a row and head: more than one as long as the device has room for all.
-    fn merge_split(&self, rows_padded: usize) -> usize {
+    /// Warps that merge the states of a row and head, at most `most`: more than one as long as the device has room for all.
+    fn merge_split(&self, rows_padded: usize, most: usize) -> usize {
         let room = self.multiprocessors * MOST_MERGE_WARPS;
-        let fits = |split: &usize| rows_padded * self.heads.q_heads * split <= room;
+        let fits = |split: &usize| *split <= most && rows_padded * self.heads.q_heads * split <= room;
         [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
     }
 
     /// How plans for these kernels are cut.
     pub fn tiling(&self) -> &Tiling {
         &self.tiling
+    }
+
+    /// The tile of plans for these kernels (see `plan`).
+    pub fn tile(&self) -> u32 {
+        if self.deterministic { TILE } else { 1 }
     }
 
     /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded` alone, so
@@ -121,12 +143,12 @@ impl AttentionKernels {
                 let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
             }
-            Kernels::Two { attention, shared_bytes, merge } => {
+            Kernels::Two { attention, shared_bytes, merge, merge_warps } => {
                 let args = args.u32(group).u32(kv_heads).f32(scale);
                 let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
                 device.launch(attention, grid, THREADS, *shared_bytes, &args);
 
-                let split = self.merge_split(rows_padded);
+                let split = self.merge_split(rows_padded, *merge_warps);
                 let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
                 let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
                 let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];

@@ -1,10 +1,11 @@
-//! By which algorithm a product is computed: the library's first choice, or the fastest, known from an earlier run or measured
-//! now. Measuring is bounded in time, and never done while a graph is captured.
+//! By which algorithm a product is computed: the library's first choice, the fastest, known from an earlier run or measured
+//! now, or one of those that compute alike. Measuring is bounded in time, and never done while a graph is captured.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::algorithm::Algorithm;
+use super::alike::Alike;
 use super::choices::{Choices, Machine};
 use super::cublaslt::{Description, Library, Operands};
 use super::memory::Memory;
@@ -21,6 +22,9 @@ pub enum Choosing {
     Fastest { at_most: Duration },
     /// As `Fastest`, but nothing is known yet, and more is tried. For benchmarks; later runs take what they found.
     FastestAnew { at_most: Duration },
+    /// As the library recommends among those that give a row the same bits whatever the number of rows: the same bits in every run
+    /// by the same version of the library on the same kind of GPU.
+    Alike,
 }
 
 /// What the start of a model may take.
@@ -39,12 +43,13 @@ const LISTED: usize = 8;
 /// Smaller weights take as long by any algorithm: a launch.
 const SMALLEST: usize = 1 << 20;
 
-pub(super) struct Chooser {
-    /// `None`: the library's first choice.
-    measured: Option<Measured>,
+pub(super) enum Chooser {
+    First,
+    Fastest(Measured),
+    Alike(Alike),
 }
 
-struct Measured {
+pub(super) struct Measured {
     choices: Choices,
     /// Whether choices of earlier runs are left aside.
     anew: bool,
@@ -55,12 +60,13 @@ struct Measured {
 impl Chooser {
     pub fn new(library: &Library, choosing: Choosing) -> Self {
         let (anew, at_most) = match choosing {
-            Choosing::First => return Self { measured: None },
+            Choosing::First => return Self::First,
+            Choosing::Alike => return Self::Alike(Alike::default()),
             Choosing::Fastest { at_most } => (false, at_most),
             Choosing::FastestAnew { at_most } => (true, at_most),
         };
         let choices = Choices::of_user(Machine::of(library));
-        Self { measured: Some(Measured { choices, anew, at_most, spent: Duration::ZERO }) }
+        Self::Fastest(Measured { choices, anew, at_most, spent: Duration::ZERO })
     }
 
     /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What `operands.out` held is lost,
@@ -72,10 +78,14 @@ impl Chooser {
         operands: Operands<'_>,
         siblings: &[Arc<Memory>],
     ) -> Result<Option<Algorithm>> {
-        if let Some(measured) = &mut self.measured
-            && let Some(algorithm) = measured.fastest(library, product, operands, siblings)?
-        {
-            return Ok(Some(algorithm));
+        match self {
+            Self::First => {}
+            Self::Fastest(measured) => {
+                if let Some(algorithm) = measured.fastest(library, product, operands, siblings)? {
+                    return Ok(Some(algorithm));
+                }
+            }
+            Self::Alike(alike) => return alike.algorithm(library, product, operands),
         }
         let listed = product.listed(library, LISTED, library.workspace_bytes())?;
         Ok(listed.first().map(|candidate| candidate.algorithm))
@@ -93,7 +103,7 @@ impl Measured {
     ) -> Result<Option<Algorithm>> {
         let shape = *product.shape();
         if let Some(known) = self.choices.get(&shape).filter(|_| !self.anew) {
-            if product.fit(library, known.algorithm).is_some() {
+            if product.fit(library, known.algorithm, library.workspace_bytes()).is_some() {
                 return Ok(Some(known.algorithm));
             }
             log::warn!("cuBLASLt has no longer {} for {shape:?}", known.algorithm);

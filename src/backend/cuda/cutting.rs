@@ -4,18 +4,26 @@
 use std::ops::Range;
 
 use super::device_plan::{
-    DevicePlan, Growing, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_WORDS, Tiling, Workers, base_of,
-    piece_words, place_word,
+    DevicePlan, Growing, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS,
+    Tiling, Workers, base_of, first_seen, piece_words, place_word,
 };
 use super::division::Work;
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, WorkItem};
+
+/// How many states the rows of a tile have, as `RowStates` of kernels/attention_plan.cuh.
+const SEVERAL: u32 = 0;
+const ONE: u32 = 1;
+const DIFFERENT: u32 = 2;
 
 /// Marks the first word of a piece of several pages; what is beside it says where the list of its parts begins.
 const SHARED_PIECE: u32 = 1 << 31;
 
 /// Places behind the pieces of an item that ends with a row, for pages that the row will turn.
 const SPARE_PIECES: usize = 2;
+
+/// Pieces that kernels/attention_wgmma.cuh takes at a time; an item begins with one of its steps.
+const STEP_PIECES: usize = 2;
 
 /// An item's pieces, and its rows cut to tiles.
 struct Item {
@@ -58,6 +66,8 @@ pub(super) struct Scratch {
     /// The same of what is listed already.
     listed: Vec<u32>,
     states: Vec<u32>,
+    /// Of each row, how many of its first states its window has left behind.
+    unseen: Vec<u32>,
     /// Tiles by kind and length, then where the next one of them goes.
     places: Vec<u32>,
     /// In the order of their pieces.
@@ -253,6 +263,8 @@ impl Cutter<'_> {
             Some(window) => list[..behind].partition_point(|piece| passed(piece, window)),
             None => 0,
         };
+        // Where tiles are whole, the kernel's steps begin at the same positions for all rows.
+        let before = if self.keeps_tiles() { before - before % STEP_PIECES } else { before };
         pieces.start + word(before)..pieces.start + word(behind)
     }
 
@@ -304,9 +316,13 @@ impl Cutter<'_> {
 
     /// A partial slot for each row of each tile that holds a row with other states beside this one, and the slots that the
     /// rows' lists name, in the order of positions. Of a row with one state, which has no slot, the list holds a word that
-    /// nobody reads.
+    /// nobody reads. Where tiles are whole, what the row sees comes first: an empty state adds nothing, but only behind the
+    /// others it also moves none of them.
     fn give_slots(&mut self) {
-        let Scratch { tiles, merge, listed, states, .. } = &mut *self.scratch;
+        let window = self.plan.window.filter(|_| self.keeps_tiles());
+        let Scratch { tiles, merge, listed, states, unseen, .. } = &mut *self.scratch;
+        unseen.clear();
+        unseen.resize(self.plan.row_positions.len(), 0);
         let mut end = 0;
         for count in merge.iter_mut() {
             end += std::mem::replace(count, end);
@@ -327,10 +343,20 @@ impl Cutter<'_> {
                 tile.slot = given;
                 given += word(rows.len());
             }
+            if let Some(window) = window {
+                let last = HEADER_WORDS + (tile.pieces.end as usize - 1) * PIECE_WORDS + 1;
+                let end = base_of(self.made.words[last]) + PIECE_TOKENS;
+                for (unseen, &at) in unseen[rows.clone()].iter_mut().zip(&self.plan.row_positions[rows.clone()]) {
+                    *unseen += u32::from(end <= first_seen(at, window));
+                }
+            }
             for (slot, next) in (tile.slot..).zip(&mut listed[rows]) {
                 states[*next as usize] = slot;
                 *next += 1;
             }
+        }
+        for (list, &unseen) in merge.windows(2).zip(&*unseen) {
+            states[list[0] as usize..list[1] as usize].rotate_left(unseen as usize);
         }
         self.made.partial_slots = given as usize;
     }
@@ -361,6 +387,7 @@ impl Cutter<'_> {
             (PlanWord::StatesAt, states_at),
             (PlanWord::PartialSlots, self.made.partial_slots),
             (PlanWord::Rows, self.plan.row_positions.len()),
+            (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (PlanWord::NarrowHeads, narrow_heads(self.heads.kv_heads, tiles - wide, self.tiling.workers)),
         ] {
             words[at as usize] = word(value);
@@ -371,7 +398,8 @@ impl Cutter<'_> {
     /// Wide tiles, then narrow ones, the longest of each first, and where the last ones of growing rows are. Returns how many
     /// are wide.
     fn write_tiles(&mut self) -> usize {
-        let Scratch { tiles, places, .. } = &mut *self.scratch;
+        let Scratch { tiles, places, merge, .. } = &mut *self.scratch;
+        let positions = &self.plan.row_positions;
         let DevicePlan { words, last_tiles, tiles_a_row, growing, .. } = &mut *self.made;
         let most = tiles.iter().map(|tile| tile.pieces.len()).max().unwrap_or(0);
         let rank = |tile: &Tile| if tile.wide { most } else { 2 * most } - tile.pieces.len();
@@ -392,14 +420,29 @@ impl Cutter<'_> {
             let at = tiles_at + *place as usize * TILE_WORDS;
             *place += 1;
             let Tile { first, packed, ref pieces, slot, lowest, highest, .. } = *tile;
-            let tile_words = [first, packed, pieces.start, pieces.end - pieces.start, slot, lowest, highest, 0];
-            words[at..at + TILE_WORDS].copy_from_slice(&tile_words);
+            let [lowest, highest] = [lowest, highest].map(|row| positions[row as usize]);
+            let states = states_of(&merge[tile.rows.start as usize..=tile.rows.end as usize]);
+            let fields = [first, packed, pieces.start, pieces.end - pieces.start, slot, lowest, highest, states];
+            words[at..at + TILE_FIELDS].copy_from_slice(&fields);
+            let first_piece = HEADER_WORDS + pieces.start as usize * PIECE_WORDS;
+            let first_pieces = first_piece..first_piece + pieces.len().min(TILE_PIECES) * PIECE_WORDS;
+            words.copy_within(first_pieces, at + TILE_FIELDS);
             if tile.grows {
                 last_tiles.push(word(at));
             }
         }
         *tiles_a_row = last_tiles.len() / growing.len().max(1);
         wide
+    }
+}
+
+/// Of rows whose lists of states begin and end there.
+fn states_of(lists: &[u32]) -> u32 {
+    let mut counts = lists.windows(2).map(|list| list[1] - list[0] == 1);
+    match (counts.clone().any(|one| one), counts.all(|one| one)) {
+        (_, true) => ONE,
+        (true, false) => DIFFERENT,
+        (false, false) => SEVERAL,
     }
 }
 

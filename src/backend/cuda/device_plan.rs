@@ -13,8 +13,11 @@ use crate::plan::{AttentionPlan, PageTurn};
 pub const PIECE_TOKENS: u32 = 32;
 /// Words of the header, of a tile and of a piece.
 pub const HEADER_WORDS: usize = 16;
-pub const TILE_WORDS: usize = 8;
+pub const TILE_WORDS: usize = 16;
 pub const PIECE_WORDS: usize = 2;
+/// Words of a tile before its first pieces, and how many of those stand there: who reads a tile need not look for them.
+pub const TILE_FIELDS: usize = 8;
+pub const TILE_PIECES: usize = (TILE_WORDS - TILE_FIELDS) / PIECE_WORDS;
 
 /// Words of the header, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,7 @@ pub enum PlanWord {
     LeftBlocks,
     Rows,
     NarrowHeads,
+    FirstPosition,
 }
 
 /// What the device's blocks compute at a time.
@@ -120,6 +124,14 @@ impl DevicePlan {
         self.partial_slots
     }
 
+    /// Whether the rows of `plan`, the plan that these words were made for and that has moved on, see other tiles than before:
+    /// whole ones are listed by what a row sees, so that words must be made anew.
+    pub fn leaves_tiles(&self, plan: &AttentionPlan) -> bool {
+        let (Some(tile), Some(window)) = (self.undivided, plan.window) else { return false };
+        let leaves = |&at: &u32| at >= window && first_seen(at, window).is_multiple_of(tile);
+        plan.row_positions.iter().any(leaves)
+    }
+
     /// Follows `AttentionPlan::advance` by `turns`, and says which of the words have changed. `None`, and nothing is changed,
     /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
     pub fn advance(&mut self, turns: &[PageTurn]) -> Option<Range<usize>> {
@@ -141,14 +153,20 @@ impl DevicePlan {
             let Growing { next_piece, room } = &mut self.growing[row];
             let at = *next_piece as usize;
             let base = base_of(self.words[at - 1]) + PIECE_TOKENS;
-            self.words[at..at + PIECE_WORDS].copy_from_slice(&piece_words(page.0, base, 0..PIECE_TOKENS));
+            let piece = piece_words(page.0, base, 0..PIECE_TOKENS);
+            self.words[at..at + PIECE_WORDS].copy_from_slice(&piece);
             touch(at..at + PIECE_WORDS);
             *next_piece += PIECE_WORDS as u32;
             *room -= 1;
             for &tile in &self.last_tiles[row * self.tiles_a_row..][..self.tiles_a_row] {
-                let pieces = tile as usize + TILE_PIECES;
-                self.words[pieces] += 1;
-                touch(pieces..pieces + 1);
+                let words = tile as usize..tile as usize + TILE_WORDS;
+                let tile = &mut self.words[words.clone()];
+                let pieces = tile[TILE_COUNT] as usize;
+                if pieces < TILE_PIECES {
+                    tile[TILE_FIELDS + pieces * PIECE_WORDS..][..PIECE_WORDS].copy_from_slice(&piece);
+                }
+                tile[TILE_COUNT] += 1;
+                touch(words);
             }
         }
         Some(changed.unwrap_or(0..0))
@@ -156,7 +174,7 @@ impl DevicePlan {
 }
 
 /// The word of a tile that counts its pieces.
-const TILE_PIECES: usize = 3;
+const TILE_COUNT: usize = 3;
 
 /// Slots `slots` of a page, which hold the positions `base ..`.
 pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIECE_WORDS] {
@@ -166,6 +184,11 @@ pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIEC
 /// The second word of a piece.
 pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
     (base / PIECE_TOKENS) << 12 | slots.start << 6 | slots.end
+}
+
+/// The first position that a row at `at` sees.
+pub(super) fn first_seen(at: u32, window: u32) -> u32 {
+    (at + 1).saturating_sub(window)
 }
 
 /// The position of slot 0, of the second word of a piece.

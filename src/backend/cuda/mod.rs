@@ -7,11 +7,13 @@
 //! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
 //! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
 //! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
+//! | `alike` | the same, by algorithms that give the same bits |
 //! | `ops`, `attention`, `device_plan`, `cutting`, `division`, `sampling` | the launchers |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
 
 pub mod algorithm;
+mod alike;
 pub mod args;
 pub mod attention;
 pub mod buffer;
@@ -58,10 +60,12 @@ pub use self::step::Step;
 pub use self::weights::{Matrix, Vector};
 
 use self::chooser::Choosing;
+use self::cublaslt::Library;
 use self::device::Device;
 use self::gemm::Gemm;
 use self::graphs::Way;
 use self::ops::Ops;
+use self::probe::DeviceFacts;
 use self::weights::Loader;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
@@ -82,6 +86,7 @@ pub struct Cuda {
     /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
     skips_attention: bool,
+    deterministic: bool,
 }
 
 impl Cuda {
@@ -90,7 +95,9 @@ impl Cuda {
         let device = Device::open(ordinal)?;
         let (ops, gemms) = (HashMap::new(), HashMap::new());
         let choosing = Choosing::Fastest { at_most: chooser::A_START };
-        Ok(Self { loader: Loader::new(&device)?, ops, gemms, choosing, moves: 0, skips_attention: false, device })
+        let loader = Loader::new(&device)?;
+        let (moves, skips_attention, deterministic) = (0, false, false);
+        Ok(Self { loader, ops, gemms, choosing, moves, skips_attention, deterministic, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -146,7 +153,6 @@ impl Backend for Cuda {
     type Step = Step;
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
-    const TILE: u32 = 1;
     const MIXES_DTYPES: bool = false;
     const APART: bool = true;
 
@@ -154,9 +160,27 @@ impl Backend for Cuda {
         self.device.facts().to_string()
     }
 
+    /// The kind of GPU, and the library whose algorithms it is given.
+    fn arithmetic(&self) -> String {
+        let DeviceFacts { name, arch, driver, .. } = self.device.facts();
+        format!("{name}, {arch}, driver {driver}, cuBLASLt {}", Library::version())
+    }
+
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
-        Gpu::of(facts.major, facts.minor).cost
+        let cost = Gpu::of(facts.major, facts.minor).cost;
+        if self.deterministic { cost.wide_only() } else { cost }
+    }
+
+    fn tile(&self) -> u32 {
+        if self.deterministic { attention::TILE } else { 1 }
+    }
+
+    /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
+    /// are: each takes a row in an order that its width decides.
+    fn be_deterministic(&mut self) {
+        self.deterministic = true;
+        self.choose_products(Choosing::Alike);
     }
 
     /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
@@ -243,7 +267,7 @@ impl Backend for Cuda {
             let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
-        Step::new(&self.device, heads, dtype, vocab)
+        Step::new(&self.device, heads, dtype, vocab, self.deterministic)
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {

@@ -67,13 +67,14 @@ struct Planned {
 }
 
 impl Step {
-    pub fn new(device: &Device, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self> {
+    /// Where `deterministic`, attention gives a row the same bits whatever the others are.
+    pub fn new(device: &Device, heads: HeadLayout, dtype: Dtype, vocab: usize, deterministic: bool) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
-            attention: AttentionKernels::load(device, dtype, heads)?,
+            attention: AttentionKernels::load(device, dtype, heads, deterministic)?,
             sampler: SamplerKernels::load(device, vocab)?,
             tokens: staged()?,
             positions: staged()?,
@@ -114,6 +115,7 @@ impl Step {
         let shape = padded(batch.shape());
         let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
         let plan = |plan: AttentionPlan| {
+            assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
@@ -208,13 +210,15 @@ impl Step {
         loaded: &mut Loaded,
     ) -> Result<bool> {
         let mut moves = self.fill_coins(device, coins.iter().copied(), loaded.shape.wanted)?;
-        if turns.is_empty() {
+        let stays = |planned: &Planned| !planned.words.leaves_tiles(&planned.plan);
+        if turns.is_empty() && loaded.plans.iter().all(stays) {
             return Ok(moves);
         }
         moves |= self.fill_slots(device, loaded)?;
         let now = self.turns.now();
         for (number, Planned { plan, words }) in loaded.plans.iter_mut().enumerate() {
-            match words.advance(turns) {
+            let changed = if words.leaves_tiles(plan) { None } else { words.advance(turns) };
+            match changed {
                 Some(changed) => self.plans[number].patch(device, now, words.words(), changed)?,
                 None => {
                     words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());

@@ -112,7 +112,7 @@ impl<'a> Trial<'a> {
         let split = whole.flat_map(|Candidate { algorithm, waves }| {
             parts_worth_trying(*waves, inner).into_iter().filter_map(|parts| algorithm.split(parts))
         });
-        let split = split.filter_map(|algorithm| self.product.fit(self.library, algorithm));
+        let split = split.filter_map(|algorithm| self.fit(algorithm));
         let mut all = Vec::new();
         for Candidate { algorithm, .. } in listed.iter().copied().chain(split) {
             if !all.contains(&algorithm) {
@@ -131,7 +131,7 @@ impl<'a> Trial<'a> {
                 if self.is_late() {
                     return Ok(());
                 }
-                if !tried.algorithms.contains(&other) && self.product.fit(self.library, other).is_some() {
+                if !tried.algorithms.contains(&other) && self.fit(other).is_some() {
                     self.try_one(tried, other)?;
                 }
             }
@@ -140,6 +140,10 @@ impl<'a> Trial<'a> {
             }
         }
         Ok(())
+    }
+
+    fn fit(&self, algorithm: Algorithm) -> Option<Candidate> {
+        self.product.fit(self.library, algorithm, self.library.workspace_bytes())
     }
 
     fn try_one(&self, tried: &mut Tried, algorithm: Algorithm) -> Result<()> {

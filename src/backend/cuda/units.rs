@@ -78,6 +78,9 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
     );
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
+    );
     for deterministic in [false, true] {
         let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim, deterministic));
         all.extend(DTYPES.into_iter().flat_map(wgmma));
@@ -132,6 +135,11 @@ pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
     let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
     [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// What it launches where a row may not depend on others and `attention_wgmma` has no kernel.
+pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
 /// Adds to results of `out`.

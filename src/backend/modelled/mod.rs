@@ -120,6 +120,9 @@ impl Modelled {
 #[derive(Clone, Copy, Debug)]
 pub struct SavedPages(usize);
 
+/// As a GPU's by default.
+pub const TILE: u32 = 1;
+
 impl Backend for Modelled {
     type Buffer = Buffer;
     type Matrix = Matrix;
@@ -130,7 +133,6 @@ impl Backend for Modelled {
     type Step = Step;
 
     const PAGE_TOKENS: u32 = PAGE_TOKENS;
-    const TILE: u32 = 1;
     const APART: bool = true;
     const MIXES_DTYPES: bool = true;
 
@@ -138,9 +140,20 @@ impl Backend for Modelled {
         format!("{}, modelled", self.profile.name)
     }
 
+    fn arithmetic(&self) -> String {
+        self.describe()
+    }
+
     fn cost_model(&self) -> CostModel {
         self.profile.attention.cost_model()
     }
+
+    fn tile(&self) -> u32 {
+        TILE
+    }
+
+    /// It computes nothing, and models devices as they are by default.
+    fn be_deterministic(&mut self) {}
 
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: self.profile.host_link_bytes_per_s, flops: self.profile.linear.flops_per_s }

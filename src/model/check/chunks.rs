@@ -46,7 +46,7 @@ pub fn chunks<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: &[Tok
     }
     let different = whole.iter().zip(&chunked).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     let not_finite = whole.iter().filter(|logit| !logit.is_finite()).count();
-    Ok(ChunkReport { tokens: tokens.len(), different, promised: B::TILE > 1, not_finite })
+    Ok(ChunkReport { tokens: tokens.len(), different, promised: backend.tile() > 1, not_finite })
 }
 
 impl fmt::Display for ChunkReport {

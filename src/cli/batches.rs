@@ -1,0 +1,105 @@
+//! The options of `offshoot bench batches`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{arrivals, seconds};
+use crate::backend::Dtype;
+use crate::bench::batches::{BatchesOptions, Table};
+use crate::simulate::RateSearch;
+
+#[derive(Debug, Args)]
+pub struct BatchesArgs {
+    /// Shape of the model: llama3-8b, codellama-7b, or one of the file's
+    #[arg(long, value_name = "NAME")]
+    pub shape: String,
+    /// Tables to run, one after another
+    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', required = true)]
+    pub table: Vec<Table>,
+    /// Only jobs whose names begin so (default: all of the tables)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub job: Vec<String>,
+    /// Only these ways to run a job, of fcfs, batchllm, ours, ours-by-arrival, ours-256-branches, ours-unshared,
+    /// ours-flat-plan (default: all that the table compares)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub way: Vec<String>,
+    /// The most requests of a job (default: as the table has them)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub requests: Option<u32>,
+    /// Of the tables chunk and rate: requests a second; several values are run one after another (default: 1 and 4; of the
+    /// table rate, the most that can be sustained is looked for)
+    #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals)]
+    pub rate: Vec<f64>,
+    /// Of the tables chunk and rate: seconds in which requests arrive
+    #[arg(long, value_name = "S", value_parser = span, default_value = "120")]
+    pub span: Duration,
+    /// Of the table rate: requests a second that the search begins with
+    #[arg(long, value_name = "R", value_parser = arrivals, default_value_t = RateSearch::default().first)]
+    pub first_rate: f64,
+    /// Of the table rate: how many times the rate that held the one that did not may be
+    #[arg(long, value_name = "TIMES", value_parser = above_one, default_value_t = RateSearch::default().precision)]
+    pub precision: f64,
+    /// For the tables relay and rate: lengths of prompt and answer, `N,M` a line (.csv)
+    #[arg(long, value_name = "FILE")]
+    pub lengths: Option<PathBuf>,
+    /// For the table mmlu: lengths of prompts (.json)
+    #[arg(long, value_name = "FILE")]
+    pub questions: Option<PathBuf>,
+    /// Shapes, instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Dtype of the random weights
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: Dtype,
+    /// Rows of a step: prompts fill what branches that decode leave of them
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub step_rows: usize,
+    /// Tokens that keys and values have room for (default: nine tenths of what is free, as far as it is useful)
+    #[arg(long, value_name = "N")]
+    pub kv_tokens: Option<usize>,
+    /// Begin nothing after so many seconds
+    #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
+    pub budget_seconds: Duration,
+    /// Compute nothing: say what the runs would take on this device (h200, cpu, or a file with a device's figures)
+    #[arg(long, value_name = "NAME_OR_JSON")]
+    pub modelled: Option<String>,
+}
+
+/// Seconds in which something happens, and no more than can be waited for.
+fn span(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(3600);
+    let fits = |span: &Duration| !span.is_zero() && *span <= MOST;
+    let expected = || format!("expected a number of seconds above 0, at most {}, found {text}", MOST.as_secs());
+    seconds(text).ok().filter(fits).ok_or_else(expected)
+}
+
+fn above_one(text: &str) -> Result<f64, String> {
+    const LEAST: f64 = 1.001;
+    let times = text.parse().ok().filter(|times: &f64| times.is_finite() && *times >= LEAST);
+    times.ok_or_else(|| format!("expected a number from {LEAST} up, found {text}"))
+}
+
+impl From<BatchesArgs> for BatchesOptions {
+    fn from(args: BatchesArgs) -> Self {
+        Self {
+            tables: args.table,
+            jobs: args.job,
+            ways: args.way,
+            requests: args.requests.map(|requests| requests as usize),
+            rates: args.rate,
+            span: args.span,
+            search: RateSearch { first: args.first_rate, precision: args.precision, ..RateSearch::default() },
+            lengths: args.lengths,
+            questions: args.questions,
+            file: args.file,
+            shape: args.shape,
+            dtype: args.dtype,
+            step_rows: args.step_rows,
+            kv_tokens: args.kv_tokens,
+            budget: args.budget_seconds,
+            modelled: args.modelled,
+        }
+    }
+}
