@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
 use half::{bf16, f16};
-use offshoot::backend::cuda::device_plan::{DevicePlan, Tiling, Workers};
+use offshoot::backend::cuda::device_plan::{DevicePlan, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout};
 use offshoot::check::attention::{Setting, context};
@@ -109,6 +109,22 @@ struct Step<'a> {
     kv: &'a [u16],
 }
 
+/// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
+fn made_earlier(words: &[u32]) -> Vec<u32> {
+    const STEPS: u32 = 5;
+    let mut words = words.to_vec();
+    let first = PlanWord::FirstPosition as usize;
+    words[first] = words[first].wrapping_sub(STEPS);
+    for (count, at) in [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)] {
+        let [count, at] = [count, at].map(|word| words[word as usize] as usize);
+        for tile in words[at..at + count * TILE_WORDS].chunks_exact_mut(TILE_WORDS) {
+            // The smallest and the largest position of its rows.
+            tile[5..=6].iter_mut().for_each(|position| *position = position.wrapping_sub(STEPS));
+        }
+    }
+    words
+}
+
 /// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used again.
 fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
@@ -117,8 +133,9 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
     let grid = u32::try_from(blocks).expect("few blocks");
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
-    let words = DevicePlan::build(plan, heads, rows_padded, tiling);
-    let mut device_words = Aligned::of(words.words(), 0, 0);
+    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
+    let words = made_earlier(plan_words.words());
+    let mut device_words = Aligned::of(&words, 0, 0);
     let mut positions = Aligned::of(&plan.row_positions, 3, 0);
     let stored = heads.qkv_width() - heads.q_width();
     let query = |(&name, &position): (&usize, &u32)| {
@@ -128,7 +145,7 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
     let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
     let mut qkv = Aligned::of(&q, 3 * heads.qkv_width(), 0);
     let mut kv = Aligned::of(step.kv, 0, 0);
-    let partials = words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
+    let partials = plan_words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
     let mut partials = Aligned::of(&vec![f32::NAN; partials], 0, 0.0);
     let mut found = Vec::new();
     for &how in runs {
@@ -157,7 +174,7 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
         ];
         // SAFETY: the arguments of tree_attention_wgmma, in its order, each with memory for what its head says.
         unsafe { kernel.launch(grid, THREADS, shared_bytes(heads.head_dim), how, &args) };
-        assert_eq!(device_words.values(), words.words(), "the words are left as they were");
+        assert_eq!(device_words.values(), words, "the words are left as they were");
         let (real, padding) = out.values().split_at(rows * heads.q_width());
         assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
         found.push(real.to_vec());
