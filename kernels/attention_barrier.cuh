@@ -29,8 +29,3 @@ __device__ __forceinline__ void wait_barrier(unsigned barrier, unsigned parity) 
 __device__ __forceinline__ void meet(unsigned id, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
-// Is there, and does not wait.
-__device__ __forceinline__ void pass_by(unsigned id, unsigned threads) {
-    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}

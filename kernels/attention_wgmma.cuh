@@ -34,7 +34,7 @@ enum Meeting { READY = 1, HELPING = 2 };
 __device__ __forceinline__ void init_wide(WideShared& wide) {
     constexpr unsigned MULTIPLIERS = 2 * GROUP_THREADS / 32;
     constexpr unsigned COPIERS = GROUP_THREADS / 32;
-    init_barrier(shared_address(&wide.queries_full), GROUP_THREADS + 1);  // and one who has written notes
+    init_barrier(shared_address(&wide.queries_full), GROUP_THREADS + 1);  // and one who has written the positions
     init_barrier(shared_address(&wide.queries_empty), MULTIPLIERS);
     for (unsigned i = 0; i < STAGES; i++) {
         init_barrier(shared_address(&wide.keys_full[i]), COPIERS);

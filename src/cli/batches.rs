@@ -32,7 +32,8 @@ pub struct BatchesArgs {
     /// table rate, the most that can be sustained is looked for)
     #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals)]
     pub rate: Vec<f64>,
-    /// Of the tables chunk and rate: seconds in which requests arrive
+    /// Of the tables chunk and rate: seconds in which requests arrive; in the table chunk on average, as their number is
+    /// this times the rate
     #[arg(long, value_name = "S", value_parser = span, default_value = "120")]
     pub span: Duration,
     /// Of the table rate: requests a second that the search begins with

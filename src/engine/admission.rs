@@ -40,7 +40,8 @@ impl Expectation {
         let is_exact = drawing.stop.is_exact();
         let share = if is_exact { 1.0 } else { self.0 };
         let left = (drawing.limit.saturating_sub(now) as f64 * share).ceil() as usize;
-        // Its own last page has room up to its end; one that has none yet begins with a page of its own.
+        // Its own last page has room up to its end; one that has none yet begins with a page of its own, or
+        // goes on in its parent's last one, and then needs one less.
         let from = match branch.lease() {
             Some(lease) if lease.own => (cache.prefix.end(lease.segment) as usize).div_ceil(page_tokens),
             Some(_) | None => now / page_tokens,
@@ -61,7 +62,7 @@ fn own_at_most(branch: &Branch, cache: &Cache) -> usize {
         Work::Score(scoring) => (scoring.begin, branch.tokens.len() - 1),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
-    // One that was dropped has its tokens laid out as known ones and new ones, each with a page of their own where they meet.
+    // One that was dropped has its tokens laid out as known ones and new ones, at most with a page of their own where they meet.
     if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
 }
 

@@ -64,8 +64,8 @@ impl Process {
     /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
-            (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
-            (true, true) => self.device == other.device,
+            // When it was not noted yet, only the CPU was exact.
+            (true, true) => self.arithmetic.is_none() || self.arithmetic == other.arithmetic,
             (false, false) => self.device == other.device,
             _ => false,
         }

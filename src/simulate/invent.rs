@@ -83,10 +83,11 @@ pub fn behind_system_prompt(system: usize, lengths: &[Lengths]) -> Job {
     Job::new(requests.map(|(number, own)| request(&[(0, system), (number, own.prompt)], own.output)).collect())
 }
 
-/// `requests` requests that take little time, among them steps of many sizes: so that what a device does only once is done.
+/// `requests` requests that take little time, among them decode steps of any number of rows, in fours, up to 256: so that what a
+/// device does only once is done.
 pub fn warm_up(requests: usize) -> Job {
-    const LONGER: usize = 64;
-    let output = |number: usize| if number <= LONGER { number } else { 1 };
+    const LONGER: usize = 256;
+    let output = |number: usize| if number <= LONGER { number.div_ceil(4) } else { 1 };
     Job::new((1..=requests).map(|number| request(&[(0, 64), (number as u64, 4)], output(number))).collect())
 }
 

@@ -251,21 +251,14 @@ inline void wait_barrier(unsigned barrier, unsigned parity) {
     }
 }
 
-inline void meet_at(Meeting& meeting, unsigned threads, bool stays) {
+inline void meet(unsigned id, unsigned threads) {
+    Meeting& meeting = current->block->meetings[id];
     if (++meeting.arrived == threads) {
         meeting.arrived = 0;
         wake(meeting.waiting);
-    } else if (stays) {
+    } else {
         wait(meeting.waiting, "meet");
     }
-}
-
-inline void meet(unsigned id, unsigned threads) {
-    meet_at(current->block->meetings[id], threads, true);
-}
-
-inline void pass_by(unsigned id, unsigned threads) {
-    meet_at(current->block->meetings[id], threads, false);
 }
 
 // Copies.

@@ -179,11 +179,11 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (6 or
-/// 8 slots of 16 tokens), and room to begin at a multiple of 1024.
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (3 or
+/// 4 slots of 32 tokens), and room to begin at a multiple of 1024.
 fn shared_bytes_wgmma(head_dim: usize) -> usize {
-    let slots = if head_dim == 128 { 6 } else { 8 };
-    let tokens = WGMMA_WIDE_ROWS + 6 * 64 + WGMMA_NARROW_WARPS * slots * 16;
+    let slots = if head_dim == 128 { 3 } else { 4 };
+    let tokens = WGMMA_WIDE_ROWS + 6 * 64 + WGMMA_NARROW_WARPS * slots * 32;
     tokens * head_dim * 2 + 1008
 }
 

@@ -33,6 +33,11 @@ impl Compiler {
         self.nvrtc.describe()
     }
 
+    /// "13.0": of NVRTC.
+    pub fn version(&self) -> String {
+        self.nvrtc.version().to_string()
+    }
+
     /// An error, which says what NVRTC knows, when it cannot compile for `arch`.
     pub fn knows(&self, arch: &str) -> Result<(), String> {
         self.nvrtc.knows(arch)

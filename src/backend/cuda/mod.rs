@@ -160,16 +160,18 @@ impl Backend for Cuda {
         self.device.facts().to_string()
     }
 
-    /// The kind of GPU, and the library whose algorithms it is given.
+    /// The kind of GPU, and the libraries that compile its kernels and whose algorithms it is given.
     fn arithmetic(&self) -> String {
         let DeviceFacts { name, arch, driver, .. } = self.device.facts();
-        format!("{name}, {arch}, driver {driver}, cuBLASLt {}", Library::version())
+        let compiler = self.device.compiler().version();
+        format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
-        if self.deterministic { cost.wide_only() } else { cost }
+        // Other kernels of that mode have narrow tiles alone.
+        if self.deterministic && facts.major == 9 { cost.wide_only() } else { cost }
     }
 
     fn tile(&self) -> u32 {

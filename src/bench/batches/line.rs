@@ -25,6 +25,10 @@ impl Line {
         let (totals, metrics) = (record.totals(step_rows), &record.metrics);
         let a_step = |seconds: f64| 1e3 * seconds / record.steps.len().max(1) as f64;
         let host = metrics.seconds_scheduling + metrics.seconds_planning + metrics.seconds_committing;
+        let in_steps = record.steps.iter().map(|step| step.end - step.begin).sum();
+        // Beside modelled times, those of the machine that models mean nothing.
+        let is_modelled = self.0.get("modelled") == Some(&Value::Bool(true));
+        let of_host = |seconds: f64| (!is_modelled).then(|| a_step(seconds));
         let requests = record.requests.len();
         let line = self.with(json!({
             "rate": rate, "requests": requests, "requests_per_s": requests as f64 / totals.seconds,
@@ -32,9 +36,9 @@ impl Line {
         }));
         let line = line.with(json!(totals)).with(json!({
             "pool_slots": record.pool_pages * record.page_tokens, "page_tokens": record.page_tokens,
-            "steps_replanned": metrics.steps_replanned, "mean_step_ms": a_step(totals.seconds),
-            "host_ms": a_step(host), "submit_ms": a_step(metrics.seconds_forward),
-            "wait_ms": a_step(metrics.seconds_waiting),
+            "steps_replanned": metrics.steps_replanned, "mean_step_ms": a_step(in_steps),
+            "host_ms": of_host(host), "submit_ms": of_host(metrics.seconds_forward),
+            "wait_ms": of_host(metrics.seconds_waiting),
         }));
         line.rounded()
     }

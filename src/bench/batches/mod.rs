@@ -136,6 +136,10 @@ impl<'a> Session<'a> {
     fn one(&self, run: &Run, act: &mut impl FnMut(&Settings, &Job) -> Result<JobRecord>) -> Result<()> {
         let settings = Settings { policy: run.way.policy, planner: run.way.planner, ..self.settings };
         let mut printed = |job: &Job, rate: Option<f64>| {
+            if job.requests.is_empty() {
+                let expected = format!("seconds in which a request comes, of {} a second", rate.unwrap_or(0.0));
+                return Err(Error::value("--span", expected, self.options.span.as_secs_f64().to_string()));
+            }
             let record = act(&settings, job)?;
             print_json(&self.header(run).done(rate, &record, settings.step_rows))?;
             Ok(record)
@@ -147,7 +151,9 @@ impl<'a> Session<'a> {
                     if self.is_over() {
                         return Err(Error::value("--budget-seconds", "time to try every rate", "none left"));
                     }
-                    let job = with_system_prompt(*system, lengths, rate, self.options.span.as_secs_f64(), tables::SEED);
+                    let mut job =
+                        with_system_prompt(*system, lengths, rate, self.options.span.as_secs_f64(), tables::SEED);
+                    job.requests.truncate(self.options.requests.unwrap_or(usize::MAX));
                     Ok(printed(&job, Some(rate))?.totals(settings.step_rows).normalised_latency)
                 })?;
                 print_json(&self.header(run).found(&found))

@@ -184,7 +184,8 @@ fn rate_works(system: usize, lengths: &Arc<[Lengths]>, options: &BatchesOptions)
         return vec![(name, Work::Rate { system, lengths: lengths.clone() })];
     }
     let at = |&rate: &f64| {
-        let job = with_system_prompt(system, lengths, rate, options.span.as_secs_f64(), SEED);
+        let mut job = with_system_prompt(system, lengths, rate, options.span.as_secs_f64(), SEED);
+        job.requests.truncate(options.requests.unwrap_or(usize::MAX));
         (name.clone(), Work::Job { job, rate: Some(rate) })
     };
     options.rates.iter().map(at).collect()
@@ -199,7 +200,9 @@ fn microbenchmarks(requests: usize) -> impl Iterator<Item = (String, Job)> {
         [4, 16].into_iter().flat_map(|sharing| [(2000, 200), (1000, 1000), (200, 2000)].map(|shape| (sharing, shape)));
     shapes.map(move |(sharing, (prefix, distinct))| {
         let groups = (requests / sharing).max(1);
-        (format!("{prefix}-{distinct}-x{sharing}"), micro(prefix, distinct, groups, sharing, DRAWN))
+        let mut job = micro(prefix, distinct, groups, sharing, DRAWN);
+        job.requests.truncate(requests);
+        (format!("{prefix}-{distinct}-x{sharing}"), job)
     })
 }
 

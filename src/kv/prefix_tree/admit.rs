@@ -90,7 +90,7 @@ impl PrefixTree {
         best
     }
 
-    /// Tokens of prompts that were compared with registered ones since the tree was made.
+    /// Tokens of prompts that were compared with registered ones since the tree was made: for tests, which bound the work by it.
     pub fn compared(&self) -> u64 {
         self.compared.get()
     }
