@@ -80,6 +80,8 @@ fn resumed_after(fields: Value, options: &[&str]) -> String {
 fn a_resume_says_where_samples_may_differ() {
     assert!(!resumed_after(json!({}), &[]).contains("may differ"));
     assert!(!resumed_after(json!({"device": "cpu, as it was"}), &["--deterministic"]).contains("may differ"));
+    let threads = format!("cpu, {}, 99 threads", Isa::detect());
+    assert!(!resumed_after(json!({"device": threads, "arithmetic": null}), &[]).contains("may differ"));
     let gpu =
         |exact: bool, arithmetic: Option<&str>| json!({"device": "a GPU", "exact": exact, "arithmetic": arithmetic});
     for other in [gpu(true, Some("a GPU")), gpu(true, None), gpu(false, Some("a GPU"))] {

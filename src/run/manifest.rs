@@ -64,8 +64,9 @@ impl Process {
     /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
-            // When it was not noted yet, only the CPU was exact.
-            (true, true) => self.arithmetic.is_none() || self.arithmetic == other.arithmetic,
+            (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
+            // When it was not noted yet, only the CPU was exact, with any number of threads.
+            (true, true) => without_threads(&self.device) == without_threads(&other.device),
             (false, false) => self.device == other.device,
             _ => false,
         }
@@ -74,6 +75,11 @@ impl Process {
     pub fn end(&mut self) {
         self.ended = Some(now());
     }
+}
+
+/// "cpu, AVX2" of "cpu, AVX2, 8 threads".
+fn without_threads(device: &str) -> &str {
+    device.rsplit_once(", ").map_or(device, |(kind, _)| kind)
 }
 
 impl Manifest {
