@@ -583,10 +583,12 @@ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long lon
     issue_wide<T, 8>("multiply_keys", sum, q, k, more, [apart](unsigned at, unsigned row) { return row / 8 * apart + row % 8 * 128 + at * 2; });
 }
 
-template <class T>
-void multiply_values(float (*sum)[4], const unsigned (&p)[4], unsigned long long v) {
-    const unsigned apart = atoms_apart(v);
-    issue_wide<T, 8>("multiply_values", sum, p, v, true, [apart](unsigned row, unsigned at) { return row / 8 * apart + row % 8 * 128 + at * 2; });
+template <class T, unsigned N>
+void multiply_values(float (&sum)[N][4], const unsigned (&p)[4], unsigned long long v) {
+    const unsigned apart = atoms_apart(v), panels_apart = (v >> 16 & 0x3fff) * 16;
+    issue_wide<T, N>("multiply_values", sum, p, v, true, [=](unsigned row, unsigned at) {
+        return at / 64 * panels_apart + row / 8 * apart + row % 8 * 128 + at % 64 * 2;
+    });
 }
 
 inline void products_issued() {

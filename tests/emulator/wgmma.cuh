@@ -9,6 +9,10 @@ inline unsigned long long descriptor(unsigned address) {
     return 1ull << 62 | static_cast<unsigned long long>(ATOM_BYTES / 16) << 32 | (address & 0x3ffff) >> 4;
 }
 
+inline unsigned long long descriptor(unsigned address, unsigned panel_bytes) {
+    return descriptor(address) | static_cast<unsigned long long>(panel_bytes / 16) << 16;
+}
+
 using emulated::admit_copies;
 using emulated::begin_products;
 using emulated::multiply_keys;
