@@ -116,11 +116,6 @@ struct Announcement {
     }
 };
 
-// Whether every row of the tile sees all slots of `piece`, so that nothing is to be masked.
-__device__ __forceinline__ bool is_whole(const Piece& piece, const Tile& tile, unsigned window) {
-    return piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - piece.base < window;
-}
-
 // The warpgroup that copies. A thread's rows are 16 apart and take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time
@@ -162,9 +157,22 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         // The pieces of a step, cut to what is written.
         struct StepPieces {
             Piece of[2];
+            const T* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
+            bool full;          // every slot of both pages
         };
-        // Keys, or values, which lie `offset` slots behind them.
+        // Keys, or values, which lie `offset` slots behind them. Instructions count here too: full pages take few.
         auto copy = [&](unsigned to, const StepPieces& pieces, unsigned offset) {
+            if (pieces.full) {
+#pragma unroll
+                for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
+                    const T* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * HEAD_DIM;
+#pragma unroll
+                    for (unsigned panel = 0; panel < PANELS; panel++) {
+                        copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, true);
+                    }
+                }
+                return;
+            }
 #pragma unroll
             for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
                 const Piece& here = pieces.of[r / PIECE_TOKENS];
@@ -184,8 +192,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 held = ahead;
                 ahead = hold(step * 2 + 32);
             }
-            StepPieces now;
-            Note note = {{}, 1};
+            StepPieces now = {{}, {}, true};
+            Note note;
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
                 const unsigned i = step * 2 + half, first = TILE_FIELDS + 2 * i;
@@ -197,9 +205,12 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                     words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
                 }
                 now.of[half] = piece_of(words, tile.highest);
+                now.lines[half] = job.keys(words.x, head) + row * HEAD_DIM + chunk * 8;
+                now.full &= now.of[half].from == 0 && now.of[half].to == PIECE_TOKENS && !(DETERMINISTIC && words.x & SHARED_PIECE);
                 note.pieces[half] = words.y;
-                note.whole &= is_whole(now.of[half], tile, window);
             }
+            // Positions rise from piece to piece.
+            note.whole = now.full && now.of[1].base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
             const unsigned to = ring + turn.stage * STAGE_BYTES;
             wait_barrier(shared_address(&wide.empty[turn.stage]), turn.parity ^ 1);
             if (thread == 0) {

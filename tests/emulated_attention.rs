@@ -277,8 +277,10 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
     }
 }
 
-fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, window: Option<u32>) -> Setting {
-    Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, window, sharpness: 1.0 }
+/// In every other forest scores are so far apart that the largest one rises by much in the course of a tile.
+fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, window: Option<u32>, seed: u64) -> Setting {
+    let sharpness = if seed % 2 == 0 { 64.0 } else { 1.0 };
+    Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, window, sharpness }
 }
 
 fn all_shapes(head_dim: usize, dtype: Dtype) {
@@ -289,7 +291,7 @@ fn all_shapes(head_dim: usize, dtype: Dtype) {
     for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
         let window = if seed % 2 == 0 { None } else { Some(100) };
         let blocks = if seed % 2 == 0 { 3 } else { 1 };
-        check(&kernel, &setting(q_heads, kv_heads, head_dim, dtype, window), shape, seed, blocks);
+        check(&kernel, &setting(q_heads, kv_heads, head_dim, dtype, window, seed), shape, seed, blocks);
     }
 }
 
@@ -314,7 +316,13 @@ fn deterministic_rows_depend_on_their_own_tokens_alone() {
     for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
         let blocks = if seed % 2 == 0 { 3 } else { 1 };
         for window in windows {
-            check_deterministic(&kernel, &setting(q_heads, kv_heads, 64, Dtype::Bf16, window), shape, seed, blocks);
+            check_deterministic(
+                &kernel,
+                &setting(q_heads, kv_heads, 64, Dtype::Bf16, window, seed),
+                shape,
+                seed,
+                blocks,
+            );
         }
     }
 }

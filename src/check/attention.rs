@@ -24,7 +24,8 @@ pub const LAYER: LayerIx = LayerIx(1);
 const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
 const GROUPS: [(usize, usize); 5] = [(4, 1), (2, 2), (8, 1), (8, 4), (1, 1)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
-/// Largest query elements: small for a flat softmax, large for a peaked one.
+/// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way. Those of
+/// 16 bits are four times as large where they are large at all: in f32, roundings of scores would count.
 const SHARPNESS: [f32; 3] = [1.0, 1.0, 16.0];
 
 /// What attention computes with, apart from the tree.
@@ -44,7 +45,10 @@ impl Setting {
             heads: HeadLayout { q_heads, kv_heads, head_dim: HEAD_DIMS[i % HEAD_DIMS.len()] },
             dtype,
             window: WINDOWS[i / 2 % WINDOWS.len()],
-            sharpness: SHARPNESS[i % SHARPNESS.len()],
+            sharpness: match (SHARPNESS[i % SHARPNESS.len()], dtype) {
+                (large, Dtype::F16 | Dtype::Bf16) if large > 1.0 => 4.0 * large,
+                (sharpness, _) => sharpness,
+            },
         }
     }
 
