@@ -21,6 +21,7 @@ pub(super) fn step_batch(
         wanted,
         plans,
         requests: schedule.asks.iter().map(request).collect(),
+        levels: Vec::new(),
     }
 }
 

@@ -75,7 +75,7 @@ fn answer(
 /// Takes the token that a branch drew. Says why the extend ends, if it does.
 fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mut Telling) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top } = drawn;
+    let Sampled { token, logprob, top, levels: _ } = drawn;
     drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {

@@ -40,6 +40,7 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
         wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
         plans,
         requests: picks.iter().map(request).collect(),
+        levels: Vec::new(),
     };
     let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
