@@ -28,6 +28,11 @@ impl LevelBorders {
         LevelBorders([u32::MAX; MOST_LEVELS - 1])
     }
 
+    /// How many levels there are, empty ones among them.
+    pub fn count(&self) -> usize {
+        1 + self.0.iter().take_while(|&&border| border < u32::MAX).count()
+    }
+
     /// The positions of a level; no context reaches the last position of all.
     pub fn level(&self, level: usize) -> Range<u32> {
         let begin = if level == 0 { 0 } else { self.0[level - 1] };
@@ -53,6 +58,7 @@ mod tests {
                 let of: Vec<usize> = (0..MOST_LEVELS).filter(|&l| borders.level(l).contains(&position)).collect();
                 assert_eq!(of, [ends.iter().filter(|&&end| end <= position).count()], "{position} in {ends:?}");
             }
+            assert_eq!(borders.count(), ends.len() + 1);
         }
         assert_eq!(LevelBorders::behind(&[]), Some(LevelBorders::none()));
         assert_eq!(LevelBorders::behind(&[3, 2]), None);
