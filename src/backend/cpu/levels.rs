@@ -1,9 +1,10 @@
-//! The definitions of `level_lse` and `add_level_mass`, one row, head, level and position at a time; rows are spread over
-//! threads. There are no faster ones: who asks where attention falls does not ask for speed.
+//! The definitions of `level_lse` and `add_level_mass`, row by row; rows are spread over threads. The keys of a page are multiplied
+//! side by side, as they lie, and there is no other way beside this one.
 
 use rayon::prelude::*;
 
 use super::attention::{context, operand};
+use super::kv::SLOTS;
 use super::{Buffer, KvStore};
 use crate::backend::{LevelMass, MOST_LEVELS, StepBatch};
 use crate::ids::LayerIx;
@@ -30,20 +31,40 @@ pub fn level_lse(
     let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(wanted.par_iter().zip(levels));
     rows.for_each(|(out, (&row, borders))| {
         let context = context(&plans[plan], row as usize);
-        let queries = qkv.row(row as usize)[..heads.q_width()].chunks_exact(d);
-        let group = heads.group();
-        for (head, (out, query)) in out.chunks_exact_mut(MOST_LEVELS).zip(queries).enumerate() {
-            let query: Vec<f32> = query.iter().map(|&x| operand(kv, x)).collect();
-            for (level, lse) in out.iter_mut().enumerate() {
-                let of_level = context.iter().filter(|(position, _)| borders.level(level).contains(position));
-                let dot = |key: Vec<f32>| query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>();
-                *lse = log_sum_exp(of_level.map(|&(_, at)| dot(kv.key(layer, head / group, at)) * scale).collect());
+        let queries: Vec<f32> = qkv.row(row as usize)[..heads.q_width()].iter().map(|&x| operand(kv, x)).collect();
+        let groups = queries.chunks_exact(heads.group() * d).zip(out.chunks_exact_mut(heads.group() * MOST_LEVELS));
+        for (kv_head, (queries, out)) in groups.enumerate() {
+            let mut scores = vec![Vec::new(); heads.group()];
+            for run in context.chunk_by(|a, b| a.1.page == b.1.page) {
+                let keys = kv.page_keys(layer, kv_head, run[0].1.page);
+                for (scores, query) in scores.iter_mut().zip(queries.chunks_exact(d)) {
+                    let dots = dots(query, &keys);
+                    scores.extend(run.iter().map(|(_, at)| dots[at.slot as usize] * scale));
+                }
+            }
+            for (scores, out) in scores.iter().zip(out.chunks_exact_mut(MOST_LEVELS)) {
+                let before = |position: u32| context.partition_point(|&(p, _)| p < position);
+                for (level, lse) in out.iter_mut().enumerate() {
+                    let range = borders.level(level);
+                    *lse = log_sum_exp(&scores[before(range.start)..before(range.end)]);
+                }
             }
         }
     });
 }
 
-fn log_sum_exp(scores: Vec<f32>) -> f32 {
+/// `query` with each of the keys `[head_dim][SLOTS]`.
+fn dots(query: &[f32], keys: &[f32]) -> [f32; SLOTS] {
+    let mut dots = [0.0; SLOTS];
+    for (q, keys) in query.iter().zip(keys.as_chunks::<SLOTS>().0) {
+        for (dot, k) in dots.iter_mut().zip(keys) {
+            *dot += q * k;
+        }
+    }
+    dots
+}
+
+fn log_sum_exp(scores: &[f32]) -> f32 {
     let most = scores.iter().fold(f32::NEG_INFINITY, |most, &score| most.max(score));
     match most {
         f32::NEG_INFINITY => most,
@@ -60,7 +81,7 @@ pub fn add_level_mass(masses: &mut Vec<LevelMass>, lse: &Buffer, layer: LayerIx,
     let heads = lse.width / MOST_LEVELS;
     for (row, mass) in masses.iter_mut().enumerate() {
         for head in lse.row(row).chunks_exact(MOST_LEVELS) {
-            let total = log_sum_exp(head.to_vec());
+            let total = log_sum_exp(head);
             for (mass, lse) in mass.iter_mut().zip(head) {
                 *mass += (lse - total).exp() / (heads * layers) as f32;
             }
