@@ -28,7 +28,7 @@ pub struct StepBatch {
     pub plans: Vec<AttentionPlan>,
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,
-    /// The levels of each of `wanted`, or none at all: then no op may ask for them.
+    /// The levels of each of `wanted`, which all have a request then; or none at all: then no op may ask for them.
     pub levels: Vec<LevelBorders>,
 }
 

@@ -172,11 +172,10 @@ type Division = (Vec<f32>, Vec<Option<LevelMass>>);
 /// so that one begins the masses and the other adds to them.
 fn divide<B: Backend>(backend: &mut B, setting: &Setting, kv: &B::Kv, batch: &StepBatch) -> Result<Vec<Division>> {
     let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-    let (rows, asks) = (batch.positions.len(), batch.wanted.len());
+    let asks = batch.wanted.len();
     let shape = backend.load(&mut step, batch.clone())?;
     let queries = queries(setting, &batch.positions);
     let qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &queries)?;
-    assert_eq!(queries.len(), rows * setting.heads.qkv_width());
     let width = setting.heads.q_heads * MOST_LEVELS;
     let mut lse = buffer(backend, Holds::Sums, shape.wanted, width, &[])?;
     let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; asks * ANY_VOCAB])?;

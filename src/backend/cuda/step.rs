@@ -189,6 +189,7 @@ impl Step {
     /// Says whether an address changed.
     fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
         assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
+        assert!(loaded.shape.draws, "masses stand before the draws of their rows");
         let now = self.turns.now();
         let levels = match &mut self.levels {
             Some(levels) => levels,
