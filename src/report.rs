@@ -55,6 +55,9 @@ pub struct LevelUse {
     /// Keys and values of these, all layers, all items at once.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
+    /// What part of the samples' attention fell on it, the mean over their tokens; `None` where nobody asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention: Option<f64>,
 }
 
 /// What samples and their verdicts say: what a rescore makes anew.
@@ -180,13 +183,14 @@ impl Display for Summary {
             page.line(
                 "",
                 format!(
-                    "{}: {} of {} tokens ({:.1} % saved), {} of {}",
+                    "{}: {} of {} tokens ({:.1} % saved), {} of {}{}",
                     level.level,
                     count(level.tokens),
                     count(level.tokens_unshared),
                     100.0 * (1.0 - level.tokens as f64 / level.tokens_unshared.max(1) as f64),
                     bytes(level.kv_bytes),
-                    bytes(level.kv_bytes_unshared)
+                    bytes(level.kv_bytes_unshared),
+                    level.attention.map(|part| format!(", {:.1} % of attention", 100.0 * part)).unwrap_or_default()
                 ),
             )?;
         }

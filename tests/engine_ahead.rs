@@ -6,6 +6,8 @@ use offshoot::check::dice;
 mod bench;
 #[path = "engine/jobs.rs"]
 mod jobs;
+#[path = "engine/levels.rs"]
+mod levels;
 #[path = "engine/pages.rs"]
 mod pages;
 #[path = "engine/plain.rs"]

@@ -17,6 +17,7 @@
 mod choice;
 pub mod cpu;
 pub mod cuda;
+mod levels;
 pub mod modelled;
 mod step;
 pub mod weights;
@@ -26,6 +27,7 @@ use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, PageTurn};
 
 pub use choice::{DeviceChoice, Opened, WhyNotCuda};
+pub use levels::{LevelBorders, LevelMass, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
@@ -176,6 +178,8 @@ pub struct Sampled {
     pub logprob: f32,
     /// The likeliest tokens, falling.
     pub top: Vec<(TokenId, f32)>,
+    /// What part of its row's attention fell on each level, if the step has levels: the mean over heads and layers.
+    pub levels: Option<LevelMass>,
 }
 
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
@@ -310,6 +314,24 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scale: f32,
     );
+    /// For each wanted row, query head and level of the row's context (`StepBatch::levels`): the logarithm of the sum of
+    /// `exp(q . k[p] * scale)` over the positions of the level that the row sees by plan number `plan`; -inf where it sees
+    /// none. The exponentials of a head's levels add up to the denominator of `tree_attention`. `out` is f32
+    /// `[wanted, q_heads * MOST_LEVELS]`, the levels of a head side by side. Costs every wanted row the keys that it sees.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn level_lse(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+        plan: usize,
+        scale: f32,
+    );
+    /// Adds layer `layer` of `layers` to what part of attention fell on each level (`Sampled::levels`), from its `level_lse`:
+    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 begins a step's masses.
+    fn add_level_mass(&mut self, lse: &Self::Buffer, layer: LayerIx, layers: usize, step: &mut Self::Step);
     /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
     fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.

@@ -5,7 +5,7 @@ use crate::ids::TokenId;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
 
-use super::SampleRequest;
+use super::{LevelBorders, SampleRequest};
 
 /// The token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct StepBatch {
     pub plans: Vec<AttentionPlan>,
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,
+    /// The levels of each of `wanted`, which all have a request then; or none at all: then no op may ask for them.
+    pub levels: Vec<LevelBorders>,
 }
 
 /// How many rows a step's buffers have: as many as the batch, or more where a backend pads (what a padded row holds, nobody
@@ -38,11 +40,18 @@ pub struct StepShape {
     pub wanted: usize,
     /// Whether tokens are drawn from the wanted rows.
     pub draws: bool,
+    /// Whether the wanted rows have levels.
+    pub levels: bool,
 }
 
 impl StepBatch {
     pub fn shape(&self) -> StepShape {
-        StepShape { rows: self.tokens.len(), wanted: self.wanted.len(), draws: !self.requests.is_empty() }
+        StepShape {
+            rows: self.tokens.len(),
+            wanted: self.wanted.len(),
+            draws: !self.requests.is_empty(),
+            levels: !self.levels.is_empty(),
+        }
     }
 
     /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,

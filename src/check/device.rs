@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::out;
 
 use super::report::{Report, Row};
-use super::{DeviceCheck, attention, deterministic, forward, leaves, ops, sampling, whole};
+use super::{DeviceCheck, attention, deterministic, forward, leaves, levels, ops, sampling, whole};
 
 /// How much of the suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub fn suite<B: Backend>(
     effort: Effort,
     mut done: impl FnMut(&[Row]) -> Result<()>,
 ) -> Result<Report> {
-    let parts: [Part<B>; 5] = [ops::ops, sampling::sampling, attention::attention, leaves::leaves, forward::forwards];
+    let parts: [Part<B>; 6] =
+        [ops::ops, sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
     let mut report = Report::default();
     for part in parts {
         let before = report.rows.len();

@@ -15,7 +15,7 @@ use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{PageTurn, Planner};
 
 /// Steps, the first of which is loaded and the others advanced.
-const STEPS: u32 = 4;
+pub const STEPS: u32 = 4;
 /// Leaves held against the definition.
 const CHECKED: usize = 12;
 
@@ -38,14 +38,14 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
 }
 
 /// The leaves of a tree of three levels, each leaf's newest token a row. Every other one turns a page on its way.
-struct Leaves {
+pub struct Leaves {
     forest: Forest,
     /// Of each row, the context of the last step: `STEPS - 1` slots more than of the first.
     contexts: Vec<Vec<KvSlot>>,
 }
 
 impl Leaves {
-    fn grow<B: Backend>(dice: &mut Dice, leaves: u32) -> Result<Self> {
+    pub fn grow<B: Backend>(dice: &mut Dice, leaves: u32) -> Result<Self> {
         let page = B::PAGE_TOKENS;
         let mut pool = PagePool::new(40_000);
         let mut tree = PrefixTree::new(page);
@@ -84,7 +84,7 @@ impl Leaves {
     }
 
     /// The step before any row has moved on.
-    fn batch<B: Backend>(&self, backend: &B, setting: &Setting, planner: Planner) -> StepBatch {
+    pub fn batch<B: Backend>(&self, backend: &B, setting: &Setting, planner: Planner) -> StepBatch {
         let rows = self.contexts.len();
         let positions = self.forest.row_positions.clone();
         StepBatch {
@@ -94,16 +94,22 @@ impl Leaves {
             wanted: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
+            levels: Vec::new(),
         }
+    }
+
+    /// Keys and values of what lies before the first step's rows, and room for all steps.
+    pub fn memory<B: Backend>(&self, backend: &mut B, setting: &Setting) -> Result<B::Kv> {
+        let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
+        let pages = self.contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap_or(0);
+        filled(backend, setting, self.contexts.iter().flat_map(before), pages)
     }
 
     /// Takes all steps, and holds the results of each against the definition.
     fn walk<B: Backend>(&self, backend: &mut B, setting: &Setting, planner: Planner) -> Result<super::report::Found> {
         let rows = self.contexts.len();
         let holds = Holds::Operands(setting.dtype);
-        let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
-        let pages = self.contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap_or(0);
-        let mut kv = filled(backend, setting, self.contexts.iter().flat_map(before), pages)?;
+        let mut kv = self.memory(backend, setting)?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
@@ -137,20 +143,20 @@ impl Leaves {
     }
 
     /// The pages of the rows that come to a new one in step `number`.
-    fn turns(&self, number: usize) -> Vec<PageTurn> {
+    pub fn turns(&self, number: usize) -> Vec<PageTurn> {
         let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
         let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
         rows.map(|row| PageTurn { row: row as u32, page: newest(row).page }).collect()
     }
 
     /// What row `row` sees in step `number`.
-    fn context(&self, row: usize, number: usize) -> &[KvSlot] {
+    pub fn context(&self, row: usize, number: usize) -> &[KvSlot] {
         let context = &self.contexts[row];
         &context[..context.len() + 1 + number - STEPS as usize]
     }
 
     /// Queries, keys and values of all rows of step `number`.
-    fn inputs(&self, setting: &Setting, number: usize) -> Vec<f32> {
+    pub fn inputs(&self, setting: &Setting, number: usize) -> Vec<f32> {
         let row = |row: usize| {
             let context = self.context(row, number);
             let newest = *context.last().expect("a row sees itself");

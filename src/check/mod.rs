@@ -13,6 +13,7 @@ pub mod forests;
 mod forward;
 mod kernels;
 mod leaves;
+mod levels;
 mod model;
 mod ops;
 mod report;

@@ -47,6 +47,11 @@ pub struct RunArgs {
     /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
     #[arg(long)]
     pub trees: bool,
+    /// Also say which part of each sample's attention fell on each level of the prompt and on its own text (mean over its
+    /// tokens, layers and heads): `attention` in samples.jsonl, and a share of each level in the report. Draws the same
+    /// samples; every step reads the keys of each sample's whole context once more, unshared
+    #[arg(long)]
+    pub attention_levels: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -71,6 +76,7 @@ impl RunArgs {
             k: args.k.map(each_once),
             resume: args.resume,
             trees: args.trees,
+            attention_levels: args.attention_levels,
             dry_run: args.dry_run,
             judges: args.judging.judges.map(usize::from),
             isolation: args.judging.sandboxing.isolation(),

@@ -1,6 +1,6 @@
 //! From a schedule to the flat arrays of one forward step.
 
-use crate::backend::{RowToken, SampleRequest, StepBatch};
+use crate::backend::{LevelBorders, RowToken, SampleRequest, StepBatch};
 use crate::engine::branch::{Branch, Work};
 use crate::engine::cache::Branches;
 use crate::engine::schedule::{Ask, Schedule};
@@ -21,6 +21,21 @@ pub(super) fn step_batch(
         wanted,
         plans,
         requests: schedule.asks.iter().map(request).collect(),
+        levels: Vec::new(),
+    }
+}
+
+/// The levels of the rows that `schedule` asks for, in the order of a batch that was made of it; none at all where no draw is to
+/// tell them.
+pub(super) fn levels(schedule: &Schedule, branches: &Branches) -> Vec<LevelBorders> {
+    let of_draw = |ask: &Ask| match &branches[&ask.branch] {
+        Branch { levels, work: Work::Draw(_), .. } => *levels,
+        _ => None,
+    };
+    let levels: Vec<Option<LevelBorders>> = schedule.asks.iter().map(of_draw).collect();
+    match levels.iter().any(Option::is_some) {
+        true => levels.into_iter().map(|levels| levels.unwrap_or(LevelBorders::none())).collect(),
+        false => Vec::new(),
     }
 }
 

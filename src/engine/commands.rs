@@ -4,6 +4,7 @@ use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
+use crate::engine::attention::LevelMasses;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
 use crate::engine::events::Teller;
 use crate::engine::handle::Command;
@@ -68,8 +69,11 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens } => {
-                self.branches.insert(branch, Branch::root(branch, line, tokens));
+            Command::Root { branch, line, tokens, levels } => {
+                self.has_levels |= levels.is_some();
+                let mut root = Branch::root(branch, line, tokens);
+                root.levels = levels;
+                self.branches.insert(branch, root);
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -130,6 +134,7 @@ impl<B: Backend> Engine<B> {
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
+                    masses: branch.levels.map(|_| LevelMasses::default()),
                     text,
                     counts: params.has_penalties().then(|| branch.count_tokens()),
                     coins,

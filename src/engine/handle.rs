@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::backend::LevelBorders;
 use crate::engine::events::{self, Teller};
 use crate::engine::extension::Extension;
 use crate::engine::inbox::Inbox;
@@ -56,6 +57,7 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
+        levels: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -110,9 +112,14 @@ impl EngineHandle {
     /// them by then is shared.
     /// Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
+        self.root_in_levels(tokens, None)
+    }
+
+    /// The same; of what is drawn behind it, `Finish::levels` then says on which of these levels attention fell.
+    pub fn root_in_levels(&self, tokens: Vec<TokenId>, levels: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens })?;
+        self.send(Command::Root { branch, line: branch, tokens, levels })?;
         Ok(branch)
     }
 
@@ -121,7 +128,7 @@ impl EngineHandle {
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens })?;
+        self.send(Command::Root { branch, line, tokens, levels: None })?;
         Ok(branch)
     }
 

@@ -10,6 +10,7 @@
 //! its row names a draw of the step before, its slot is ahead of its token, and its coin is known by its position.
 
 mod admission;
+mod attention;
 mod batch;
 mod branch;
 mod cache;
@@ -34,6 +35,7 @@ mod text;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+pub use attention::LevelMasses;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
@@ -44,6 +46,8 @@ pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
+
+pub use crate::backend::{LevelBorders, MOST_LEVELS};
 
 use crossbeam_channel::Receiver;
 
@@ -114,7 +118,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true }
+        StepShape { rows, wanted: self.max_asks(), draws: true, levels: false }
     }
 }
 
@@ -134,6 +138,8 @@ pub struct Engine<B: Backend> {
     config: EngineConfig,
     cache: Cache,
     branches: Branches,
+    /// Whether any branch ever had levels.
+    has_levels: bool,
     scheduler: Scheduler,
     metrics: Metrics,
     /// Dropped before the channel closes: whoever finds it closed asks why.
@@ -229,6 +235,7 @@ impl<B: Backend> Engine<B> {
             config,
             cache,
             branches: Branches::default(),
+            has_levels: false,
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
             end: End(epitaph),

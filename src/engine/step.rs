@@ -96,7 +96,10 @@ impl<B: Backend> Engine<B> {
         let mut began = Instant::now();
         let eos = &self.facts.eos;
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
-        let batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
+        let mut batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
+        if self.has_levels {
+            batch.levels = batch::levels(&schedule, &self.branches);
+        }
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);

@@ -50,6 +50,7 @@ struct Step<'a, B: Backend> {
     rope: &'a B::Rope,
     kv: &'a mut B::Kv,
     loaded: &'a mut B::Step,
+    shape: StepShape,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -191,7 +192,7 @@ impl<B: Backend> Decoder<B> {
     fn ops(&mut self, backend: &mut B, kv: &mut B::Kv, loaded: &mut B::Step, shape: StepShape) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
-        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded };
+        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded, shape };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
             layer.attend(backend, a, LayerIx::new(ix), &mut step);
@@ -234,6 +235,7 @@ impl<B: Backend> Decoder<B> {
             && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
+            && (batch.levels.is_empty() || batch.levels.len() == batch.requests.len())
             && batch.plans.len() == self.hints.len()
             && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
@@ -289,6 +291,10 @@ impl<B: Backend> Layer<B> {
         backend.kv_append(step.kv, ix, &a.qkv, step.loaded);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
         backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
+        if let Some(lse) = a.level_lse.as_mut().filter(|_| step.shape.levels) {
+            backend.level_lse(lse, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
+            backend.add_level_mass(lse, ix, step.config.layers, step.loaded);
+        }
     }
 
     /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part

@@ -4,6 +4,7 @@
 
 use crate::kv::PromptTree;
 use crate::report::LevelUse;
+use crate::search::Sample;
 
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
@@ -27,14 +28,30 @@ pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
     }
     uses.push((sampled, sampled));
     let last = uses.len();
+    let attention = attention(samples.into_iter().flatten(), last);
     let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
         tokens: shared,
         tokens_unshared: unshared,
         kv_bytes: shared * kv_bytes,
         kv_bytes_unshared: unshared * kv_bytes,
+        attention: attention.as_ref().map(|parts| parts[ix]),
     };
     uses.into_iter().enumerate().map(level).collect()
+}
+
+/// What part of attention fell on each of `levels` levels, the mean over the tokens of those samples that say it; `None` where
+/// none does.
+fn attention<'a>(samples: impl Iterator<Item = &'a Sample>, levels: usize) -> Option<Vec<f64>> {
+    let (mut sums, mut tokens) = (vec![0.0; levels], 0.0);
+    for sample in samples {
+        let Some((own, prompt)) = sample.attention.as_ref().and_then(|parts| parts.split_last()) else { continue };
+        let weight = sample.tokens as f64;
+        sums.iter_mut().zip(prompt).for_each(|(sum, &part)| *sum += weight * f64::from(part));
+        sums[levels - 1] += weight * f64::from(*own);
+        tokens += weight;
+    }
+    (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())
 }
 
 /// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones with which

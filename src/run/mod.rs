@@ -64,6 +64,8 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
+    /// Also say of each sample on which levels its attention fell.
+    pub attention_levels: bool,
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one a core.
     pub judges: Option<usize>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
-use crate::engine::{EngineFacts, SamplingParams, Stop};
+use crate::engine::{EngineFacts, LevelBorders, MOST_LEVELS, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::ids::TokenId;
@@ -105,6 +105,9 @@ impl Prepared {
         let facts = facts(&folder)?;
         let Rendered { task, model, folder, tokenizer, params, stop, prompts } =
             Rendered::of(task, model, folder, options.limit)?;
+        if options.attention_levels {
+            check_levels(&task, &prompts)?;
+        }
         let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
@@ -199,6 +202,12 @@ impl ItemPrompt {
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
+
+    /// Where the levels end; `None` where they are more than attention is told by.
+    pub fn borders(&self) -> Option<LevelBorders> {
+        let ends: Option<Vec<u32>> = self.levels.level_ends.iter().map(|&end| u32::try_from(end).ok()).collect();
+        LevelBorders::behind(&ends?)
+    }
 }
 
 impl AsRef<[TokenId]> for ItemPrompt {
@@ -217,6 +226,13 @@ fn in_token_order(prompts: Vec<ItemPrompt>) -> Vec<ItemPrompt> {
 
 fn about(what: &str, task: &Task, item: &Item) -> String {
     format!("{what} of item `{}` of {}", item.id, task.items_path().display())
+}
+
+/// Whether attention can be told by the levels of every prompt.
+fn check_levels(task: &Task, prompts: &[ItemPrompt]) -> Result<()> {
+    let Some(prompt) = prompts.iter().find(|prompt| prompt.borders().is_none()) else { return Ok(()) };
+    let expected = format!("at most {} levels with --attention-levels", MOST_LEVELS - 1);
+    Err(Error::field(&task.path, "prompt.levels", expected, prompt.levels.level_ends.len().to_string()))
 }
 
 /// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.

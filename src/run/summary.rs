@@ -212,6 +212,7 @@ mod tests {
             finish: FinishReason::EndOfText,
             logprob: -1.0,
             logprobs: None,
+            attention: None,
             answer: Some(right.to_string()),
             correct: Some(right),
             judged: None,

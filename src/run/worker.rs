@@ -132,6 +132,7 @@ pub fn search_all(
         prepared,
         loaded,
         trees: options.trees,
+        attention_levels: options.attention_levels,
         progress,
         interrupted,
         order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
@@ -188,6 +189,7 @@ struct Shared<'a> {
     prepared: &'a Prepared,
     loaded: &'a Loaded,
     trees: bool,
+    attention_levels: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
     order: Mutex<Order>,
@@ -257,8 +259,9 @@ impl Shared<'_> {
             let prompt = &self.prompts[order.next_prompt()?];
             if !self.done.contains(&prompt.item.index) {
                 let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
-                let tokens = prompt.tokens().to_vec();
-                return Some((prompt, SamplingTree::new(engine, &prompt.item.id, seed, tokens, prompt.text.clone())));
+                let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
+                let levels = if self.attention_levels { prompt.borders() } else { None };
+                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, levels)));
             }
         }
     }

@@ -81,6 +81,7 @@ pub fn choose(
         correct,
         judged,
         logprobs: None,
+        attention: None,
     };
     (job.record)(&sample)?;
     let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());

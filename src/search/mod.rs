@@ -73,6 +73,9 @@ pub struct Sample {
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
+    /// As `SamplingTree::attention`, for each level of the prompt and, last, the sample's own text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<Vec<f32>>,
 }
 
 /// A token of a sample and what else could have stood there.
@@ -265,6 +268,7 @@ impl Job<'_> {
             correct,
             judged,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
+            attention: tree.attention(&[node]),
         })
     }
 }

@@ -203,6 +203,7 @@ impl Job<'_> {
             correct,
             judged,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
+            attention: tree.attention(&path),
         };
         (self.record)(&sample)?;
         Ok(sample)

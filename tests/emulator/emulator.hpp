@@ -385,6 +385,10 @@ inline float exp2_fast(float x) {
     return std::exp2(x);
 }
 
+inline float log2_fast(float x) {
+    return std::log2(x);
+}
+
 // Lanes among themselves.
 
 template <class V>

@@ -5,6 +5,7 @@ use offshoot::check::dice;
 mod ahead;
 mod bench;
 mod jobs;
+mod levels;
 mod pages;
 mod plain;
 mod requests;

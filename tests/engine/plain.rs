@@ -1,6 +1,6 @@
 //! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
 
-use offshoot::backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
+use offshoot::backend::{Backend, LevelBorders, LevelMass, Pick, RowToken, SampleRequest, Sampled, StepBatch};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{Forest, ForestSegment, KvSlot};
 use offshoot::plan::Planner;
@@ -10,6 +10,16 @@ use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
 fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
+    forward_with(shape, tokens, picks, Vec::new())
+}
+
+/// Where the attention of the last of `tokens` falls.
+pub fn forward_in_levels(shape: Shape, tokens: &[TokenId], levels: LevelBorders) -> LevelMass {
+    let drawn = forward_with(shape, tokens, &[Pick::Greedy], vec![levels]);
+    drawn[0].levels.expect("the step has levels")
+}
+
+fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], levels: Vec<LevelBorders>) -> Vec<Sampled> {
     let (mut backend, mut decoder) = decoder(shape);
     let page_tokens = <offshoot::backend::cpu::Cpu as Backend>::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
@@ -40,6 +50,7 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
         wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
         plans,
         requests: picks.iter().map(request).collect(),
+        levels,
     };
     let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();

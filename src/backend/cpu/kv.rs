@@ -129,6 +129,20 @@ impl KvStore {
         self.token(layer, kv_head, at, |i| self.layout.key(at.slot as usize, i))
     }
 
+    /// The keys of one page, widened to f32: `[head_dim][SLOTS]`. Slots that hold no token have any numbers, or none.
+    pub fn page_keys(&self, layer: LayerIx, kv_head: usize, page: PageId) -> Vec<f32> {
+        let keys = page.ix() * self.layout.elements()..page.ix() * self.layout.elements() + self.layout.key_elements();
+        match self.layout.dtype {
+            Dtype::F32 => self.head::<f32>(layer, kv_head)[keys].to_vec(),
+            Dtype::F16 => self.head::<half::f16>(layer, kv_head)[keys].iter().map(|x| x.to_f32()).collect(),
+            Dtype::Bf16 => {
+                let stored = &self.head::<half::bf16>(layer, kv_head)[keys];
+                let element = |at: usize| stored[self.layout.key(at % SLOTS, at / SLOTS)].to_f32();
+                (0..stored.len()).map(element).collect()
+            }
+        }
+    }
+
     /// The value of one token, widened to f32: `head_dim` values.
     pub fn value(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
         self.token(layer, kv_head, at, |i| self.layout.value(at.slot as usize, i))
@@ -321,6 +335,9 @@ mod tests {
                             qkv.row(r)[from..][..head_dim].iter().map(|&x| round(dtype, x)).collect()
                         };
                         assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key));
+                        let page = kv.page_keys(LayerIx(1), kv_head, at.page);
+                        let of_slot = page.iter().skip(at.slot as usize).step_by(SLOTS);
+                        assert_eq!(of_slot.copied().collect::<Vec<_>>(), rounded(key));
                         assert_eq!(kv.value(LayerIx(1), kv_head, at), rounded(key + 2 * head_dim));
                         assert!(
                             kv.key(LayerIx(0), kv_head, at).iter().all(|&x| x == 0.0),

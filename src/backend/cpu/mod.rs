@@ -7,6 +7,7 @@ pub mod exp;
 pub mod gemm;
 pub mod isa;
 pub mod kv;
+mod levels;
 mod memory;
 mod norm;
 mod rope;
@@ -236,6 +237,23 @@ impl Backend for Cpu {
     ) {
         let plan = &step.batch().plans[plan];
         attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
+    }
+
+    fn level_lse(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        step: &Step,
+        plan: usize,
+        scale: f32,
+    ) {
+        levels::level_lse(out, qkv, kv, layer, step.batch(), plan, scale);
+    }
+
+    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
+        levels::add_level_mass(step.masses(), lse, layer, layers);
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

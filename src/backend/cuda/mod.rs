@@ -9,6 +9,7 @@
 //! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
 //! | `alike` | the same, by algorithms that give the same bits |
 //! | `ops`, `attention`, `device_plan`, `cutting`, `division`, `sampling` | the launchers |
+//! | `levels`, `level_words` | the same of steps with levels |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
 
@@ -32,6 +33,8 @@ pub mod gemm;
 pub mod graph;
 mod graphs;
 pub mod kv;
+pub mod level_words;
+mod levels;
 pub mod libraries;
 pub mod memory;
 pub mod nvrtc;
@@ -352,6 +355,23 @@ impl Backend for Cuda {
         if !self.skips_attention {
             step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
+    }
+
+    fn level_lse(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &Step,
+        plan: usize,
+        scale: f32,
+    ) {
+        step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
+    }
+
+    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
+        step.add_level_mass(&self.device, lse, layer.ix() == 0, layers);
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

@@ -28,6 +28,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention_wide.cuh"),
     source!("element.cuh"),
     source!("lanes.cuh"),
+    source!("level_words.cuh"),
     source!("reduce.cuh"),
     source!("sample.cuh"),
     source!("sample_edit.cuh"),
@@ -47,6 +48,8 @@ pub static HEAD_NORM: Source = source!("head_norm.cu");
 pub static KV_APPEND: Source = source!("kv_append.cu");
 pub static KV_PAGES: Source = source!("kv_pages.cu");
 pub static LAYER_NORM: Source = source!("layer_norm.cu");
+pub static LEVEL_LSE: Source = source!("level_lse.cu");
+pub static LEVEL_MASS: Source = source!("level_mass.cu");
 pub static LINEAR_ANY: Source = source!("linear_any.cu");
 pub static MERGE_STATES: Source = source!("merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("random_weights.cu");
@@ -81,6 +84,8 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
     );
+    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| level_lse(element, dim))));
+    all.push(level_mass());
     for deterministic in [false, true] {
         let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim, deterministic));
         all.extend(DTYPES.into_iter().flat_map(wgmma));
@@ -141,6 +146,15 @@ pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
 /// What it launches where a row may not depend on others and `attention_wgmma` has no kernel.
 pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// What steps with levels launch for keys of `element`.
+pub fn level_lse(element: Dtype, head_dim: usize) -> Unit {
+    typed(&LEVEL_LSE, element).define("HEAD_DIM", head_dim)
+}
+
+pub fn level_mass() -> Unit {
+    Unit::new(&LEVEL_MASS)
 }
 
 /// Adds to results of `out`.

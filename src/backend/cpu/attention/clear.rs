@@ -36,7 +36,7 @@ pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: Layer
 }
 
 /// The positions that `row` sees, rising, and where they lie.
-fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
+pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
     let last = plan.row_positions[row];
     let sees = |p: u32| p <= last && plan.window.is_none_or(|window| last - p < window);
     let items = plan.merge.offsets[row] as usize..plan.merge.offsets[row + 1] as usize;
@@ -55,7 +55,7 @@ fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
 }
 
 /// `x` as it enters a product with stored keys or values.
-fn operand(kv: &KvStore, x: f32) -> f32 {
+pub fn operand(kv: &KvStore, x: f32) -> f32 {
     match kv.shape().dtype {
         Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         Dtype::F32 | Dtype::F16 => x,

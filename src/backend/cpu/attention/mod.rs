@@ -19,6 +19,8 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod walk;
 
+pub(super) use clear::{context, operand};
+
 use super::{Buffer, Isa, KvStore};
 #[cfg(target_arch = "x86_64")]
 use crate::backend::Dtype;

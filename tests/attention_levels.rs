@@ -1,0 +1,170 @@
+//! Attention by levels on the CPU, held against a dense definition written here in f64, and against tree attention itself: where
+//! every value says which level it lies in, a row's result is what part of its attention fell on each.
+
+use offshoot::backend::cpu::{Buffer, Cpu, KvStore};
+use offshoot::backend::{
+    Backend, Dtype, HeadLayout, Holds, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken, SampleRequest,
+    StepBatch,
+};
+use offshoot::check::attention::{Setting, context, hints};
+use offshoot::check::dice::Dice;
+use offshoot::check::forests::{Shape, grow};
+use offshoot::ids::{LayerIx, TokenId};
+use offshoot::kv::{Forest, KvSlot};
+use offshoot::plan::Planner;
+
+const LAYER: LayerIx = LayerIx(0);
+const VOCAB: usize = 4;
+
+fn batch(positions: &[u32]) -> StepBatch {
+    let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
+    StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() }
+}
+
+fn level_of(borders: &LevelBorders, position: usize) -> usize {
+    (0..MOST_LEVELS).find(|&level| borders.level(level).contains(&(position as u32))).unwrap()
+}
+
+/// Keys as the setting has them; the value of a position is 1 where its level says, else 0.
+fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &LevelBorders) -> KvStore {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let mut levels: Vec<(KvSlot, usize)> = contexts
+        .iter()
+        .flat_map(|context| context.iter().enumerate())
+        .map(|(p, &at)| (at, level_of(borders, p)))
+        .collect();
+    levels.sort_unstable_by_key(|(at, _)| (at.page, at.slot));
+    levels.dedup();
+    let pages = levels.last().unwrap().0.page.ix() + 1;
+    let mut kv = cpu.kv(&KvShape { layers: 1, heads: setting.heads, dtype: setting.dtype, pages }).unwrap();
+    let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
+    for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
+        let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
+        keys.iter_mut().zip(setting.kv(at)).for_each(|(x, key)| *x = key);
+        values.chunks_exact_mut(head_dim).for_each(|value| value[level] = 1.0);
+    }
+    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let slots = levels.iter().map(|&(at, _)| at).collect();
+    cpu.load(&mut step, StepBatch { slots, ..batch(&vec![0; levels.len()]) }).unwrap();
+    cpu.kv_append(&mut kv, LAYER, &qkv, &step);
+    kv
+}
+
+/// `level_lse` `[asks, q_heads, MOST_LEVELS]`, the masses, and tree attention `[rows, q_width]`.
+fn divide(
+    cpu: &mut Cpu,
+    setting: &Setting,
+    kv: &KvStore,
+    (forest, planner): (&Forest, Planner),
+    wanted: &[u32],
+    levels: &[LevelBorders],
+) -> (Vec<f32>, Vec<LevelMass>, Vec<f32>) {
+    let plan = planner.plan(forest, &hints(cpu, setting.heads, setting.dtype, setting.window));
+    let positions = &forest.row_positions;
+    let mut qkv = Buffer::new(positions.len(), setting.heads.qkv_width());
+    for (row, x) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).enumerate() {
+        x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
+    }
+    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let requests = vec![SampleRequest::of(Pick::Greedy); wanted.len()];
+    let (wanted, levels) = (wanted.to_vec(), levels.to_vec());
+    let shape =
+        cpu.load(&mut step, StepBatch { wanted, levels, requests, plans: vec![plan], ..batch(positions) }).unwrap();
+    let mut buffer = |width, rows| {
+        let mut buffer = cpu.buffer(width, Holds::Sums).unwrap();
+        cpu.resize(&mut buffer, rows).unwrap();
+        buffer
+    };
+    let mut lse = buffer(setting.heads.q_heads * MOST_LEVELS, shape.wanted);
+    let (mut out, logits) = (buffer(setting.heads.q_width(), shape.rows), buffer(VOCAB, shape.wanted));
+    lse.data.fill(f32::NAN);
+    cpu.run(&mut step, shape, |cpu, step| {
+        cpu.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scale());
+        cpu.level_lse(&mut lse, &qkv, kv, LAYER, step, 0, setting.scale());
+        cpu.add_level_mass(&lse, LayerIx(0), 2, step);
+        cpu.add_level_mass(&lse, LayerIx(1), 2, step);
+        cpu.sample(&logits, step);
+        Ok(())
+    })
+    .unwrap();
+    let masses = cpu.collect(&mut step).unwrap().into_iter().map(|drawn| drawn.levels.unwrap()).collect();
+    (lse.data, masses, out.data)
+}
+
+/// Scores of one head, by the levels of the positions that the row sees.
+fn scores(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBorders, head: usize) -> Vec<Vec<f64>> {
+    let (d, last) = (setting.heads.head_dim, context.len() - 1);
+    let query: Vec<f32> = setting.query(row, last).skip(head * d).take(d).collect();
+    let mut scores = vec![Vec::new(); MOST_LEVELS];
+    for (p, &at) in context.iter().enumerate() {
+        if setting.window.is_none_or(|window| last - p < window as usize) {
+            let key = setting.kv(at).skip(head / setting.heads.group() * d);
+            let dot: f64 = query.iter().zip(key).map(|(&q, k)| f64::from(q) * f64::from(k)).sum();
+            scores[level_of(borders, p)].push(dot * f64::from(setting.scale()));
+        }
+    }
+    scores
+}
+
+fn denominator(scores: &[f64]) -> f64 {
+    scores.iter().map(|score| score.exp()).sum()
+}
+
+#[test]
+fn levels_divide_the_denominator_as_attention_divides_its_values() {
+    let mut cpu = Cpu::new();
+    let mut empty = 0;
+    for seed in 0..24 {
+        let mut dice = Dice::new(seed);
+        let dtype = dice.pick(&Dtype::ALL);
+        let (q_heads, kv_heads) = dice.pick(&[(1, 1), (3, 3), (4, 2), (6, 1)]);
+        let heads = HeadLayout { q_heads, kv_heads, head_dim: dice.pick(&[8, 18, 32, 80]) };
+        let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
+        let setting = Setting { heads, dtype, window, sharpness: 4.0 };
+        let shape = dice.pick(&[Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Ragged]);
+        let grown = grow(shape, Cpu::PAGE_TOKENS, seed);
+        let forest = &grown.forest;
+        let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(forest, row)).collect();
+        let longest = contexts.iter().map(Vec::len).max().unwrap() as u32;
+        let mut ends: Vec<u32> = (0..dice.within(0, 7)).map(|_| dice.within(0, longest)).collect();
+        ends.sort_unstable();
+        let borders = LevelBorders::behind(&ends).unwrap();
+        let kv = memory(&mut cpu, &setting, &contexts, &borders);
+        let mut wanted: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
+        wanted.sort_unstable();
+        let planner = dice.pick(&Planner::ALL);
+        let case = format!("seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
+        let levels = vec![borders; wanted.len()];
+        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &levels);
+        let whole = vec![LevelBorders::none(); wanted.len()];
+        let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &whole);
+        for (ask, &row) in wanted.iter().enumerate() {
+            let mut mean = [0.0; MOST_LEVELS];
+            for head in 0..heads.q_heads {
+                let at = (ask * heads.q_heads + head) * MOST_LEVELS;
+                let (lse, total) = (&lse[at..at + MOST_LEVELS], &total[at..at + MOST_LEVELS]);
+                let scores = scores(&setting, row as usize, &contexts[row as usize], &borders, head);
+                let all: f64 = scores.iter().map(|scores| denominator(scores)).sum();
+                let attended = &out[row as usize * heads.q_width() + head * heads.head_dim..];
+                for level in 0..MOST_LEVELS {
+                    let (found, exact) = (f64::from(lse[level]), denominator(&scores[level]));
+                    match scores[level].is_empty() {
+                        true => assert_eq!(lse[level], f32::NEG_INFINITY, "{case}"),
+                        false => assert!((found - exact.ln()).abs() < 2e-5, "{case}: {found}, not {}", exact.ln()),
+                    }
+                    empty += usize::from(scores[level].is_empty());
+                    // Attention may round numerators to the dtype of values.
+                    let part = f64::from(attended[level]);
+                    assert!((part - exact / all).abs() < 0.01, "{case}: {part} of attention, not {}", exact / all);
+                    mean[level] += exact / all / heads.q_heads as f64;
+                }
+                let sum: f64 = lse.iter().map(|&lse| f64::from(lse).exp()).sum();
+                assert!((sum / f64::from(total[0]).exp() - 1.0).abs() < 2e-5, "{case}: a denominator of {sum}");
+            }
+            for (&mass, mean) in masses[ask].iter().zip(mean) {
+                assert!((f64::from(mass) - mean).abs() < 2e-5, "{case}: a mass of {mass}, not {mean}");
+            }
+        }
+    }
+    assert!(empty > 0, "levels that a row sees nothing of");
+}

@@ -1,0 +1,106 @@
+//! Where the attention of drawn tokens falls, by levels of the path: as in a plain forward pass, whatever the batch, the plan and
+//! the pool; and asking for it changes no draw.
+
+use offshoot::backend::LevelMass;
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, LevelBorders, LevelMasses, Metrics, SamplingParams};
+use offshoot::plan::Planner;
+
+use crate::bench::{
+    Shape, draw, engine, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure,
+};
+use crate::plain::forward_in_levels;
+
+/// Inside pages, which have 16 tokens.
+fn borders() -> LevelBorders {
+    LevelBorders::behind(&[5, 23, 40]).unwrap()
+}
+
+#[test]
+fn masses_are_those_of_a_plain_forward() {
+    for shape in [Shape::Full, Shape::Windowed] {
+        let engine = engine_of(shape, roomy());
+        let root = engine.root_in_levels(prompt(3, 40), Some(borders())).unwrap();
+        let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
+        let mut tokens = prompt(3, 40);
+        let mut expected = LevelMasses::default();
+        for &token in &drawn.tokens {
+            let plain: LevelMass = forward_in_levels(shape, &tokens, borders());
+            assert!((plain.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{plain:?}");
+            // The window of 21 leaves the first levels behind; without one, all are seen.
+            let seen: Vec<bool> = plain[..4].iter().map(|&mass| mass > 0.0).collect();
+            match shape {
+                Shape::Full => assert_eq!(seen, [true, true, true, tokens.len() > 40]),
+                Shape::Windowed => assert_eq!(seen, [false, tokens.len() < 23 + 21, true, tokens.len() > 40]),
+            }
+            expected.add(&plain);
+            tokens.push(token);
+        }
+        assert_eq!(drawn.levels, Some(expected), "{shape:?}");
+    }
+}
+
+/// Samples of a prompt in levels, of one without, and scores of a third, started at once.
+fn crowd(engine: &EngineHandle, levels: Option<LevelBorders>) -> Vec<Finish> {
+    mislead(engine);
+    let in_levels = engine.root_in_levels(prompt(1, 40), levels).unwrap();
+    let others = [engine.root(prompt(2, 30)).unwrap(), engine.root_in_levels(prompt(3, 30), levels).unwrap()];
+    let children = engine.fork(in_levels, 5).unwrap();
+    let mut extends: Vec<_> =
+        (0..).zip(&children).map(|(i, &child)| draw(child, key("a", i), params(), unsure(70))).collect();
+    extends
+        .extend((0..).zip(engine.fork(others[0], 4).unwrap()).map(|(i, c)| draw(c, key("b", i), params(), length(50))));
+    extends.push(score(others[1], prompt(30, 40)));
+    finishes(engine, extends)
+}
+
+fn run(config: EngineConfig) -> (Vec<Finish>, Metrics) {
+    let engine = engine(config);
+    (crowd(&engine, Some(borders())), engine.metrics().unwrap())
+}
+
+#[test]
+fn neither_batch_nor_plan_nor_pool_changes_them() {
+    let (expected, _) = run(roomy());
+    let mut preemptions = 0;
+    for config in [
+        EngineConfig { planner: Planner::Flat, ..roomy() },
+        EngineConfig { planner: Planner::Tree, max_branches: 3, ..roomy() },
+        EngineConfig { step_rows: 7, ..roomy() },
+        EngineConfig { swap_bytes: 1 << 20, ..pages(16) },
+        pages(12),
+    ] {
+        let (drawn, metrics) = run(config);
+        assert_eq!(drawn, expected);
+        preemptions += metrics.preemptions;
+    }
+    assert!(preemptions > 0, "nobody had to yield");
+}
+
+#[test]
+fn only_who_asks_is_told_and_draws_the_same() {
+    let (told, silent) = (crowd(&engine(roomy()), Some(borders())), crowd(&engine(roomy()), None));
+    for (ix, (told, silent)) in told.iter().zip(silent).enumerate() {
+        assert_eq!(silent.levels, None);
+        assert_eq!(told.levels.is_some(), ix < 5, "drawn below the root in levels");
+        let means = told.levels.as_ref().and_then(|levels| levels.mean(4));
+        assert!(means.is_none_or(|means| (means.iter().sum::<f32>() - 1.0).abs() < 1e-5));
+        assert_eq!(Finish { levels: None, ..told.clone() }, silent);
+    }
+}
+
+#[test]
+fn a_second_extend_tells_of_its_own_tokens() {
+    let engine = engine(roomy());
+    let begin = |tokens| {
+        let root = engine.root_in_levels(prompt(1, 40), Some(borders())).unwrap();
+        let first = finish(&engine, draw(root, key("a", 0), params(), length(tokens)));
+        (root, first.levels.unwrap())
+    };
+    let (_, whole) = begin(30);
+    let (root, mut parts) = begin(12);
+    let second = finish(&engine, draw(root, key("a", 0), params(), length(18)));
+    parts.join(&second.levels.unwrap());
+    let difference = |(a, b): (f32, f32)| (a - b).abs();
+    let off = whole.mean(4).unwrap().into_iter().zip(parts.mean(4).unwrap()).map(difference).fold(0.0, f32::max);
+    assert!(off < 1e-6, "{whole:?}, {parts:?}");
+}
