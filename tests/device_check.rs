@@ -34,7 +34,9 @@ fn the_command_says_how_it_went() {
     assert!(table.trim_end().ends_with("within tolerance."), "{table}");
     let lines = check(&["--quick", "--json"]);
     let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    for op in ["embed", "linear_add", "sample", "attention tree", "advance", "forward", "run, given", "run, greedy"] {
+    for op in
+        ["embed", "linear_add", "sample", "attention tree", "advance", "forward", "run, given", "run, greedy", "long"]
+    {
         assert!(rows.iter().any(|row| row["op"] == op), "{op} is missing: {lines}");
         assert!(table.contains(op), "{op} is missing: {table}");
     }
