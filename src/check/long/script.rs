@@ -65,13 +65,13 @@ impl Sizes {
     pub fn of(effort: Effort) -> Self {
         match effort {
             Effort::Quick => Sizes {
-                steps: 200,
+                steps: 300,
                 rows: (4, 9),
                 header: 70,
                 own: 40,
                 longest: 250,
                 lengths: [(2, 5), (9, 20), (35, 50)],
-                pool: 1500,
+                pool: 1600,
             },
             Effort::Full => Sizes {
                 steps: 2000,
@@ -80,7 +80,7 @@ impl Sizes {
                 own: 120,
                 longest: 700,
                 lengths: [(2, 6), (15, 60), (80, 200)],
-                pool: 10_000,
+                pool: 12_000,
             },
         }
     }
