@@ -1,6 +1,7 @@
 //! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of planning a
-//! decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves of different lengths in
-//! three levels, and what the steps after it cost, whose tree is the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200.
+//! decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in three levels, of
+//! different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is the same; then forests of
+//! every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With `-- decode` the former alone.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -22,10 +23,39 @@ const TILING: Tiling =
 
 fn main() {
     for leaves in [256, 1024, 2560] {
-        decode(leaves);
+        decode(leaves, Lengths::Different);
+    }
+    decode(2560, Lengths::Apps3);
+    if std::env::args().any(|argument| argument == "decode") {
+        return;
     }
     for shape in Shape::ALL.into_iter().chain([Shape::Many(2560)]) {
         plan_all(shape);
+    }
+}
+
+/// How many tokens problems and leaves have.
+#[derive(Clone, Copy, Debug)]
+enum Lengths {
+    /// Leaves from 1 to 256.
+    Different,
+    /// All the same, as in the tree of that name in the table of attention's times.
+    Apps3,
+}
+
+impl Lengths {
+    fn problem(self) -> u32 {
+        match self {
+            Lengths::Different => 180,
+            Lengths::Apps3 => 500,
+        }
+    }
+
+    fn leaf(self, leaf: u32) -> u32 {
+        match self {
+            Lengths::Different => 1 + leaf * 37 % 256,
+            Lengths::Apps3 => 256,
+        }
     }
 }
 
@@ -36,14 +66,14 @@ struct Samples {
     rows: Vec<StepRow>,
 }
 
-fn samples(leaves: u32) -> Samples {
+fn samples(leaves: u32, lengths: Lengths) -> Samples {
     let mut dice = Dice::new(1);
     let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(100_000));
     let mut text = |tokens: u32| -> Vec<TokenId> { (0..tokens).map(|_| TokenId(dice.within(0, 4999))).collect() };
     let header = text(2400);
     let problems: Vec<_> = (0..20)
         .map(|_| {
-            let problem = tree.admit(&mut pool, &[header.clone(), text(180)].concat()).expect("pages");
+            let problem = tree.admit(&mut pool, &[header.clone(), text(lengths.problem())].concat()).expect("pages");
             tree.mark_computed(problem, tree.end(problem));
             problem
         })
@@ -51,7 +81,7 @@ fn samples(leaves: u32) -> Samples {
     let mut rows = Vec::new();
     for leaf in 0..leaves {
         let segment = tree.fork(problems[(leaf * 20 / leaves) as usize]);
-        let own = text(1 + leaf * 37 % 256);
+        let own = text(lengths.leaf(leaf));
         tree.append(&mut pool, segment, &own).expect("pages");
         let position = tree.end(segment) - 1;
         tree.mark_computed(segment, position);
@@ -60,9 +90,9 @@ fn samples(leaves: u32) -> Samples {
     Samples { tree, rows }
 }
 
-fn decode(leaves: u32) {
-    let Samples { tree, rows } = samples(leaves);
-    println!("\na decode step of {leaves} leaves in three levels, on a GPU");
+fn decode(leaves: u32, lengths: Lengths) {
+    let Samples { tree, rows } = samples(leaves, lengths);
+    println!("\na decode step of {leaves} leaves in three levels, on a GPU; lengths: {lengths:?}");
     let mut all = Duration::ZERO;
     let mut part = |what: &str, run: &mut dyn FnMut()| all += time(what, run);
     let mut ordered = rows.clone();
@@ -79,6 +109,10 @@ fn decode(leaves: u32) {
     let mut words = DevicePlan::default();
     part("device words", &mut || words.rebuild(black_box(&plan), HEADS, ordered.len(), &TILING));
     println!("{:>20}: {all:?}", "all");
+    time("plan, device words", || {
+        let plan = Planner::Balanced.plan(black_box(&forest), &hints);
+        words.rebuild(&plan, HEADS, ordered.len(), &TILING);
+    });
     follow(batch(&tree, &ordered, vec![plan]), words);
 }
 

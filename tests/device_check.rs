@@ -45,6 +45,7 @@ fn the_command_says_how_it_went() {
         "forward",
         "run, given",
         "run, greedy",
+        "long",
     ] {
         assert!(rows.iter().any(|row| row["op"] == op), "{op} is missing: {lines}");
         assert!(table.contains(op), "{op} is missing: {table}");

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::out;
 
 use super::report::{Report, Row};
-use super::{DeviceCheck, attention, deterministic, forward, leaves, levels, ops, sampling, whole};
+use super::{DeviceCheck, attention, deterministic, forward, leaves, levels, long, ops, sampling, whole};
 
 /// How much of the suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,9 @@ pub fn device<B: Backend>(mut backend: B, again: impl Fn() -> Result<B>, options
         let before = report.rows.len();
         whole::goldens(&mut backend, &goldens, &mut report)?;
         whole::runs(backend, effort, &mut report)?;
+        print(&report.rows[before..])?;
+        let before = report.rows.len();
+        long::long(&again, effort, &mut report)?;
         print(&report.rows[before..])?;
     }
     report.rows.extend(deterministic::deterministic(again, effort, print)?.rows);

@@ -1,7 +1,8 @@
 //! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
 //! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
-//! against the CPU, and what is computed deterministically bit by bit against itself (`deterministic`). `kernels` compiles what
-//! CUDA needs. This file only chooses; the suite states its tolerances beside each part.
+//! against the CPU, a long decode against it step by step (`long`), and what is computed deterministically bit by bit against
+//! itself (`deterministic`). `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside
+//! each part.
 
 pub mod attention;
 mod case;
@@ -14,6 +15,7 @@ mod forward;
 mod kernels;
 mod leaves;
 mod levels;
+mod long;
 mod model;
 mod ops;
 mod report;
@@ -31,6 +33,7 @@ use crate::out;
 
 pub use deterministic::deterministic;
 pub use device::{Effort, suite};
+pub use long::long;
 pub use report::{Report, Row};
 
 /// What `offshoot check` is asked to do.

@@ -21,6 +21,9 @@ pub struct Row {
     pub holds: bool,
     /// Which case failed first, and how.
     pub failure: Option<String>,
+    /// What cases went through, where their number does not say it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -66,10 +69,23 @@ impl Report {
         row.failure = row.failure.take().or(failure);
     }
 
+    /// Fails the op for what its cases leave out.
+    pub fn miss(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
+        let row = self.row(op, dtype);
+        row.holds = false;
+        row.failure.get_or_insert_with(|| what.to_string());
+    }
+
+    /// Says of a case what it went through.
+    pub fn note(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
+        self.row(op, dtype).notes.push(what.to_string());
+    }
+
     fn row(&mut self, op: &'static str, dtype: Option<Dtype>) -> &mut Row {
         let at = self.rows.iter().position(|row| row.op == op && row.dtype == dtype).unwrap_or_else(|| {
             let worst = Worst::default();
-            self.rows.push(Row { op, dtype, cases: 0, error: 0.0, share: 0.0, worst, holds: true, failure: None });
+            let (failure, notes) = (None, Vec::new());
+            self.rows.push(Row { op, dtype, cases: 0, error: 0.0, share: 0.0, worst, holds: true, failure, notes });
             self.rows.len() - 1
         });
         &mut self.rows[at]
@@ -97,10 +113,7 @@ impl fmt::Display for Row {
             "{:<16} {dtype:<5} {:>6} {error:>12.2e} {tolerance:>12.2e} {share:>5.0} %  {verdict}",
             self.op, self.cases
         )?;
-        match &self.failure {
-            Some(failure) => write!(f, "\n    {failure}"),
-            None => Ok(()),
-        }
+        self.failure.iter().chain(&self.notes).try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 

@@ -37,13 +37,14 @@ impl<'a> Balanced<'a> {
         let alone = hints.cost.token(hints, 1);
         // Children stand behind their parents.
         for (index, segment) in forest.segments.iter().enumerate().rev() {
-            match forest.own_rows(index).len() {
+            let own = forest.own_rows(index);
+            match own.len() {
                 0 => {}
                 1 => balanced.folded[index] += alone,
                 own => balanced.folded[index] += hints.cost.token(hints, own),
             }
             let Some(parent) = segment.parent else { continue };
-            if forest.is_leaf(index) {
+            if own.end == segment.rows.end as usize {
                 // An item of its own or none: its rows read what is above it together.
                 balanced.folded[parent as usize] += balanced.folded[index];
                 continue;

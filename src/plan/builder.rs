@@ -82,13 +82,19 @@ impl<'a, D: Division> Builder<'a, D> {
     fn divide(&mut self, index: usize, from: u32) -> u32 {
         let segment = &self.forest.segments[index];
         let own = self.forest.own_rows(index);
+        let is_leaf = own.end == segment.rows.end as usize;
         let own_end = self.forest.row_positions[own.clone()].last().map_or(from, |last| last + 1);
+        let seen_from = self.first_seen(own.clone());
         if !own.is_empty() {
-            self.plan.flat_kv_tokens += u64::from(own_end - self.first_seen(own.clone()));
+            self.plan.flat_kv_tokens += u64::from(own_end - seen_from);
         }
-        if self.forest.is_leaf(index) {
+        if is_leaf {
             let grows = own.len() == 1 && own_end == segment.end();
-            self.cover(index, own, from..own_end);
+            let whole = grows && from.max(seen_from) == segment.first_position;
+            match whole && segment.tokens <= self.division.most_tokens(1) {
+                true => self.lone_row(index, segment),
+                false => self.cover(index, own.clone(), own, from..own_end),
+            }
             if grows {
                 self.plan.growing.push(Growing { span: index_u32(self.plan.spans.len() - 1), room: 0 });
             }
@@ -97,20 +103,19 @@ impl<'a, D: Division> Builder<'a, D> {
         let whole_tiles = from.max(self.tile_start(segment.end()));
         let node = Node { index, segment, tokens: whole_tiles - from, topmost: from == 0 };
         if node.tokens == 0 || !self.division.shares(&node) {
-            self.cover(index, own, from..own_end);
+            self.cover(index, own.clone(), own, from..own_end);
             return from;
         }
-        self.cover(index, segment.rows.start as usize..segment.rows.end as usize, from..whole_tiles);
-        self.cover(index, own, whole_tiles..own_end);
+        self.cover(index, segment.rows.start as usize..segment.rows.end as usize, own.clone(), from..whole_tiles);
+        self.cover(index, own.clone(), own, whole_tiles..own_end);
         whole_tiles
     }
 
-    /// Items of `rows` (segment `index`'s own ones first) over `range` of its path, as many as the division wants.
-    fn cover(&mut self, index: usize, rows: Range<usize>, range: Range<u32>) {
+    /// Items of `rows` (segment `index`'s `own` ones first) over `range` of its path, as many as the division wants.
+    fn cover(&mut self, index: usize, rows: Range<usize>, own: Range<usize>, range: Range<u32>) {
         if rows.is_empty() {
             return;
         }
-        let own_end = self.forest.own_rows(index).end.min(rows.end);
         let most = self.division.most_tokens(rows.len());
         let mut rows = rows;
         let mut from = range.start.max(self.first_seen(rows.clone()));
@@ -120,7 +125,7 @@ impl<'a, D: Division> Builder<'a, D> {
                 false => range.end,
             };
             // Own rows rise: those that end before this item see nothing of it, nor of the next.
-            let own = &self.plan.row_positions[rows.start..own_end.max(rows.start)];
+            let own = &self.plan.row_positions[rows.start..own.end.max(rows.start)];
             if own.first().is_some_and(|&first| first < from) {
                 rows.start += own.partition_point(|&position| position < from);
             }
@@ -132,23 +137,33 @@ impl<'a, D: Division> Builder<'a, D> {
         }
     }
 
+    /// The item of the usual leaf, whose only row reads all of its own segment `index`, and what is above with others: what
+    /// `cover` would make of it, without a look at anything else.
+    fn lone_row(&mut self, index: usize, segment: &ForestSegment) {
+        let Range { start: row, end } = segment.rows;
+        self.division.note_item(index, &(row as usize..end as usize));
+        let span = index_u32(self.plan.spans.len());
+        let (pages, first_position, tokens) = (segment.pages.clone(), segment.first_position, segment.tokens);
+        self.plan.spans.push(KvSpan { pages, first_position, tokens });
+        self.plan.items.push(WorkItem { rows: row..end, spans: span..span + 1 });
+    }
+
     /// One item over `range` of the path of segment `index`.
     fn item(&mut self, index: usize, rows: Range<usize>, range: Range<u32>) {
         self.division.note_item(index, &rows);
         let first_span = self.plan.spans.len();
-        let mut at = index;
-        loop {
-            let segment = &self.forest.segments[at];
-            let (from, to) = (range.start.max(segment.first_position), range.end.min(segment.end()));
-            if from < to {
-                self.plan.spans.push(span(segment, from..to, self.plan.page_tokens));
+        let mut segment = &self.forest.segments[index];
+        while range.start < segment.first_position {
+            let from = segment.first_position;
+            if from < range.end.min(segment.end()) {
+                self.plan.spans.push(span(segment, from..range.end.min(segment.end()), self.plan.page_tokens));
             }
-            match segment.parent {
-                Some(parent) if segment.first_position > range.start => at = parent as usize,
-                _ => break,
-            }
+            segment = &self.forest.segments[segment.parent.expect("positions before it are its ancestors'") as usize];
         }
-        self.plan.spans[first_span..].reverse();
+        self.plan.spans.push(span(segment, range.start..range.end.min(segment.end()), self.plan.page_tokens));
+        if self.plan.spans.len() - first_span > 1 {
+            self.plan.spans[first_span..].reverse();
+        }
         let spans = index_u32(first_span)..index_u32(self.plan.spans.len());
         self.plan.items.push(WorkItem { rows: index_u32(rows.start)..index_u32(rows.end), spans });
     }

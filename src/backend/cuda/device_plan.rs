@@ -1,4 +1,4 @@
-//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`cutting`) and good
+//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`cutting`, `writing`) and good
 //! for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page has
 //! places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
 //! layout is `kernels/attention_plan.cuh`; buffers and launches are `attention`'s.
@@ -177,7 +177,7 @@ impl DevicePlan {
 const TILE_COUNT: usize = 3;
 
 /// Slots `slots` of a page, which hold the positions `base ..`.
-pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIECE_WORDS] {
+fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIECE_WORDS] {
     [page, place_word(base, slots)]
 }
 
@@ -185,6 +185,9 @@ pub(super) fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIEC
 pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
     (base / PIECE_TOKENS) << 12 | slots.start << 6 | slots.end
 }
+
+/// By how much the second word of a piece is more than that of the one before it, of the same slots.
+pub(super) const NEXT_PLACE: u32 = 1 << 12;
 
 /// The first position that a row at `at` sees.
 pub(super) fn first_seen(at: u32, window: u32) -> u32 {

@@ -8,7 +8,7 @@
 //! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
 //! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
 //! | `alike` | the same, by algorithms that give the same bits |
-//! | `ops`, `attention`, `device_plan`, `cutting`, `division`, `sampling` | the launchers |
+//! | `ops`, `attention`, `device_plan`, `cutting`, `tiles`, `writing`, `division`, `sampling` | the launchers |
 //! | `levels`, `level_words` | the same of steps with levels |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
@@ -46,6 +46,7 @@ pub mod sampling;
 mod staged;
 pub mod staging;
 pub mod step;
+mod tiles;
 mod timing;
 pub mod token_word;
 mod trial;
@@ -53,6 +54,7 @@ mod turns;
 pub mod unit;
 pub mod units;
 pub mod weights;
+mod writing;
 
 use std::collections::HashMap;
 
