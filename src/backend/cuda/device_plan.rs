@@ -1,6 +1,6 @@
-//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`cutting`, `writing`) and good
-//! for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page has
-//! places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
+//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`cutting`, `writing`)
+//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page
+//! has places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
 //! layout is `kernels/attention_plan.cuh`; buffers and launches are `attention`'s.
 
 use std::ops::Range;

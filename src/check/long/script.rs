@@ -193,8 +193,10 @@ impl Script {
             _ => {
                 let gone = self.dice.pick(&self.live).name;
                 // Whoever begins later could not be dropped now.
-                let began = |(moment, order): &(u32, Order)| matches!(order, Order::Draw { name, .. } if *name == gone && *moment == 0);
-                if gone != leader && orders.iter().any(began) {
+                let began = orders
+                    .iter()
+                    .any(|(moment, order)| *moment == 0 && matches!(order, Order::Draw { name, .. } if *name == gone));
+                if gone != leader && began {
                     self.live.retain(|branch| branch.name != gone);
                     self.prune(gone, moment, orders);
                     self.counts.late_prunes += 1;
