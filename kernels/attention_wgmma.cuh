@@ -234,10 +234,10 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
 struct Sight {
     Slots seen[2][2];  // of each piece, by each row
 
-    __device__ __forceinline__ Sight(const Note& note, unsigned highest, const unsigned (&at)[2], unsigned window) {
+    __device__ __forceinline__ Sight(const unsigned (&pieces)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
-            const Piece piece = piece_of({0, note.pieces[half]}, highest);
+            const Piece piece = piece_of({0, pieces[half]}, highest);
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
                 seen[half][r] = seen_slots(piece, at[r], window);
@@ -481,6 +481,8 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         rows.begin();
         rows.load_queries(queries, group);
         leave(wide.queries_empty);
+        // A word of a note, for all lanes: read by the one that tells when the stage is done with.
+        auto noted = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
         // Looked up where it is asked for, which is seldom.
         auto sight = [&](unsigned stage) {
             const Tile here = tiles.tile(job);
@@ -489,7 +491,9 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             for (unsigned r = 0; r < 2; r++) {
                 at[r] = job.positions[packed_row(here, first + lane / 4 + r * 8) / job.group];
             }
-            return Sight(wide.notes[stage], here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
+            const Note& note = wide.notes[stage];
+            const unsigned pieces[2] = {noted(note.pieces[0]), noted(note.pieces[1])};
+            return Sight(pieces, here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
         };
         auto mask_keys = [&](unsigned stage, unsigned whole) {
             settled(rows.s);
@@ -519,7 +523,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         };
 
         unsigned stage = take();
-        unsigned whole = wide.notes[stage].whole;
+        unsigned whole = noted(wide.notes[stage].whole);
         begin_products();
         rows.issue_keys(keys(stage));
         wait_products<0>();
@@ -538,7 +542,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
 #pragma unroll 1
         for (unsigned step = 1; step < steps; step++) {
             stage = take();
-            whole = wide.notes[stage].whole;
+            whole = noted(wide.notes[stage].whole);
             begin_products();
             rows.issue_keys(keys(stage));
             rows.issue_values(values(stage));
