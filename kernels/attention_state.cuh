@@ -1,9 +1,13 @@
 // The state (o, m, l) of a softmax that is computed piece by piece, and how states combine. For scores s (in units of log2:
 // q.k * scale * log2 e) and values v: m = max s or a little less, l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. The
-// state of no scores at all is m = -inf, or a number far below any score, l = 0, o = 0. That m must never be subtracted from itself; nobody but this file looks at it.
+// state of no scores at all is m = -inf, which must never be subtracted from itself, or LOWEST; l = 0, o = 0.
 #pragma once
 
 #define NO_SCORE __int_as_float(0xff800000)  // -inf; NVRTC has no constant for it
+
+// m of rows that have seen no score, where weights are taken before m is known: any score's weight against it is too large, and the
+// weight of no score is 0.
+constexpr float LOWEST = -1e30f;
 
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;

@@ -145,11 +145,12 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
 
         wait_barrier(shared_address(&wide.queries_empty), query_parity);
         query_parity ^= 1;
-        for (unsigned first = 0; first < tile.rows; first += ROWS) {
+        // What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
+        for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += ROWS) {
             const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
 #pragma unroll
             for (unsigned panel = 0; panel < PANELS; panel++) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, true);
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
             }
         }
         arrive_with_copies(shared_address(&wide.queries_full));
@@ -255,8 +256,6 @@ struct Sight {
     }
 };
 
-// m of rows that have seen no score, against which any score's weight is too large, and the weight of none is 0.
-constexpr float LOWEST = -1e30f;
 // What the weights of a step may sum up to in a lane until m must rise: far from what 16 bits hold.
 constexpr float MOST_WEIGHT = 256.0f;
 
@@ -527,16 +526,21 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         begin_products();
         rows.issue_keys(keys(stage));
         wait_products<0>();
-        mask_keys(stage, whole);
-        float top[2] = {NO_SCORE, NO_SCORE};
+        if constexpr (DETERMINISTIC) {
+            // A row whose first token comes later, as others see more, is scored by the same instructions there.
+            soften_keys(stage, whole);
+        } else {
+            mask_keys(stage, whole);
+            float top[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll
-        for (int n = 0; n < STEP_TOKENS / 8; n++) {
-            WideRows::rise(top, rows.s[n]);
+            for (int n = 0; n < STEP_TOKENS / 8; n++) {
+                WideRows::rise(top, rows.s[n]);
+            }
+            rows.raise(top, {true, true}, job.scale);
+            const float2 sums = rows.weigh(job.scale);
+            rows.l[0] = sums.x;
+            rows.l[1] = sums.y;
         }
-        rows.raise(top, {true, true}, job.scale);
-        const float2 sums = rows.weigh(job.scale);
-        rows.l[0] = sums.x;
-        rows.l[1] = sums.y;
         leave(wide.empty[stage]);
         rows.pack_weights();
 #pragma unroll 1

@@ -9,7 +9,7 @@
 // Grid: asks_padded * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
 // warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and number decide, in
 // rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on how the plan cuts its
-// context. Limited by the bytes of the keys, which every row reads for itself.
+// context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
 // Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
 // Defines: ELEMENT, HEAD_DIM (at most 256).

@@ -102,8 +102,14 @@ fn what_cannot_be_told_is_one_sentence() {
     let levels: Vec<String> = (0..8).map(|level| format!("Level {level}. ")).chain(["{{question}}".into()]).collect();
     let folder = task_folder(|task| task["prompt"] = json!({"levels": levels}));
     let refused = run(folder.path(), &["run", "task.json", "--out", "out", "--attention-levels"]);
-    refuses(&refused, &["task.json", "prompt.levels", "at most 7 levels with --attention-levels", "found 9"]);
+    refuses(
+        &refused,
+        &["task.json", "prompt", "at most 7 levels, the shared one included, with --attention-levels", "found 9"],
+    );
     assert!(!folder.path().join("out").exists());
     run_into(folder.path(), "out", &["--limit", "1"]);
     refuses(&run(folder.path(), &["run", "--attention-levels"]), &["--attention-levels", "task file"]);
+    let choice = concat!(env!("CARGO_MANIFEST_DIR"), "/tasks/choice.json");
+    let refused = run(folder.path(), &["run", choice, "--out", "chosen", "--attention-levels"]);
+    refuses(&refused, &["choice.json", "method", "draws tokens", "choose"]);
 }

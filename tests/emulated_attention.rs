@@ -277,9 +277,9 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
     }
 }
 
-/// In every other forest scores are so far apart that the largest one rises by much in the course of a tile.
+/// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile.
 fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, window: Option<u32>, seed: u64) -> Setting {
-    let sharpness = if seed.is_multiple_of(2) { 64.0 } else { 1.0 };
+    let sharpness = if seed % 4 < 2 { 64.0 } else { 1.0 };
     Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, window, sharpness }
 }
 

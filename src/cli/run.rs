@@ -49,7 +49,8 @@ pub struct RunArgs {
     pub trees: bool,
     /// Also say which part of each sample's attention fell on each level of the prompt and on its own text (mean over its
     /// tokens, layers and heads): `attention` in samples.jsonl, and a share of each level in the report. Draws the same
-    /// samples; every step reads the keys of each sample's whole context once more, unshared
+    /// samples; every step reads the keys of each sample's whole context once more, unshared (ten
+    /// times as long on a CPU). At most 7 levels of the prompt; not with the method choose, which draws nothing
     #[arg(long)]
     pub attention_levels: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing

@@ -230,9 +230,13 @@ fn about(what: &str, task: &Task, item: &Item) -> String {
 
 /// Whether attention can be told by the levels of every prompt.
 fn check_levels(task: &Task, prompts: &[ItemPrompt]) -> Result<()> {
+    if matches!(task.method, Method::Choose(_)) {
+        let expected = "a method that draws tokens with --attention-levels";
+        return Err(Error::field(&task.path, "method", expected, "choose"));
+    }
     let Some(prompt) = prompts.iter().find(|prompt| prompt.borders().is_none()) else { return Ok(()) };
-    let expected = format!("at most {} levels with --attention-levels", MOST_LEVELS - 1);
-    Err(Error::field(&task.path, "prompt.levels", expected, prompt.levels.level_ends.len().to_string()))
+    let expected = format!("at most {} levels, the shared one included, with --attention-levels", MOST_LEVELS - 1);
+    Err(Error::field(&task.path, "prompt", expected, prompt.levels.level_ends.len().to_string()))
 }
 
 /// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.

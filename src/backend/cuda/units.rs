@@ -127,8 +127,8 @@ pub fn attention_wgmma(element: Dtype, head_dim: usize, deterministic: bool) -> 
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, with one exception. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 112 a
-/// thread, some too few for heads of 128; those that multiply spill where weights are computed once more, which is seldom (180
-/// bytes together, NVRTC 13.5).
+/// thread, some too few for heads of 128; those that multiply spill where weights are computed once more (180
+/// bytes together, NVRTC 13.0 and 13.5).
 /// What it was measured to take (benches/runs), it took with these spills.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);

@@ -10,7 +10,7 @@ use crate::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, SamplingParams,
     Stop, Turn,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::Decoder;
 
@@ -102,8 +102,10 @@ impl<B: Backend> Side<B> {
                 self.obey(order)?;
             }
             if self.turn()? != Turn::Stepped {
-                debug_assert!(orders.peek().is_none(), "the leader draws more tokens than any order waits for");
-                return Ok(std::mem::take(&mut self.told));
+                assert!(orders.peek().is_none(), "the leader draws more tokens than any order waits for");
+                let told = std::mem::take(&mut self.told);
+                check_told(round, &told)?;
+                return Ok(told);
             }
         }
     }
@@ -169,6 +171,26 @@ impl<B: Backend> Side<B> {
             Event::Failed { error, .. } => Err(error),
         }
     }
+}
+
+/// Every branch that was not pruned has drawn all that it was told to.
+fn check_told(round: &Round, told: &BTreeMap<Name, Vec<Told>>) -> Result<()> {
+    let is_pruned =
+        |name: Name| round.orders.iter().any(|(_, order)| matches!(order, Order::Prune(other) if *other == name));
+    let mut expected = BTreeMap::<Name, usize>::new();
+    for (_, order) in &round.orders {
+        if let &Order::Draw { name, tokens, .. } = order {
+            *expected.entry(name).or_default() += tokens as usize;
+        }
+    }
+    for (&name, &expected) in expected.iter().filter(|(name, _)| !is_pruned(**name)) {
+        let found = told.get(&name).map_or(0, Vec::len);
+        if found != expected {
+            let what = format!("in the long decode, branch {} drew {found} of {expected} tokens", name.0);
+            return Err(Error::Internal(what));
+        }
+    }
+    Ok(())
 }
 
 fn coins(name: Name) -> CoinKey {
