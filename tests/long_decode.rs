@@ -12,4 +12,6 @@ fn the_cpu_agrees_with_itself_to_the_last_bit() {
     assert!(report.holds());
     let ops: Vec<_> = report.rows.iter().map(|row| (row.op, row.cases, row.error)).collect();
     assert_eq!(ops, [("long", 1, 0.0), ("long, mean", 1, 0.0)]);
+    let came = &report.rows[0].notes[0];
+    assert!(came.contains(" pages turned") && !came.contains(" 0 pages turned"), "{came}");
 }
