@@ -11,6 +11,7 @@
 //
 // Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "attention_copy.cuh"
 #include "attention_merge.cuh"
 #include "attention_stream.cuh"
 #include "attention_wgmma.cuh"

@@ -21,7 +21,7 @@ pub(super) const SHARED_PIECE: u32 = 1 << 31;
 /// Places behind the pieces of an item that ends with a row, for pages that the row will turn.
 const SPARE_PIECES: usize = 2;
 
-/// Pieces that kernels/attention_wgmma.cuh takes at a time; an item begins with one of its steps.
+/// Pieces that kernels/attention_ring.cuh takes at a time; an item begins with one of its steps.
 const STEP_PIECES: usize = 2;
 
 /// What is needed while a plan is cut, and kept for the next one.
