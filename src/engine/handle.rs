@@ -57,7 +57,7 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
-        levels: Option<LevelBorders>,
+        borders: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -115,11 +115,11 @@ impl EngineHandle {
         self.root_in_levels(tokens, None)
     }
 
-    /// The same; of what is drawn behind it, `Finish::levels` then says on which of these levels attention fell.
-    pub fn root_in_levels(&self, tokens: Vec<TokenId>, levels: Option<LevelBorders>) -> Result<BranchId> {
+    /// The same; of what is drawn behind it, `Finish::masses` then says on which of these levels attention fell.
+    pub fn root_in_levels(&self, tokens: Vec<TokenId>, borders: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens, levels })?;
+        self.send(Command::Root { branch, line: branch, tokens, borders })?;
         Ok(branch)
     }
 
@@ -128,7 +128,7 @@ impl EngineHandle {
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens, levels: None })?;
+        self.send(Command::Root { branch, line, tokens, borders: None })?;
         Ok(branch)
     }
 

@@ -118,7 +118,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true, levels: false }
+        StepShape { rows, wanted: self.max_asks(), draws: true, has_levels: false }
     }
 }
 

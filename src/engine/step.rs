@@ -98,7 +98,7 @@ impl<B: Backend> Engine<B> {
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
         let mut batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
         if self.has_levels {
-            batch.levels = batch::levels(&schedule, &self.branches);
+            batch.borders = batch::borders(&schedule, &self.branches);
         }
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
