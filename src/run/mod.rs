@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::backend::{Backend, DeviceChoice, Dtype, Opened, WhyNotCuda};
-use crate::engine::{Engine, EngineFacts, EngineHandle};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::judge::Isolation;
 use crate::model::check::facts;
@@ -197,6 +197,7 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
     let useful = prepared.useful_bytes::<B>(branches);
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
+    let config = EngineConfig { has_levels: options.attention_levels, ..config };
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
     log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());

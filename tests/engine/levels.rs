@@ -2,11 +2,14 @@
 //! the pool; and asking for it changes no draw.
 
 use offshoot::backend::LevelMass;
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, LevelBorders, LevelMasses, Metrics, SamplingParams};
+use offshoot::engine::{
+    Engine, EngineConfig, EngineHandle, Finish, LevelBorders, LevelMasses, Metrics, SamplingParams,
+};
 use offshoot::plan::Planner;
 
 use crate::bench::{
-    Shape, draw, engine, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure,
+    Shape, decoder, draw, engine, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy,
+    score, unsure,
 };
 use crate::plain::forward_in_levels;
 
@@ -65,7 +68,7 @@ fn neither_batch_nor_plan_nor_pool_changes_them() {
     for config in [
         EngineConfig { planner: Planner::Flat, ..roomy() },
         EngineConfig { planner: Planner::Tree, max_branches: 3, ..roomy() },
-        EngineConfig { step_rows: 7, ..roomy() },
+        EngineConfig { step_rows: 7, has_levels: true, ..roomy() },
         EngineConfig { swap_bytes: 1 << 20, ..pages(16) },
         pages(12),
     ] {
@@ -103,4 +106,32 @@ fn a_second_extend_tells_of_its_own_tokens() {
     let difference = |(a, b): (f32, f32)| (a - b).abs();
     let off = whole.mean(4).unwrap().into_iter().zip(parts.mean(4).unwrap()).map(difference).fold(0.0, f32::max);
     assert!(off < 1e-6, "{whole:?}, {parts:?}");
+}
+
+#[test]
+fn what_telling_reads_is_counted_apart() {
+    let read = |borders| {
+        let engine = engine_of(Shape::Full, roomy());
+        let root = engine.root_in_levels(prompt(3, 40), borders).unwrap();
+        finish(&engine, draw(root, key("a", 0), params(), length(20)));
+        engine.metrics().unwrap()
+    };
+    let (told, silent) = (read(Some(borders())), read(None));
+    // The first draw sees 40 tokens, the last one 59. Two layers have two heads of 8 values, of 4 bytes each.
+    let keys: u64 = (40..60).sum();
+    assert_eq!(told.kv_bytes_read_levels, keys * 2 * 2 * 8 * 4);
+    assert_eq!((silent.kv_bytes_read_levels, silent.kv_bytes_read), (0, told.kv_bytes_read));
+}
+
+#[test]
+fn room_for_levels_is_asked_for_at_the_start() {
+    let refused = |has_levels| {
+        let (backend, decoder) = decoder(Shape::Full);
+        let config = EngineConfig { max_branches: 1 << 40, has_levels, ..roomy() };
+        let Err(error) = Engine::build(backend, decoder, None, config) else { panic!("no machine has so much memory") };
+        error.to_string()
+    };
+    // 32 sums of a row, 256 logits and, for 4 heads, 8 levels; 4 bytes each.
+    assert!(refused(false).contains("at least 1152 TiB for a step"), "{}", refused(false));
+    assert!(refused(true).contains("at least 1280 TiB for a step"), "{}", refused(true));
 }
