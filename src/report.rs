@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
+use std::ops::Add;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::Metrics;
 use crate::figures::{bytes, count, counted};
@@ -55,9 +56,43 @@ pub struct LevelUse {
     /// Keys and values of these, all layers, all items at once.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
-    /// What part of the samples' attention fell on it, the mean over their tokens; `None` where nobody asked.
+    /// What part of attention fell on it, the mean over the tokens of those samples that say it ([`Told`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<f64>,
+}
+
+/// How many of the samples that drew anything say where their attention fell: those that were drawn when it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Told {
+    pub samples: usize,
+    pub of: usize,
+}
+
+/// Tokens of prompts and of what was given beside them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptTokens {
+    /// As many as would be computed if nothing were shared.
+    pub asked: u64,
+    pub computed: u64,
+}
+
+impl PromptTokens {
+    pub fn of(engine: &Metrics) -> Self {
+        Self { asked: engine.prompt_tokens_logical, computed: engine.prompt_tokens_computed }
+    }
+
+    /// Share of the tokens that sharing saved (BatchLLM's saving ratio); `None` where none were asked for.
+    pub fn saving(&self) -> Option<f64> {
+        (self.asked > 0).then(|| 1.0 - self.computed as f64 / self.asked as f64)
+    }
+}
+
+impl Add for PromptTokens {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { asked: self.asked + other.asked, computed: self.computed + other.computed }
+    }
 }
 
 /// What samples and their verdicts say: what a rescore makes anew.
@@ -119,9 +154,15 @@ pub struct Summary {
     pub failed: usize,
     #[serde(flatten)]
     pub scores: Scores,
-    /// Root first, the samples last.
+    /// Of all processes that worked on the run, but for those that left no count of it: they were killed.
+    pub prompts: PromptTokens,
+    pub uncounted_processes: usize,
+    /// Root first, the samples last; none where no item has finished.
     pub levels: Vec<LevelUse>,
-    /// Wall clock from the first prompt to the last sample; loading the model is not in it.
+    /// `None` where no sample says where its attention fell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention: Option<Told>,
+    /// Of this process, as all that follows. Wall clock from the first prompt to the last sample; loading the model is not in it.
     pub seconds: f64,
     pub seconds_loading: f64,
     pub engine: Metrics,
@@ -142,10 +183,16 @@ impl Summary {
         [early, failed, on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// Share of the prompt tokens that sharing saved (BatchLLM's saving ratio).
-    pub fn prompt_saving(&self) -> f64 {
-        let logical = self.engine.prompt_tokens_logical;
-        1.0 - self.engine.prompt_tokens_computed as f64 / logical.max(1) as f64
+    /// What the prompts of all samples took.
+    fn prompts(&self) -> String {
+        let PromptTokens { asked, computed } = self.prompts;
+        let saved = self.prompts.saving().map_or(String::new(), |saved| format!(": {:.1} % saved", 100.0 * saved));
+        let without = match self.uncounted_processes {
+            0 => String::new(),
+            1 => " (without a process that left no count)".to_string(),
+            n => format!(" (without {n} processes that left no count)"),
+        };
+        format!("{} tokens asked for, {} computed{saved}{without}", count(asked), count(computed))
     }
 }
 
@@ -167,35 +214,25 @@ impl Display for Summary {
             "sampled",
             format!("{} tokens in {:.1} s: {rate:.0} tokens/s", count(engine.tokens_sampled), self.seconds),
         )?;
-        if engine.rows == 0 {
-            return Ok(()); // It ended before anything was computed: there is nothing to compare.
+        if self.prompts != PromptTokens::default() {
+            page.line("prompts", self.prompts())?;
         }
-        page.line(
-            "prompts",
-            format!(
-                "{} tokens asked for, {} computed: {:.1} % saved",
-                count(engine.prompt_tokens_logical),
-                count(engine.prompt_tokens_computed),
-                100.0 * self.prompt_saving()
-            ),
-        )?;
         for level in &self.levels {
-            page.line(
-                "",
-                format!(
-                    "{}: {} of {} tokens ({:.1} % saved), {} of {}{}",
-                    level.level,
-                    count(level.tokens),
-                    count(level.tokens_unshared),
-                    100.0 * (1.0 - level.tokens as f64 / level.tokens_unshared.max(1) as f64),
-                    bytes(level.kv_bytes),
-                    bytes(level.kv_bytes_unshared),
-                    level.attention.map(|part| format!(", {:.1} % of attention", 100.0 * part)).unwrap_or_default()
-                ),
-            )?;
+            page.line("", level)?;
+        }
+        if let Some(Told { samples, of }) = self.attention.filter(|told| told.samples < told.of) {
+            page.line("", format!("attention of {} of {} samples", count(samples as u64), count(of as u64)))?;
+        }
+        if engine.rows == 0 {
+            return Ok(()); // Nothing was computed: there is nothing to compare.
         }
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
-        page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
+        let of_levels = match engine.kv_bytes_read_levels {
+            0 => String::new(),
+            n => format!("; {} more for attention by levels", bytes(n)),
+        };
+        let read = versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan");
+        page.line("kv read", format!("{read}{of_levels}"))?;
         if engine.preemptions > 0 {
             let swapped = match engine.swapped_out {
                 0 => String::new(),
@@ -204,6 +241,19 @@ impl Display for Summary {
             page.line("preempted", format!("{} times a branch made room for older ones{swapped}", engine.preemptions))?;
         }
         Ok(())
+    }
+}
+
+impl Display for LevelUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tokens_unshared == 0 {
+            return write!(f, "{}: no tokens", self.level);
+        }
+        let (tokens, unshared) = (self.tokens, self.tokens_unshared);
+        let saved = 100.0 * (1.0 - tokens as f64 / unshared as f64);
+        write!(f, "{}: {} of {} tokens ({saved:.1} % saved)", self.level, count(tokens), count(unshared))?;
+        write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))?;
+        self.attention.map_or(Ok(()), |part| write!(f, ", {:.1} % of attention", 100.0 * part))
     }
 }
 

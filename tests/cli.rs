@@ -617,3 +617,12 @@ fn stopped_by(signal: &str, code: i32) {
     assert!(out.join("summary.json").is_file());
     assert!(stdout(&ended).contains("stopped early"), "{}", stdout(&ended));
 }
+
+#[test]
+fn where_nothing_was_drawn_nothing_is_said_to_be_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = run_into(Path::new("tasks/choice.json"), &folder.path().join("out"), &["--limit", "1"]);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let said = stdout(&ran);
+    assert!(said.contains(" samples: no tokens\n") && !said.contains(" 0 of 0 "), "{said}");
+}
