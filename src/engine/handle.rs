@@ -2,6 +2,7 @@
 //! an `Extension` or an `Inbox` receives what happens. None knows model, backend or type parameters, so a test can answer the
 //! channel with a script (`scripted`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -160,7 +161,10 @@ impl EngineHandle {
     /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         self.check_extends(&extends)?;
-        let unfinished = extends.iter().map(|extend| extend.branch).collect();
+        let unfinished: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        if unfinished.len() < extends.len() {
+            return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
+        }
         let (events, listener) = events::channel();
         self.send(Command::Start { extends, events })?;
         Ok(Extension::new(self.clone(), listener, unfinished))
