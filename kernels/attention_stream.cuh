@@ -73,7 +73,7 @@ __device__ __forceinline__ unsigned draw_unit(const Job& job) {
 // The side that copies: which unit, head and copy of it come next.
 struct StreamCopies {
     unsigned ticket, pieces, head, item, opened;
-    bool more;
+    bool more, ended;  // whether there is a next copy; whether the unit is copied and the next one is not opened yet
     unsigned words;  // this lane's of the tile
     uint2 held;      // this lane's of the 32 pieces that are copied next; of the first ones, where the tile's words do not do
 
@@ -121,6 +121,14 @@ struct StreamCopies {
         opened++;
     }
 
+    // In one place of a loop, as instructions come from afar too.
+    __device__ __forceinline__ void open_next(const Job& job, StreamShared& shared) {
+        if (ended) {
+            ended = false;
+            open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+        }
+    }
+
     // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
@@ -154,7 +162,8 @@ struct StreamCopies {
             if (++item > 2 * pieces) {
                 item = 0;
                 if (++head % job.words[NARROW_HEADS] == 0) {
-                    open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+                    more = false;
+                    ended = true;
                 } else if (pieces > 32) {
                     hold(job, 0);
                 }
@@ -264,7 +273,7 @@ struct StreamRows {
         for (unsigned c = 0; c < 2; c++) {
             l[c] = column_sum(l[c]);
             scale[c] = normaliser(l[c]);
-            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = packed / job.group;
+            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = job.by_group.quotient(packed);
             if (i >= tile.rows) {
                 continue;
             }
@@ -272,7 +281,7 @@ struct StreamRows {
                 alone = true;
                 continue;
             }
-            size_t state = static_cast<size_t>(tile.slot + row - tile.first_row / job.group) * q_heads + head * job.group + packed % job.group;
+            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
             float* to = job.partials.o + state * HEAD_DIM + lane / 4;
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
@@ -287,9 +296,9 @@ struct StreamRows {
             return;
         }
         // Transposed, a lane holds neighbours of row t / 4.
-        const unsigned packed = packed_row(tile, lane / 4), row = packed / job.group;
+        const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
-        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + packed % job.group) * HEAD_DIM + lane % 4 * 2;
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
         for (unsigned n = 0; n < STEPS; n++) {
             unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
@@ -306,7 +315,7 @@ struct StreamRows {
 __device__ __forceinline__ void mask_piece(const Job& job, float (&s)[2][4], const Piece& piece, const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
-        const unsigned row = packed_row(tile, threadIdx.x % 4 * 2 + c) / job.group;
+        const unsigned row = job.by_group.quotient(packed_row(tile, threadIdx.x % 4 * 2 + c));
         const Slots seen = seen_slots(piece, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
         const unsigned from = threadIdx.x % 32 / 4 - seen.from;
 #pragma unroll
@@ -325,6 +334,7 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     if (!copies.more) {
         return;
     }
+#pragma unroll 1
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
     }
@@ -347,9 +357,17 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
+            // A unit's last copy is issued while the one SLOTS - 1 before it, of one piece perhaps of the unit before, is waited for; at the
+            // next turn comes another unit's.
+            if constexpr (SLOTS == 4) {
+                copies.open_next(job, shared);
+            }
             rows.begin(turn());
 #pragma unroll 1
             for (unsigned i = 0; i < pieces; i++) {
+                if constexpr (SLOTS % 2 == 1) {
+                    copies.open_next(job, shared);
+                }
                 const unsigned keys = turn();
                 float s[2][4];
                 rows.score(s, keys);
@@ -361,6 +379,9 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 }
                 unsigned weights[2][2];
                 rows.soften(s, job.scale, weights);
+                if constexpr (SLOTS % 2 == 0) {
+                    copies.open_next(job, shared);
+                }
                 rows.add(weights, turn());
             }
             rows.store(job, tile, head);

@@ -119,6 +119,9 @@ pub struct AttentionArgs {
     /// So that a row's result depends on that row alone, to the last bit
     #[arg(long, requires = "trees")]
     pub deterministic: bool,
+    /// How far scores are apart: their deviation
+    #[arg(long, value_name = "TIMES", value_parser = rate, default_value = "1", requires = "trees")]
+    pub sharpness: f64,
 }
 
 impl AttentionArgs {
@@ -132,6 +135,7 @@ impl AttentionArgs {
             flops: self.floor_flops,
             budget: self.budget_seconds,
             deterministic: self.deterministic,
+            sharpness: self.sharpness as f32,
         })
     }
 }
