@@ -52,10 +52,9 @@ impl Levels {
     }
 
     /// Enqueues the levels of the wanted rows, padded to `asks`. Says whether an address changed.
-    pub fn fill_borders(&mut self, device: &Device, turn: Turn, levels: &[LevelBorders], asks: usize) -> Result<bool> {
-        let padding = std::iter::repeat_n(LevelBorders::none(), asks - levels.len());
-        let words: Vec<u32> =
-            levels.iter().copied().chain(padding).flat_map(|borders| borders.words().to_vec()).collect();
+    pub fn fill_borders(&mut self, device: &Device, turn: Turn, borders: &[LevelBorders], asks: usize) -> Result<bool> {
+        let padding = std::iter::repeat_n(LevelBorders::none(), asks - borders.len());
+        let words: Vec<u32> = borders.iter().copied().chain(padding).flat_map(|borders| borders.words()).collect();
         self.borders.fill(device, turn, bytemuck::cast_slice(&words))
     }
 

@@ -123,20 +123,20 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.levels);
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests, levels } = batch;
+        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
         let plans = plans.into_iter().map(plan).collect();
         let loaded = Loaded { slots, plans, shape, asks: wanted.len(), results };
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
-        if shape.levels {
-            let moves = self.fill_levels(device, &levels, &loaded);
+        if shape.has_levels {
+            let moves = self.fill_levels(device, &borders, &loaded);
             self.note_moves(moves)?;
         }
         self.loaded = Some(loaded);
@@ -255,7 +255,7 @@ impl Step {
                 }
             }
         }
-        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.levels && !turns.is_empty()) {
+        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
             let plans = loaded.plans.iter().map(|planned| &planned.plan);
             moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
         }
