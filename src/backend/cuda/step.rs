@@ -113,6 +113,9 @@ impl Step {
         self.slots.reserve(device, rows)?;
         self.wanted.reserve(device, asks)?;
         self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
+        if shape.has_levels {
+            self.levels_made(device)?.reserve(device, shape.wanted)?;
+        }
         self.graphs.clear();
         Ok(shape)
     }
@@ -186,15 +189,20 @@ impl Step {
         Ok(moves)
     }
 
+    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
+        let made = match self.levels.take() {
+            Some(levels) => levels,
+            None => Levels::load(device, self.heads, self.dtype)?,
+        };
+        Ok(self.levels.insert(made))
+    }
+
     /// Says whether an address changed.
     fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
         assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
         assert!(loaded.shape.draws, "masses stand before the draws of their rows");
         let now = self.turns.now();
-        let levels = match &mut self.levels {
-            Some(levels) => levels,
-            None => self.levels.insert(Levels::load(device, self.heads, self.dtype)?),
-        };
+        let levels = self.levels_made(device)?;
         let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
         let plans = loaded.plans.iter().map(|planned| &planned.plan);
         Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
