@@ -66,7 +66,7 @@ impl Cutter<'_> {
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (
                 PlanWord::NarrowHeads,
-                narrow_heads(self.heads.kv_heads, tiles - wide, &narrow_pieces, self.tiling.workers),
+                narrow_heads(self.heads.kv_heads, [wide, tiles - wide], &narrow_pieces, self.tiling.workers),
             ),
         ] {
             words[at as usize] = word(value);
@@ -97,8 +97,8 @@ impl Cutter<'_> {
         });
         let lengths = narrow_counts.iter().enumerate();
         let narrow_pieces = Pieces {
-            all: lengths.clone().map(|(length, &count)| length * count as usize).sum(),
-            longest: lengths.filter(|&(_, &count)| count > 0).map(|(length, _)| length).last().unwrap_or(0),
+            all: lengths.map(|(length, &count)| length * count as usize).sum(),
+            longest: narrow_counts.iter().rposition(|&count| count > 0).unwrap_or(0),
         };
         let mut end = 0;
         let mut rank = |places: &mut Vec<u32>| {
@@ -236,17 +236,19 @@ fn states_of(lists: &[u32]) -> u32 {
 }
 
 /// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all. Of short tiles that
-/// are all about as long, as many as let the workers that take nothing else do with one take each: nothing is drawn then.
-fn narrow_heads(kv_heads: usize, tiles: usize, pieces: &Pieces, workers: Workers) -> usize {
+/// are all about as long, as many as let the workers that take nothing else do with one take each, while the others are busy with
+/// wide tiles: nothing is drawn then.
+fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Pieces, workers: Workers) -> usize {
     /// Takes by each worker, at which the last ones to end are late by little.
     const TAKES: usize = 8;
     /// Pieces of one take, of which reading them is not what bounds: measured on an H200 (benches/attention/NOTES.md, fifth round).
     const SHORT: usize = 16;
     let mut heads = (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads));
     if let Workers::Apart { wide, .. } = workers {
+        let busy = 4 * wide_tiles * kv_heads >= 3 * wide;
         let alike = 4 * tiles * pieces.longest <= 5 * pieces.all;
         let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= LONE * wide);
-        if let Some(heads) = once.filter(|heads| alike && heads * pieces.longest <= SHORT) {
+        if let Some(heads) = once.filter(|heads| busy && alike && heads * pieces.longest <= SHORT) {
             return heads;
         }
     }
@@ -262,26 +264,29 @@ mod tests {
 
     #[test]
     fn short_tiles_of_one_length_are_taken_once_by_those_that_take_nothing_else() {
-        let heads = |kv_heads, tiles, longest| {
-            narrow_heads(kv_heads, tiles, &Pieces { all: tiles * longest, longest }, WORKERS)
+        let beside = |wide, kv_heads, tiles, longest| {
+            narrow_heads(kv_heads, [wide, tiles], &Pieces { all: tiles * longest, longest }, WORKERS)
         };
+        let heads = |kv_heads, tiles, longest| beside(16, kv_heads, tiles, longest);
         assert_eq!(heads(8, 512, 1), 8);
         assert_eq!(heads(8, 256, 4), 4);
         // They are few enough as they are; one take would be long; there are too many for one take each.
         assert_eq!(heads(8, 64, 1), 1);
         assert_eq!(heads(32, 32, 16), 1);
         assert_eq!(heads(8, 1024, 1), 1);
+        // The others have nothing to do.
+        assert_eq!(beside(2, 8, 256, 4), 1);
     }
 
     #[test]
     fn tiles_of_different_lengths_are_not_taken_together() {
-        assert_eq!(narrow_heads(8, 256, &Pieces { all: 512, longest: 4 }, WORKERS), 1);
+        assert_eq!(narrow_heads(8, [16, 256], &Pieces { all: 512, longest: 4 }, WORKERS), 1);
     }
 
     #[test]
     fn many_heads_are_taken_together_where_enough_is_left_for_all() {
         let pieces = Pieces { all: 16_000, longest: 4 };
-        assert_eq!(narrow_heads(8, 4_000, &pieces, WORKERS), 2);
-        assert_eq!(narrow_heads(8, 4_000, &pieces, Workers::Alike(264)), 8);
+        assert_eq!(narrow_heads(8, [0, 4_000], &pieces, WORKERS), 2);
+        assert_eq!(narrow_heads(8, [0, 4_000], &pieces, Workers::Alike(264)), 8);
     }
 }
