@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Write};
 
 use serde::Serialize;
 
+use crate::backend::KvDtype;
 use crate::engine::Metrics;
 use crate::figures::{bytes, count, counted};
 use crate::judge;
@@ -107,6 +108,8 @@ pub struct Summary {
     pub method: String,
     pub model: String,
     pub device: String,
+    /// What keys and values are rounded to.
+    pub kv_dtype: KvDtype,
     /// Why it is none of CUDA's, where that was left to the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_cuda: Option<String>,
@@ -155,7 +158,11 @@ impl Display for Summary {
         page.line("task", format!("{}, {}", self.task, self.method))?;
         page.line("model", &self.model)?;
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        page.line("device", format!("{}{not_cuda}", self.device))?;
+        let kv = match self.kv_dtype {
+            KvDtype::Model => "",
+            KvDtype::Fp8 => ", fp8 keys and values",
+        };
+        page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
             true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
             false => String::new(),

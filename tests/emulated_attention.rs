@@ -9,8 +9,9 @@ use std::ffi::c_void;
 use emulator::{Emulated, Schedule, When};
 use half::{bf16, f16};
 use offshoot::backend::cuda::device_plan::{DevicePlan, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot::backend::cuda::kv::Kept;
 use offshoot::backend::cuda::units;
-use offshoot::backend::{Dtype, HeadLayout};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::check::attention::{Setting, context};
 use offshoot::check::dense::relative_error;
 use offshoot::check::dice::Dice;
@@ -280,11 +281,11 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
 /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile.
 fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, window: Option<u32>, seed: u64) -> Setting {
     let sharpness = if seed % 4 < 2 { 64.0 } else { 1.0 };
-    Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, window, sharpness }
+    Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv: KvDtype::Model, window, sharpness }
 }
 
 fn all_shapes(head_dim: usize, dtype: Dtype) {
-    let unit = units::attention_wgmma(dtype, head_dim, false).expect("a kernel of its own");
+    let unit = units::attention_wgmma(dtype, Kept::Plain, head_dim, false).expect("a kernel of its own");
     let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
     let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
     let layouts = [(4, 1), (2, 2), (8, 1), (16, 1), (1, 1)];
@@ -307,7 +308,7 @@ fn heads_of_64_f16() {
 
 #[test]
 fn deterministic_rows_depend_on_their_own_tokens_alone() {
-    let unit = units::attention_wgmma(Dtype::Bf16, 64, true).expect("a kernel of its own");
+    let unit = units::attention_wgmma(Dtype::Bf16, Kept::Plain, 64, true).expect("a kernel of its own");
     let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
     let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
     let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];

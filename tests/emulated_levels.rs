@@ -6,9 +6,10 @@ mod emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
+use offshoot::backend::cuda::kv::Kept;
 use offshoot::backend::cuda::level_words::level_words;
 use offshoot::backend::cuda::units;
-use offshoot::backend::{Dtype, HeadLayout, LevelBorders, MOST_LEVELS};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
 use offshoot::check::attention::{Setting, context};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
@@ -155,7 +156,7 @@ fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
 }
 
 fn compile(setting: &Setting) -> Option<Emulated> {
-    Emulated::compile(&units::level_lse(setting.dtype, setting.heads.head_dim), "level_lse")
+    Emulated::compile(&units::level_lse(setting.dtype, Kept::Plain, setting.heads.head_dim), "level_lse")
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
             [(4, 2, 80, 100), (11, 1, 64, 17), (2, 2, 18, 1), (3, 1, 128, 1000)][number];
         let heads = HeadLayout { q_heads, kv_heads, head_dim };
         for window in [None, Some(window)].into_iter().skip(number % 2) {
-            let setting = Setting { heads, dtype, window, sharpness: 4.0 };
+            let setting = Setting { heads, dtype, kv: KvDtype::Model, window, sharpness: 4.0 };
             let Some(kernel) = compile(&setting) else { return };
             let grown = grow(shape, PAGE as u32, number as u64);
             let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
@@ -207,7 +208,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 #[test]
 fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
-    let setting = Setting { heads, dtype: Dtype::F32, window: None, sharpness: 2.0 };
+    let setting = Setting { heads, dtype: Dtype::F32, kv: KvDtype::Model, window: None, sharpness: 2.0 };
     let Some(kernel) = compile(&setting) else { return };
     let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(100));
     let text = |len: usize| vec![TokenId(1); len];

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::timed::{Rates, Timed};
 use super::trees::{Planted, TreeSpec, read_trees};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvShape, RowToken, StepBatch};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
 use crate::check::attention::context;
 use crate::check::dense::{dense, relative_error};
 use crate::check::dice::Dice;
@@ -43,6 +43,8 @@ pub struct TreeOptions {
     pub budget: Duration,
     /// Whether a row's result depends on that row alone.
     pub deterministic: bool,
+    /// What keys and values are rounded to; the error is that against those that are not.
+    pub kv: KvDtype,
 }
 
 /// One tree, measured.
@@ -59,6 +61,7 @@ struct Measured<'a> {
     device: String,
     plan: Planner,
     deterministic: bool,
+    kv_dtype: KvDtype,
     items: usize,
 }
 
@@ -109,10 +112,11 @@ fn measure<'a, B: Timed>(
     options: &TreeOptions,
     rates: Rates,
 ) -> Result<Measured<'a>> {
-    let TreeOptions { planner, deterministic, .. } = *options;
-    let free = backend.free_bytes()?;
-    if tree.bytes() > free as f64 {
-        let expected = format!("at least {}", bytes(tree.bytes() as u64));
+    let TreeOptions { planner, deterministic, kv: kv_dtype, .. } = *options;
+    kv_dtype.keep_on(backend, tree.heads(), tree.dtype);
+    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
+    if tree_bytes > free as f64 {
+        let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
     }
     let planted = tree.plant(B::PAGE_TOKENS)?;
@@ -136,7 +140,7 @@ fn measure<'a, B: Timed>(
     })?;
     us.sort_by(f64::total_cmp);
     let (median, least) = (us[us.len() / 2], us[0]);
-    let floor_us = (tree.bytes() / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let found = backend.read(&out, rows)?;
     Ok(Measured {
         workload: &tree.name,
@@ -145,11 +149,12 @@ fn measure<'a, B: Timed>(
         floor_us: rounded(floor_us, 2),
         ratio: rounded(median / floor_us, 2),
         rel_err: rounded(numbers.error(tree, &planted, &found), 8),
-        bytes: tree.bytes(),
+        bytes: tree_bytes,
         flops: tree.flops(),
         device: backend.describe(),
         plan: planner,
         deterministic,
+        kv_dtype,
         items,
     })
 }

@@ -9,9 +9,8 @@ use crate::search::Sample;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last.
-pub fn levels(prepared: &Prepared, finished: &[Finished]) -> Vec<LevelUse> {
-    let kv_bytes = prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype) as u64;
+/// Levels of the prompts of `finished`, and the samples last; a token's keys and values take `kv_bytes` bytes.
+pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> Vec<LevelUse> {
     let mut uses: Vec<(u64, u64)> = Vec::new();
     let mut sampled = 0;
     let samples_of = |prompt: &ItemPrompt| {

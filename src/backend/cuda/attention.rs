@@ -6,6 +6,7 @@ use super::args::Args;
 use super::device::Device;
 use super::device_plan::{Tiling, Workers};
 use super::function::Function;
+use super::kv::Kept;
 use super::memory::Memory;
 use super::probe::DeviceFacts;
 use super::units;
@@ -77,15 +78,15 @@ enum Kernels {
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries, keys, values and results. The result for a row depends on that row alone where they are
+    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row depends on that row alone where they are
     /// `deterministic`. Panics on heads wider than 256, which no model has.
-    pub fn load(device: &Device, element: Dtype, heads: HeadLayout, deterministic: bool) -> Result<Self> {
+    pub fn load(device: &Device, element: Dtype, kept: Kept, heads: HeadLayout, deterministic: bool) -> Result<Self> {
         let head_dim = heads.head_dim;
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
         if facts.major == 9
-            && let Some(unit) = units::attention_wgmma(element, head_dim, deterministic)
+            && let Some(unit) = units::attention_wgmma(element, kept, head_dim, deterministic)
         {
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };
@@ -95,6 +96,7 @@ impl AttentionKernels {
             let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim) };
             return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
+        assert_ne!(kept, Kept::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
             true => (units::attention_any(element, head_dim), 1),
             false => (units::attention(element, head_dim), MERGE_WARPS),
@@ -161,6 +163,11 @@ impl AttentionKernels {
 /// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
 pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
     partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
+}
+
+/// Whether there is a kernel, for Hopper, that reads fp8 keys and values of a model with weights of `element`.
+pub fn reads_fp8(element: Dtype, head_dim: usize) -> bool {
+    units::attention_wgmma(element, Kept::Fp8, head_dim, false).is_some()
 }
 
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention_tile.cuh.

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use super::kv::Kept;
 use super::ops::element_name;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
@@ -49,6 +50,7 @@ pub static GATED_SILU: Source = source!("gated_silu.cu");
 pub static GELU: Source = source!("gelu.cu");
 pub static HEAD_NORM: Source = source!("head_norm.cu");
 pub static KV_APPEND: Source = source!("kv_append.cu");
+pub static KV_APPEND_FP8: Source = source!("kv_append_fp8.cu");
 pub static KV_PAGES: Source = source!("kv_pages.cu");
 pub static LAYER_NORM: Source = source!("layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("level_lse.cu");
@@ -87,11 +89,16 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
     );
-    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| level_lse(element, dim))));
     all.push(level_mass());
-    for deterministic in [false, true] {
-        let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim, deterministic));
-        all.extend(DTYPES.into_iter().flat_map(wgmma));
+    for kept in [Kept::Plain, Kept::Rounded, Kept::Fp8] {
+        let is_kept = |dim| kept != Kept::Fp8 || matches!(dim, 64 | 128);
+        let dims = move || HEAD_DIMS.into_iter().filter(move |&dim| is_kept(dim));
+        all.extend(DTYPES.map(|element| kv_append(element, kept).0));
+        all.extend(DTYPES.into_iter().flat_map(|element| dims().map(move |dim| level_lse(element, kept, dim))));
+        for deterministic in [false, true] {
+            let wgmma = |element| dims().filter_map(move |dim| attention_wgmma(element, kept, dim, deterministic));
+            all.extend(DTYPES.into_iter().flat_map(wgmma));
+        }
     }
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
@@ -102,7 +109,7 @@ pub fn all() -> Vec<Unit> {
 /// What `Ops` launches for weights of `element`, and what moves pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
     let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
-    let plain = [&KV_APPEND, &SELECT_ROWS, &KV_PAGES];
+    let plain = [&SELECT_ROWS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 
@@ -121,10 +128,18 @@ pub fn advance() -> Unit {
 /// Head widths of the models that are known, and of the demo's.
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
-/// What `AttentionKernels` launches on Hopper, where it has a kernel for keys and values of `element`.
-pub fn attention_wgmma(element: Dtype, head_dim: usize, deterministic: bool) -> Option<Unit> {
-    let has = element != Dtype::F32 && matches!(head_dim, 64 | 128);
-    let unit = || typed(&TREE_ATTENTION_WGMMA, element).define("HEAD_DIM", head_dim);
+/// What `kv_append` launches in a model of `element`, and its name.
+pub fn kv_append(element: Dtype, kept: Kept) -> (Unit, &'static str) {
+    match kept {
+        Kept::Plain => (Unit::new(&KV_APPEND), "kv_append"),
+        Kept::Rounded | Kept::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
+    }
+}
+
+/// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
+pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministic: bool) -> Option<Unit> {
+    let has = element != Dtype::F32 && kept != Kept::Fp8 && matches!(head_dim, 64 | 128);
+    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kept).define("HEAD_DIM", head_dim);
     has.then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
@@ -149,9 +164,9 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// What steps with levels launch for keys of `element`.
-pub fn level_lse(element: Dtype, head_dim: usize) -> Unit {
-    typed(&LEVEL_LSE, element).define("HEAD_DIM", head_dim)
+/// What steps with levels launch in a model of `element`.
+pub fn level_lse(element: Dtype, kept: Kept, head_dim: usize) -> Unit {
+    with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim)
 }
 
 pub fn level_mass() -> Unit {
@@ -165,6 +180,12 @@ pub fn add_bias(out: Dtype) -> Unit {
 
 pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
     typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+/// Whose keys and values have an element type of their own.
+fn with_kv(source: &'static Source, element: Dtype, kept: Kept) -> Unit {
+    let kv_element = if kept == Kept::Fp8 { "e4m3" } else { element_name(element) };
+    typed(source, element).define("KV_ELEMENT", kv_element)
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {
