@@ -76,6 +76,9 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     if options.deterministic {
         backend.be_deterministic();
     }
+    if let Some(first) = trees.first() {
+        options.kv.keep_on(&mut backend, first.heads(), first.dtype);
+    }
     let mut known = HashMap::new();
     for tree in &trees {
         if begun.elapsed() > options.budget {
@@ -113,7 +116,6 @@ fn measure<'a, B: Timed>(
     rates: Rates,
 ) -> Result<Measured<'a>> {
     let TreeOptions { planner, deterministic, kv: kv_dtype, .. } = *options;
-    kv_dtype.keep_on(backend, tree.heads(), tree.dtype);
     let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
     if tree_bytes > free as f64 {
         let expected = format!("at least {}", bytes(tree_bytes as u64));

@@ -93,7 +93,7 @@ impl AttentionKernels {
             // How many rows there are must not decide who computes them.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
             let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
-            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim) };
+            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kept) };
             return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
         assert_ne!(kept, Kept::Fp8, "only the kernel for Hopper reads fp8");
@@ -186,12 +186,19 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (3 or
-/// 4 slots of 32 tokens), and room to begin at a multiple of 1024.
-fn shared_bytes_wgmma(head_dim: usize) -> usize {
-    let slots = if head_dim == 128 { 3 } else { 4 };
-    let tokens = WGMMA_WIDE_ROWS + 6 * 64 + WGMMA_NARROW_WARPS * slots * 32;
-    tokens * head_dim * 2 + 1008
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (of
+/// slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in the warps' rings,
+/// and three more slots each where they arrive.
+fn shared_bytes_wgmma(head_dim: usize, kept: Kept) -> usize {
+    let is_fp8 = kept == Kept::Fp8;
+    let slots = match head_dim {
+        128 => 3,
+        _ if is_fp8 => 8,
+        _ => 4,
+    };
+    let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
+    let raw = if is_fp8 { 6 * 64 } else { 0 };
+    (2 * widened + raw + element * WGMMA_NARROW_WARPS * slots * 32) * head_dim + 1008
 }
 
 /// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.
