@@ -157,17 +157,17 @@ __device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
 // up one ahead; the first is before the states are there.
 template <unsigned HEADS, unsigned AHEAD>
 struct MergeShare {
-    unsigned i, warps, count;
+    unsigned i, warps;
+    Divisor of_row;  // units
+    unsigned count;
     MergeUnit<HEADS> unit;
 
-    __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps) : i(warp), warps(warps), count(job.words[REAL_ROWS] * units_of_row(job)), unit(next(job)) {}
+    __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
+        : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
 
-    __device__ __forceinline__ unsigned units_of_row(const Job& job) const {
-        return (job.group * job.kv_heads + HEADS - 1) / HEADS;
-    }
     // Any where none is left.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
-        return MergeUnit<HEADS>(job, i < count ? i / units_of_row(job) : 0, i % units_of_row(job) * HEADS);
+        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, of_row.remainder(i) * HEADS);
     }
 
     __device__ __forceinline__ void merge(const Job& job) {

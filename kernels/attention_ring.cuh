@@ -62,13 +62,13 @@ struct WideTiles {
     // This lane's of the tile's words.
     __device__ __forceinline__ unsigned word(const Job& job) const {
         const unsigned lane = threadIdx.x % 32;
-        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + index / job.kv_heads * TILE_WORDS + lane] : 0;
+        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
     }
     __device__ __forceinline__ Tile tile(const Job& job) const {
-        return read_tile(job.words, job.words[WIDE_AT], index / job.kv_heads);
+        return read_tile(job.words, job.words[WIDE_AT], job.by_kv_heads.quotient(index));
     }
     __device__ __forceinline__ unsigned head(const Job& job) const {
-        return index % job.kv_heads;
+        return job.by_kv_heads.remainder(index);
     }
 };
 

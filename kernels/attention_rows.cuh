@@ -32,8 +32,12 @@ struct Sight {
     }
 };
 
-// What the weights of a step may sum up to in a lane until m must rise: far from what 16 bits hold.
-constexpr float MOST_WEIGHT = 256.0f;
+// What the weights of a step may sum up to in a lane until m must rise, which takes longer than the step. Weights are as exact
+// when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30 products with values up to 2^30.
+template <class Element>
+constexpr float MOST_WEIGHT = 0x1p60f;
+template <>
+constexpr float MOST_WEIGHT<f16> = 0x1p15f;
 
 struct WideRows {
     unsigned query[STEPS][4];

@@ -33,9 +33,16 @@ __device__ __forceinline__ float weight(float s, float against) {
     return exp2_fast(s - against);
 }
 
+// To a unit of the last place.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // What `o` is multiplied by at last.
 __device__ __forceinline__ float normaliser(float l) {
-    return l == 0.0f ? 0.0f : 1.0f / l;
+    return l == 0.0f ? 0.0f : reciprocal_fast(l);
 }
 
 // `m` and `l` as partial states are stored.

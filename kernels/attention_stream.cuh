@@ -20,9 +20,9 @@ constexpr unsigned QUERY_LINE_BYTES = HEAD_DIM * sizeof(T);
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
 static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
 constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
-constexpr unsigned MOST_SLOTS = (HEAD_DIM == 128 ? 3 : 4) * (FP8 ? 2 : 1);
+constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
 // Tiles known at a time: each has three copies or more, and the next one is opened with the last copy of one.
-constexpr unsigned OPENED = (MOST_SLOTS + 2) / 3 + 1;
+constexpr unsigned OPENED = MOST_SLOTS - 1;
 static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 
 // Of one warp: here, so that it takes no registers while nobody asks.
@@ -100,7 +100,7 @@ __device__ __forceinline__ unsigned draw_unit(const Job& job) {
 // The side that copies: which unit, head and copy of it come next.
 struct StreamCopies {
     unsigned ticket, pieces, head, item, opened;
-    bool more;
+    bool more, ended;  // whether there is a next copy; whether the unit is copied and the next one is not opened yet
     unsigned words;  // this lane's of the tile
     uint2 held;      // this lane's of the 32 pieces that are copied next; of the first ones, where the tile's words do not do
 
@@ -148,6 +148,14 @@ struct StreamCopies {
         opened++;
     }
 
+    // In one place of a loop, as instructions come from afar too.
+    __device__ __forceinline__ void open_next(const Job& job, StreamShared& shared) {
+        if (ended) {
+            ended = false;
+            open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+        }
+    }
+
     // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
@@ -179,7 +187,8 @@ struct StreamCopies {
             if (++item > 2 * pieces) {
                 item = 0;
                 if (++head % job.words[NARROW_HEADS] == 0) {
-                    open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+                    more = false;
+                    ended = true;
                 } else if (pieces > 32) {
                     hold(job, 0);
                 }
@@ -248,7 +257,8 @@ struct StreamRows {
                 } else {
                     load_matrices(a, (slot_place<LINE_BYTES>(keys, row, lane / 16) ^ k * 32) + h * 16 * LINE_BYTES);
                 }
-                multiply<Operand>(k % 2 ? odd[h] : s[h], a, query[k][0], query[k][1]);
+                // Two chains of sums each, but where registers are too few for what is widened.
+                multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
             }
         }
 #pragma unroll
@@ -326,7 +336,7 @@ struct StreamRows {
         for (unsigned c = 0; c < 2; c++) {
             l[c] = column_sum(l[c]);
             scale[c] = normaliser(l[c]);
-            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = packed / job.group;
+            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = job.by_group.quotient(packed);
             if (i >= tile.rows) {
                 continue;
             }
@@ -334,7 +344,7 @@ struct StreamRows {
                 alone = true;
                 continue;
             }
-            size_t state = static_cast<size_t>(tile.slot + row - tile.first_row / job.group) * q_heads + head * job.group + packed % job.group;
+            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
             float* to = job.partials.o + state * HEAD_DIM + lane / 4 * (FP8 ? 2 : 1);
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
@@ -353,9 +363,9 @@ struct StreamRows {
             return;
         }
         // Transposed, a lane holds neighbours of row t / 4.
-        const unsigned packed = packed_row(tile, lane / 4), row = packed / job.group;
+        const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
-        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + packed % job.group) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
 #pragma unroll
         for (unsigned n = 0; n < STEPS; n++) {
             unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
@@ -374,7 +384,7 @@ struct StreamRows {
 __device__ __forceinline__ void mask_piece(const Job& job, float (&s)[2][4], const Piece& piece, const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
-        const unsigned row = packed_row(tile, threadIdx.x % 4 * 2 + c) / job.group;
+        const unsigned row = job.by_group.quotient(packed_row(tile, threadIdx.x % 4 * 2 + c));
         const Slots seen = seen_slots(piece, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
         const unsigned from = threadIdx.x % 32 / 4 - seen.from;
 #pragma unroll
@@ -393,6 +403,7 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     if (!copies.more) {
         return;
     }
+#pragma unroll 1
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
     }
@@ -415,9 +426,17 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
+            // A unit's last copy is issued while the one SLOTS - 1 before it, of one piece perhaps of the unit before, is waited for; at the
+            // next turn comes another unit's.
+            if constexpr (SLOTS == 4) {
+                copies.open_next(job, shared);
+            }
             rows.begin(turn());
 #pragma unroll 1
             for (unsigned i = 0; i < pieces; i++) {
+                if constexpr (SLOTS % 2 == 1) {
+                    copies.open_next(job, shared);
+                }
                 const unsigned keys = turn();
                 float s[2][4];
                 rows.score(s, keys);
@@ -429,6 +448,9 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 }
                 unsigned weights[2][2];
                 rows.soften(s, job.scale, weights);
+                if constexpr (SLOTS % 2 == 0) {
+                    copies.open_next(job, shared);
+                }
                 rows.add(weights, turn());
             }
             rows.store(job, tile, head);

@@ -51,6 +51,19 @@ constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB 
 constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+// Division of small numbers by one that is known only when the kernel starts: exact where n * by < 2^32.
+struct Divisor {
+    unsigned by, inverse;
+
+    __device__ __forceinline__ explicit Divisor(unsigned by) : by(by), inverse(0xffffffffu / by + 1) {}
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return by == 1 ? n : __umulhi(n, inverse);
+    }
+    __device__ __forceinline__ unsigned remainder(unsigned n) const {
+        return n - quotient(n) * by;
+    }
+};
+
 struct Job {
     T* out;
     const T* qkv;
@@ -60,6 +73,7 @@ struct Job {
     Partials partials;
     unsigned group, kv_heads;
     float scale;  // times log2 e
+    Divisor by_group{group}, by_kv_heads{kv_heads};
 
     // Keys of one page and head, [PIECE_TOKENS][HEAD_DIM]; as many values follow.
     __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
@@ -67,7 +81,7 @@ struct Job {
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
         size_t width = static_cast<size_t>(group + 2) * kv_heads * HEAD_DIM;
-        return qkv + packed / group * width + (kv_head * group + packed % group) * HEAD_DIM;
+        return qkv + by_group.quotient(packed) * width + (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
     }
 };
 
@@ -102,7 +116,7 @@ __device__ __forceinline__ void look_up(const Job& job, unsigned tiles_at, unsig
     const Tile tile = read_tile(job.words, tiles_at, ticket / job.kv_heads);
     unsigned lowest = ~0u, highest = 0;
     for (unsigned i = threadIdx.x % 32; i < WIDEST; i += 32) {
-        unsigned at = job.positions[packed_row(tile, i) / job.group];
+        unsigned at = job.positions[job.by_group.quotient(packed_row(tile, i))];
         lowest = min(lowest, at);
         highest = max(highest, at);
         if (threadIdx.x < 32) {
@@ -256,12 +270,12 @@ struct Place {
 };
 
 __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
-    unsigned packed = shared.tile.first_row + i, row = packed / job.group, q_heads = job.group * job.kv_heads;
-    unsigned head = shared.kv_head * job.group + packed % job.group;
+    unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed), q_heads = job.group * job.kv_heads;
+    unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
     if (has_one_state(job.words, row)) {
         return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0};
     }
-    return {nullptr, static_cast<size_t>(shared.tile.slot + row - shared.tile.first_row / job.group) * q_heads + head};
+    return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head};
 }
 
 // Two neighbouring elements of a result from `column`; `scale` = normaliser(l).

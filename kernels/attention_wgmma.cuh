@@ -11,12 +11,12 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = packed / job.group;
+        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
         const float l = quad_sum(rows.l[r]);
         if (i >= tile.rows) {
             continue;
         }
-        const unsigned q_head = head * job.group + packed % job.group;
+        const unsigned q_head = head * job.group + job.by_group.remainder(packed);
         if (has_one_state(job.words, tile.states, row)) {
             const float scale = normaliser(l);
             T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
@@ -25,7 +25,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
                 *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
             }
         } else {
-            const size_t state = static_cast<size_t>(tile.slot + row - tile.first_row / job.group) * q_heads + q_head;
+            const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
             float* o = job.partials.o + state * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < 2 * STEPS; n++) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
             unsigned at[2];
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
-                at[r] = job.positions[packed_row(here, first + lane / 4 + r * 8) / job.group];
+                at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
             }
             const Note& note = wide.notes[stage];
             const unsigned pieces[2] = {noted(note.pieces[0]), noted(note.pieces[1])};
@@ -100,11 +100,28 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
                 }
             }
         };
+        // Rows that have seen no score yet take m from these.
+        auto anchor_rows = [&] {
+            float top[2] = {NO_SCORE, NO_SCORE};
+#pragma unroll
+            for (int n = 0; n < STEP_TOKENS / 8; n++) {
+                WideRows::rise(top, rows.s[n]);
+            }
+            rows.raise(top, {rows.m[0] == LOWEST, rows.m[1] == LOWEST}, job.scale);
+        };
         // Scores become weights, and all products are waited for. Seldom do weights ask for another m.
         auto soften_keys = [&](unsigned stage, unsigned whole) {
             mask_keys(stage, whole);
+            if constexpr (DETERMINISTIC) {
+                // A row whose first token comes later, as others see more, takes its m from the same products there.
+                if (__any_sync(ALL_LANES, rows.m[0] == LOWEST || rows.m[1] == LOWEST)) {
+                    wait_products<0>();
+                    settled(rows.o);
+                    anchor_rows();
+                }
+            }
             float2 sums = rows.weigh(job.scale);
-            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT), !(sums.y <= MOST_WEIGHT)};
+            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT<Operand>), !(sums.y <= MOST_WEIGHT<Operand>)};
             if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
                 wait_products<0>();
                 settled(rows.o);
@@ -122,21 +139,11 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
         begin_products();
         rows.issue_keys(keys(stage));
         wait_products<0>();
-        if constexpr (DETERMINISTIC) {
-            // A row whose first token comes later, as others see more, is scored by the same instructions there.
-            soften_keys(stage, whole);
-        } else {
-            mask_keys(stage, whole);
-            float top[2] = {NO_SCORE, NO_SCORE};
-#pragma unroll
-            for (int n = 0; n < STEP_TOKENS / 8; n++) {
-                WideRows::rise(top, rows.s[n]);
-            }
-            rows.raise(top, {true, true}, job.scale);
-            const float2 sums = rows.weigh(job.scale);
-            rows.l[0] = sums.x;
-            rows.l[1] = sums.y;
-        }
+        mask_keys(stage, whole);
+        anchor_rows();
+        const float2 sums = rows.weigh(job.scale);
+        rows.l[0] = sums.x;
+        rows.l[1] = sums.y;
         leave(wide.empty[stage]);
         rows.pack_weights();
 #pragma unroll 1

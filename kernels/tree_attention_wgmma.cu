@@ -19,7 +19,7 @@
 #include "attention_wgmma.cuh"
 
 constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
-constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : MOST_SLOTS;
+constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
 static_assert(NARROW_WARPS * 32 == GROUP_THREADS, "a warpgroup");
 // Those who multiply, when there is nothing wide to do.
 constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ pub struct TreeOptions {
     pub deterministic: bool,
     /// What keys and values are rounded to; the error is that against those that are not.
     pub kv: KvDtype,
+    /// Deviation of queries: of scores too, as keys have 1 and the scale makes up for the length of their product.
+    pub sharpness: f32,
 }
 
 /// One tree, measured.
@@ -62,6 +65,7 @@ struct Measured<'a> {
     plan: Planner,
     deterministic: bool,
     kv_dtype: KvDtype,
+    sharpness: f32,
     items: usize,
 }
 
@@ -115,7 +119,7 @@ fn measure<'a, B: Timed>(
     options: &TreeOptions,
     rates: Rates,
 ) -> Result<Measured<'a>> {
-    let TreeOptions { planner, deterministic, kv: kv_dtype, .. } = *options;
+    let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
     let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
     if tree_bytes > free as f64 {
         let expected = format!("at least {}", bytes(tree_bytes as u64));
@@ -124,7 +128,7 @@ fn measure<'a, B: Timed>(
     let planted = tree.plant(B::PAGE_TOKENS)?;
     let plan = planner.plan(&planted.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
-    let numbers = Numbers::draw(tree, rows);
+    let numbers = Numbers::draw(tree, rows, sharpness);
     let kv = filled(backend, tree, &planted, &numbers)?;
 
     let heads = tree.heads();
@@ -157,6 +161,7 @@ fn measure<'a, B: Timed>(
         plan: planner,
         deterministic,
         kv_dtype,
+        sharpness,
         items,
     })
 }
@@ -183,7 +188,7 @@ fn batch(plan: AttentionPlan) -> StepBatch {
     StepBatch { tokens, positions, plans: vec![plan], ..StepBatch::default() }
 }
 
-/// Queries of all rows, and keys and values of some tokens, which repeat; of variance 1, as far as the dtype holds them.
+/// Queries of all rows, and keys and values of some tokens, which repeat, of variance 1, as far as the dtype holds them.
 struct Numbers {
     /// `[rows, qkv width]`, keys and values zero.
     queries: Vec<f32>,
@@ -192,10 +197,11 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn draw(tree: &TreeSpec, rows: usize) -> Self {
+    /// `sharpness`: deviation of queries.
+    fn draw(tree: &TreeSpec, rows: usize, sharpness: f32) -> Self {
         let heads = tree.heads();
-        let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width());
-        let stored = drawn(tree.dtype, 2, DIFFERENT, heads.qkv_width(), heads.q_width()..heads.qkv_width());
+        let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width(), sharpness);
+        let stored = drawn(tree.dtype, 2, DIFFERENT, heads.qkv_width(), heads.q_width()..heads.qkv_width(), 1.0);
         Self { queries, stored }
     }
 
@@ -231,13 +237,13 @@ fn place(page_tokens: u32, at: KvSlot) -> usize {
     (at.page.ix() * page_tokens as usize + at.slot as usize) % DIFFERENT
 }
 
-/// `[rows, width]`, numbers in the columns `filled`, zero elsewhere.
-fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: std::ops::Range<usize>) -> Vec<f32> {
+/// `[rows, width]`, numbers of this deviation in the columns `filled`, zero elsewhere.
+fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize>, deviation: f32) -> Vec<f32> {
     let mut values = vec![0.0; rows * width];
     values.par_chunks_exact_mut(width).enumerate().for_each(|(row, values)| {
         let mut dice = Dice::new(seed << 32 | row as u64);
         // Uniform in [-1, 1) has a variance of a third.
-        values[filled.clone()].iter_mut().for_each(|x| *x = dtype.round(3f32.sqrt() * dice.number()));
+        values[filled.clone()].iter_mut().for_each(|x| *x = dtype.round(deviation * 3f32.sqrt() * dice.number()));
     });
     values
 }

@@ -24,9 +24,16 @@ pub const LAYER: LayerIx = LayerIx(1);
 const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
 const GROUPS: [(usize, usize); 5] = [(4, 1), (2, 2), (8, 1), (8, 4), (1, 1)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
-/// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way. Those of
-/// 16 bits are four times as large where they are large at all: in f32, roundings of scores would count.
-const SHARPNESS: [f32; 3] = [1.0, 1.0, 16.0];
+/// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way.
+/// How much it rises before kernels act on it differs: where that is by more than f16 holds, elements are larger still. In f32,
+/// roundings of larger scores would count.
+const fn sharpness(dtype: Dtype) -> [f32; 3] {
+    match dtype {
+        Dtype::F32 => [1.0, 1.0, 16.0],
+        Dtype::F16 => [1.0, 1.0, 64.0],
+        Dtype::Bf16 => [1.0, 64.0, 2048.0],
+    }
+}
 
 /// What attention computes with, apart from the tree.
 #[derive(Clone, Copy, Debug)]
@@ -47,10 +54,7 @@ impl Setting {
             dtype,
             kv: KvDtype::Model,
             window: WINDOWS[i / 2 % WINDOWS.len()],
-            sharpness: match (SHARPNESS[i % SHARPNESS.len()], dtype) {
-                (large, Dtype::F16 | Dtype::Bf16) if large > 1.0 => 4.0 * large,
-                (sharpness, _) => sharpness,
-            },
+            sharpness: sharpness(dtype)[i % 3],
         }
     }
 

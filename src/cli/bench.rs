@@ -121,6 +121,9 @@ pub struct AttentionArgs {
     /// What keys and values are rounded to; errors are those against keys and values that are not
     #[arg(long, value_enum, value_name = "DTYPE", default_value_t, requires = "trees")]
     pub kv_dtype: KvDtype,
+    /// How far scores are apart: their deviation
+    #[arg(long, value_name = "TIMES", value_parser = rate, default_value = "1", requires = "trees")]
+    pub sharpness: f64,
 }
 
 impl AttentionArgs {
@@ -135,6 +138,7 @@ impl AttentionArgs {
             budget: self.budget_seconds,
             deterministic: self.deterministic,
             kv: self.kv_dtype,
+            sharpness: self.sharpness as f32,
         })
     }
 }

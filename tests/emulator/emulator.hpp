@@ -429,6 +429,10 @@ inline float exp2_fast(float x) {
     return std::exp2(x);
 }
 
+inline float reciprocal_fast(float x) {
+    return 1.0f / x;
+}
+
 inline float log2_fast(float x) {
     return std::log2(x);
 }
@@ -866,6 +870,10 @@ V __shfl_xor_sync(unsigned, V value, unsigned with) {
 
 inline bool __any_sync(unsigned, bool value) {
     return emulated::over_lanes("any", value, [](unsigned a, unsigned b) { return a | b; }) != 0;
+}
+
+inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }
 
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {

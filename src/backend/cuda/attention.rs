@@ -191,11 +191,7 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
 /// and three more slots each where they arrive.
 fn shared_bytes_wgmma(head_dim: usize, kept: Kept) -> usize {
     let is_fp8 = kept == Kept::Fp8;
-    let slots = match head_dim {
-        128 => 3,
-        _ if is_fp8 => 8,
-        _ => 4,
-    };
+    let slots = if head_dim == 128 { 3 } else { 4 };
     let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
     let raw = if is_fp8 { 6 * 64 } else { 0 };
     (2 * widened + raw + element * WGMMA_NARROW_WARPS * slots * 32) * head_dim + 1008
