@@ -27,15 +27,15 @@ struct Copied {
 
     __device__ __forceinline__ explicit Copied(unsigned ring) : ring(ring), last(0) {}
 
-    __device__ __forceinline__ static unsigned row() {
-        return threadIdx.x % GROUP_THREADS / 8;
+    __device__ __forceinline__ static unsigned row(unsigned thread) {
+        return thread / 8;
     }
     // The first element.
-    __device__ __forceinline__ static unsigned column() {
-        return threadIdx.x % 8 * 8;
+    __device__ __forceinline__ static unsigned column(unsigned thread) {
+        return thread % 8 * 8;
     }
-    __device__ __forceinline__ static unsigned place() {
-        return row() * 128 + (threadIdx.x % 8 ^ row() % 8) * 16;
+    __device__ __forceinline__ static unsigned place(unsigned thread) {
+        return row(thread) * 128 + (thread % 8 ^ row(thread) % 8) * 16;
     }
 
     // Where the next stage goes, when there is room.
@@ -76,18 +76,17 @@ struct Widened {
     __device__ __forceinline__ explicit Widened(unsigned ring) : ring(ring), under_way(0) {}
 
     // Eight neighbouring lanes take four chunks each of two rows: when these are written as eight, they meet all banks.
-    __device__ __forceinline__ static unsigned row() {
-        const unsigned thread = threadIdx.x % GROUP_THREADS;
+    __device__ __forceinline__ static unsigned row(unsigned thread) {
         return thread / (8 * PANELS) * 2 + thread / 4 % 2;
     }
-    __device__ __forceinline__ static unsigned panel() {
-        return threadIdx.x / 8 % PANELS;
+    __device__ __forceinline__ static unsigned panel(unsigned thread) {
+        return thread / 8 % PANELS;
     }
-    __device__ __forceinline__ static unsigned column() {
-        return panel() * 64 + threadIdx.x % 4 * 16;
+    __device__ __forceinline__ static unsigned column(unsigned thread) {
+        return panel(thread) * 64 + thread % 4 * 16;
     }
-    __device__ __forceinline__ static unsigned place() {
-        return threadIdx.x % GROUP_THREADS * 16;
+    __device__ __forceinline__ static unsigned place(unsigned thread) {
+        return thread * 16;
     }
 
     __device__ __forceinline__ unsigned begin(WideShared& wide, const Note& note) {
@@ -118,9 +117,10 @@ struct Widened {
         if (threadIdx.x % GROUP_THREADS == 0) {
             wide.notes[turn.stage] = wide.raw_notes[turn.stage];
         }
-        const unsigned from = ring + STAGES * STAGE_BYTES + turn.stage * RAW_STAGE_BYTES + place();
-        const unsigned to = ring + turn.stage * STAGE_BYTES + panel() * PANEL_BYTES + row() * 128 + (threadIdx.x % 4 * 2 ^ row() % 8) * 16;
-#pragma unroll 4
+        const unsigned thread = threadIdx.x % GROUP_THREADS;
+        const unsigned from = ring + STAGES * STAGE_BYTES + turn.stage * RAW_STAGE_BYTES + place(thread);
+        const unsigned to = ring + turn.stage * STAGE_BYTES + panel(thread) * PANEL_BYTES + row(thread) * 128 + (thread % 4 * 2 ^ row(thread) % 8) * 16;
+#pragma unroll
         for (unsigned r = 0; r < 2 * STEP_TOKENS; r += ROWS) {
             unsigned bytes[4], a[2], b[2], c[2], d[2];
             load_16(bytes, from + r * STRIDE);
@@ -149,10 +149,10 @@ struct SupplyOf<true> {
 };
 using Supply = SupplyOf<FP8>::Type;
 
-// The warpgroup that copies. A thread's rows are 16 apart and take the same place in their atoms.
+// The warpgroup that copies. A thread's rows take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
-    const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW];
-    const unsigned row = Supply::row(), column = Supply::column(), place = Supply::place();
+    const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
+    const unsigned row = Supply::row(thread), column = Supply::column(thread), place = Supply::place(thread);
     unsigned query_parity = 1;
     Supply supply(queries + QUERY_BYTES);
     WideTiles tiles(job);
@@ -177,10 +177,10 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         query_parity ^= 1;
         // What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
         for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += Copied::ROWS) {
-            const T* from = job.query(packed_row(tile, first + Copied::row()), head) + Copied::column();
+            const T* from = job.query(packed_row(tile, first + Copied::row(thread)), head) + Copied::column(thread);
 #pragma unroll
             for (unsigned panel = 0; panel < PANELS; panel++) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + Copied::place(), from + panel * 64, first < tile.rows);
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + Copied::place(thread), from + panel * 64, first < tile.rows);
             }
         }
         arrive_with_copies(shared_address(&wide.queries_full));

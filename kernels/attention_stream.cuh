@@ -15,7 +15,8 @@
 #include "attention_tile.cuh"
 
 constexpr unsigned NARROW_ROWS = 8;
-constexpr unsigned LINE_BYTES = HEAD_DIM * sizeof(Kept);   // of a token
+constexpr unsigned CHUNK_ELEMENTS = 16 / sizeof(Kept);
+constexpr unsigned LINE_BYTES = HEAD_DIM * sizeof(Kept);  // of a token
 constexpr unsigned QUERY_LINE_BYTES = HEAD_DIM * sizeof(T);
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
 static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
@@ -50,7 +51,7 @@ struct LaneChunk {
     static constexpr unsigned CHUNKS = BYTES / 16, ROWS = 32 / CHUNKS;
     unsigned row, chunk, place;
 
-    __device__ __forceinline__ explicit LaneChunk(unsigned slot) : row(threadIdx.x % 32 / CHUNKS), chunk(threadIdx.x % 32 % CHUNKS), place(slot_place<BYTES>(slot, row, chunk)) {}
+    __device__ __forceinline__ LaneChunk(unsigned slot, unsigned lane) : row(lane / CHUNKS), chunk(lane % CHUNKS), place(slot_place<BYTES>(slot, row, chunk)) {}
 
     // Where it lies of the row `r` further, a multiple of ROWS.
     __device__ __forceinline__ unsigned below(unsigned r) const {
@@ -160,8 +161,8 @@ struct StreamCopies {
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
             const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES;
-            const LaneChunk<QUERY_LINE_BYTES> queries(to);
-            const LaneChunk<LINE_BYTES> stored(to);
+            const LaneChunk<QUERY_LINE_BYTES> queries(to, lane);
+            const LaneChunk<LINE_BYTES> stored(to, lane);
             if (item == 0) {
                 const unsigned first_row = field(0), rows = field(1);
 #pragma unroll
@@ -175,7 +176,7 @@ struct StreamCopies {
                 }
                 const uint2 words = piece(at);
                 const Piece piece = piece_of(words, field(6));
-                const Kept* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * (16 / sizeof(Kept));
+                const Kept* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * CHUNK_ELEMENTS;
 #pragma unroll
                 for (unsigned r = 0; r < PIECE_TOKENS; r += stored.ROWS) {
                     copy_16(stored.below(r), from + r * HEAD_DIM, stored.row + r >= piece.from && stored.row + r < piece.to);

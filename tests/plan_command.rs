@@ -123,7 +123,8 @@ fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
     assert_eq!(read(&fp8, "rows"), 2 * 7 * 128, "twice the rows of a step");
     // f32 keys and values are rounded, and no smaller for it.
     assert_eq!(bytes(&plan(&["--dtype", "f32", "--kv-dtype", "fp8"])), 256 << 10);
-    assert_eq!(bytes(&plan(&["--device-profile", "cpu", "--kv-dtype", "fp8"])), 128 << 10);
+    let cpu = ["--device-profile", "cpu", "--kv-memory", "8000", "--predict", "never", "--kv-dtype", "fp8"];
+    assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceChoice, Dtype, Opened};
+use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
 };
@@ -46,6 +46,7 @@ pub struct DecodeOptions {
 struct Measured {
     config: String,
     dtype: Dtype,
+    kv_dtype: KvDtype,
     device: String,
     plan: Planner,
     #[serde(flatten)]
@@ -148,6 +149,7 @@ fn measure<B: Timed>(
     Ok(Measured {
         config: options.config.display().to_string(),
         dtype: *dtype,
+        kv_dtype: options.budget.kv,
         device,
         plan,
         case,
