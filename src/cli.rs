@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod judge;
 mod plan;
+mod refused;
 mod run;
 mod shared;
 mod tree;
@@ -21,10 +22,13 @@ pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};
 pub use run::{RescoreArgs, RunArgs};
 pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
-use shared::{arrivals, each_once, mib, rate, seconds};
+use shared::{arrivals, each_once, mib, rate, seconds, whole};
 pub use tree::TreeArgs;
 
 use crate::backend::DeviceChoice;
+
+/// More threads than that only wait for each other.
+const MOST_THREADS: u64 = 1024;
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110)]
@@ -32,12 +36,12 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N
-    #[arg(long, global = true, value_name = "DEVICE", default_value_t)]
-    pub device: DeviceChoice,
+    /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N [default: auto]
+    #[arg(long, global = true, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
 
-    /// Threads for the CPU backend (default: one a core)
-    #[arg(long, global = true, value_name = "N")]
+    /// Threads for the CPU backend, and for sorting prompts (default: one a core)
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
     pub threads: Option<usize>,
 
     /// Say more on stderr: once for each step of the work, twice for details

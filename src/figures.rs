@@ -36,6 +36,21 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// `12.3 ms`: three figures and a unit of time.
+pub fn seconds(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s == 0.0 || s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (1e3 * s, "ms"),
+        s if s >= 1e-6 => (1e6 * s, "µs"),
+        s => (1e9 * s, "ns"),
+    };
+    match value {
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value if value < 100.0 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +65,8 @@ mod tests {
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(14 << 20), "14.0 MiB");
         assert_eq!(bytes(1000 << 20), "0.98 GiB");
+        assert_eq!((seconds(0.0), seconds(1234.5)), ("0.00 s".into(), "1234 s".into()));
+        assert_eq!((seconds(0.0123), seconds(4.5e-6)), ("12.3 ms".into(), "4.50 µs".into()));
+        assert_eq!((seconds(123e-9), seconds(0.4e-9)), ("123 ns".into(), "0.40 ns".into()));
     }
 }

@@ -5,7 +5,6 @@ mod stopping;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::bench::batches::BatchesOptions;
 use offshoot::cli::{Bench, Cli, Command, Planned};
@@ -13,14 +12,10 @@ use offshoot::error::{Error, Result};
 use offshoot::{batch, bench, check, forecast, judge, out, run, scoring, task, view};
 use stopping::{exit_code, interrupt_flag};
 
-/// More threads than that only wait for each other.
-const MOST_THREADS: usize = 1024;
-
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();
-    let cli = Cli::parse();
-    start_log(cli.verbose);
-    match dispatch(cli) {
+    let read = Cli::read().inspect(|cli| start_log(cli.verbose));
+    match read.and_then(dispatch) {
         Ok(code) => code,
         Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -32,31 +27,32 @@ fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
     start_threads(cli.threads)?;
+    let device = cli.device.unwrap_or_default();
     match cli.command {
-        None => out::text(welcome(cli.device.open(0)?))?,
-        Some(Command::Run(args)) => return run::run(&args.on(cli.device), interrupt_flag()?.as_ref()),
+        None => out::text(welcome(device.open(0)?))?,
+        Some(Command::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
         Some(Command::Plan(args)) => match args.into() {
             Planned::Job(options) => forecast::main(&options)?,
             Planned::Trace(options) => forecast::trace::main(&options)?,
         },
-        Some(Command::Check(args)) => return check::check(cli.device, &args.into()),
+        Some(Command::Check(args)) => return check::check(device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
-            Bench::Decode(args) => bench::decode::main(&args.on(cli.device))?,
+            Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {
-                Some(options) => match cli.device.open(0)? {
+                Some(options) => match device.open(0)? {
                     Opened::Cpu { cpu, .. } => bench::products::main(cpu, &options)?,
                     Opened::Cuda(cuda) => bench::products::main(*cuda, &options)?,
                 },
-                None => on_the_cpu(cli.device).and_then(|()| bench::tables::gemm(args.json))?,
+                None => on_the_cpu(device).and_then(|()| bench::tables::gemm(args.json))?,
             },
             Bench::Attention(args) => match args.tree_options() {
-                Some(options) => match cli.device.open(0)? {
+                Some(options) => match device.open(0)? {
                     Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,
                     Opened::Cuda(cuda) => bench::tree_attention::main(*cuda, &options)?,
                 },
-                None => on_the_cpu(cli.device).and_then(|()| bench::tables::attention(args.json))?,
+                None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
-            Bench::Workloads(args) => match cli.device.open(0)? {
+            Bench::Workloads(args) => match device.open(0)? {
                 Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
                 Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
             },
@@ -64,18 +60,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                 let options: BatchesOptions = args.into();
                 match &options.modelled {
                     Some(profile) => {
-                        on_the_cpu(cli.device).and_then(|()| bench::batches::modelled(profile, &options))?;
+                        on_the_cpu(device).and_then(|()| bench::batches::modelled(profile, &options))?;
                     }
-                    None => match cli.device.open(0)? {
+                    None => match device.open(0)? {
                         Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,
                         Opened::Cuda(cuda) => bench::batches::measured(*cuda, &options)?,
                     },
                 }
             }
-            Bench::Machine(args) => on_the_cpu(cli.device).and_then(|()| bench::tables::machine(args.json))?,
+            Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
-        Some(Command::Batch(args)) => return batch::main(&args.on(cli.device), interrupt_flag()?.as_ref()),
+        Some(Command::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
         Some(Command::Tree(args)) => view::show(&args.into())?,
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();
@@ -129,9 +125,6 @@ fn start_log(verbose: u8) {
 
 fn start_threads(threads: Option<usize>) -> Result<()> {
     let Some(threads) = threads else { return Ok(()) };
-    if !(1..=MOST_THREADS).contains(&threads) {
-        return Err(Error::value("--threads", format!("a number from 1 to {MOST_THREADS}"), threads.to_string()));
-    }
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     built.map_err(|error| Error::Internal(format!("the thread pool does not start: {error}")))
 }

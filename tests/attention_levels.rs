@@ -58,7 +58,7 @@ fn divide(
     kv: &KvStore,
     (forest, planner): (&Forest, Planner),
     wanted: &[u32],
-    levels: &[LevelBorders],
+    borders: &[LevelBorders],
 ) -> (Vec<f32>, Vec<LevelMass>, Vec<f32>) {
     let plan = planner.plan(forest, &hints(cpu, setting.heads, setting.dtype, setting.window));
     let positions = &forest.row_positions;
@@ -68,9 +68,9 @@ fn divide(
     }
     let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
     let requests = vec![SampleRequest::of(Pick::Greedy); wanted.len()];
-    let (wanted, levels) = (wanted.to_vec(), levels.to_vec());
+    let (wanted, borders) = (wanted.to_vec(), borders.to_vec());
     let shape =
-        cpu.load(&mut step, StepBatch { wanted, levels, requests, plans: vec![plan], ..batch(positions) }).unwrap();
+        cpu.load(&mut step, StepBatch { wanted, borders, requests, plans: vec![plan], ..batch(positions) }).unwrap();
     let mut buffer = |width, rows| {
         let mut buffer = cpu.buffer(width, Holds::Sums).unwrap();
         cpu.resize(&mut buffer, rows).unwrap();
@@ -88,7 +88,7 @@ fn divide(
         Ok(())
     })
     .unwrap();
-    let masses = cpu.collect(&mut step).unwrap().into_iter().map(|drawn| drawn.levels.unwrap()).collect();
+    let masses = cpu.collect(&mut step).unwrap().into_iter().map(|drawn| drawn.mass.unwrap()).collect();
     (lse.data, masses, out.data)
 }
 
@@ -135,8 +135,8 @@ fn levels_divide_the_denominator_as_attention_divides_its_values() {
         wanted.sort_unstable();
         let planner = dice.pick(&Planner::ALL);
         let case = format!("seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
-        let levels = vec![borders; wanted.len()];
-        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &levels);
+        let of_each = vec![borders; wanted.len()];
+        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &of_each);
         let whole = vec![LevelBorders::none(); wanted.len()];
         let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &whole);
         for (ask, &row) in wanted.iter().enumerate() {

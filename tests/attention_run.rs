@@ -70,7 +70,11 @@ fn samples_of_a_run_that_did_not_ask_are_kept_as_they_are() {
     let folder = task_folder(|_| {});
     let folder = folder.path();
     run_into(folder, "out", &["--samples", "2"]);
-    run_into(folder, "out", &["--samples", "4", "--resume", "--attention-levels"]);
+    let resumed = ["run", "task.json", "--out", "out", "--samples", "4", "--resume", "--attention-levels"];
+    let report = succeeds(run(folder, &resumed));
+    assert!(report.contains(" attention of 12 of 24 samples\n"), "{report}");
+    assert!(report.contains(" more for attention by levels\n"), "{report}");
+    assert_eq!(summary(folder, "out")["attention"], json!({"samples": 12, "of": 24}));
     run_into(folder, "whole", &["--samples", "4", "--attention-levels"]);
     for (sample, whole) in samples(folder, "out").iter().zip(samples(folder, "whole")) {
         assert_eq!(sample["text"], whole["text"]);
@@ -81,6 +85,30 @@ fn samples_of_a_run_that_did_not_ask_are_kept_as_they_are() {
     }
     let sum: f64 = (0..3).map(|ix| summary(folder, "out")["levels"][ix]["attention"].as_f64().expect("a number")).sum();
     assert!((sum - 1.0).abs() < 1e-4, "of the samples that say it: {sum}");
+}
+
+#[test]
+fn a_run_that_is_finished_says_that_it_is_too_late() {
+    let folder = task_folder(|_| {});
+    let folder = folder.path();
+    run_into(folder, "out", &["--samples", "2"]);
+    let again = |more: &[&str]| {
+        let arguments = ["run", "task.json", "--out", "out", "--resume", "--attention-levels", "--samples"];
+        let ran = run(folder, &[&arguments[..], more].concat());
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        (succeeds(ran), said.contains("nothing is left to compute --attention-levels for"))
+    };
+    let (report, is_late) = again(&["2"]);
+    assert!(is_late && !report.contains("of attention"), "{report}");
+    assert!(report.contains(" prompt level 1: "), "what is shared is said of samples that are there: {report}");
+    let (report, is_late) = again(&["3"]);
+    assert!(!is_late && report.contains(" attention of 6 of 18 samples\n"), "{report}");
+    let (report, is_late) = again(&["3"]);
+    assert!(is_late && report.contains(" attention of 6 of 18 samples\n"), "{report}");
+    run_into(folder, "told", &["--samples", "2", "--attention-levels"]);
+    let told = run(folder, &["run", "task.json", "--out", "told", "--samples", "2", "--resume", "--attention-levels"]);
+    assert!(told.stderr.is_empty(), "{}", String::from_utf8_lossy(&told.stderr));
+    assert!(!succeeds(told).contains("attention of"));
 }
 
 #[test]

@@ -337,3 +337,18 @@ fn a_line_that_cannot_be_held_is_refused_and_the_others_are_answered() {
     }
     assert_eq!(answers[1]["response"]["body"]["usage"]["completion_tokens"], 4);
 }
+
+#[test]
+fn a_task_file_is_pointed_to_its_own_command() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/words-vote.json")).expect("there");
+    let one_line = json!({"items": [{"q": "1"}], "prompt": "{{q}}", "method": {"sample": {"samples": 1}}}).to_string();
+    for text in [task, one_line] {
+        fs::write(folder.path().join("in.jsonl"), text).expect("writable");
+        let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains("in.jsonl: holds a task for `offshoot run`, not requests"), "{said}");
+        assert!(!folder.path().join("out.jsonl").exists());
+    }
+}

@@ -84,7 +84,7 @@ impl<'a> Forested<'a> {
             wanted: (0..rows.len() as u32).collect(),
             plans,
             requests: Vec::new(),
-            levels: Vec::new(),
+            borders: Vec::new(),
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
         let logits = self.backend.read(logits, rows.len()).unwrap();

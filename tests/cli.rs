@@ -180,6 +180,52 @@ fn without_a_gpu_auto_is_the_cpu_and_says_why() {
 }
 
 #[test]
+fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
+    let batches = ["bench", "batches", "--shape", "s", "--table", "rate"];
+    let cases: [(&[&str], &str); 14] = [
+        (&["run", "--limit", "x"], "--limit: expected a whole number from 1 up, found x"),
+        (&["run", "--limit", "-1"], "--limit: expected a whole number from 1 up, found -1"),
+        (&["run", "--limit="], "--limit: expected a whole number from 1 up, found nothing"),
+        (&["run", "--samples", "99999999999"], "--samples: expected a whole number of 32 bits, found 99999999999"),
+        (&["run", "--seed", "-1"], "--seed: expected a whole number from 0 up, found -1"),
+        (&["run", "--k", "4,0"], "--k: expected a whole number from 1 up, found 0"),
+        (&["run", "--memory", "much"], "--memory: expected a number, found much"),
+        (&["run", "--plan", "wide"], "--plan: expected one of flat, "),
+        (&["--threads", "0"], "--threads: expected a whole number from 1 to 1024, found 0"),
+        (&["--device", "gpu"], "--device: expected auto, cpu, cuda or cuda:N, found gpu"),
+        (&["plan", "--policy", "theirs"], "--policy: expected fcfs, batchllm or ours, found theirs"),
+        (
+            &[&batches[..], &["--span", "-1"]].concat(),
+            "--span: expected a number of seconds above 0, at most 3600, found -1",
+        ),
+        (
+            &["bench", "workloads", "--shape", "s", "--step-rows", "0"],
+            "--step-rows: expected a whole number from 1 up, found 0",
+        ),
+        (&["judge", "--language", "cobol"], "--language: expected "),
+    ];
+    for (arguments, expected) in cases {
+        let ran = output(arguments);
+        fails(&ran, &[]);
+        assert!(stderr(&ran).starts_with(&format!("offshoot: {expected}")), "{arguments:?}: {}", stderr(&ran));
+    }
+    // What clap alone can say, it says.
+    let ran = output(&["run", "--limitt", "3"]);
+    assert!(ran.status.code() == Some(2) && stderr(&ran).contains("--limit"), "{}", stderr(&ran));
+    assert!(output(&["run", "--help"]).status.success());
+}
+
+#[test]
+fn what_a_command_would_have_to_ignore_it_refuses() {
+    for command in [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]] {
+        for option in [["--device", "cuda"], ["--threads", "2"]] {
+            let said = ["expected no such option of `offshoot ", command[0], option[0], option[1]];
+            fails(&output(&[command, &option[..]].concat()), &said);
+        }
+    }
+}
+
+#[test]
 fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
@@ -355,6 +401,12 @@ fn a_wrong_option_is_one_sentence() {
     }
     assert!(!folder.path().join("runs").exists());
     fails(&output(&["run", "no-such-task.json"]), &["no-such-task.json"]);
+    let request = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Tom"}}"#;
+    for (name, text) in [("one.jsonl", format!("\n{request}\n")), ("two.jsonl", format!("{request}\n{request}\n"))] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("writable");
+        fails(&run_into(&path, &out, &[]), &[name, "holds requests for `offshoot batch`, not a task"]);
+    }
     fails(&output(&["run", "--trees"]), &["--trees", "task file"]);
     fails(&output(&["run", "--plan", "flat"]), &["--plan", "task file"]);
     let dtype = ["bench", "decode", "--config", "tasks/models/demo", "--dtype", "f32"];
@@ -628,4 +680,13 @@ fn stopped_by(signal: &str, code: i32) {
     assert!((1..8000).contains(&kept), "{kept} samples kept");
     assert!(out.join("summary.json").is_file());
     assert!(stdout(&ended).contains("stopped early"), "{}", stdout(&ended));
+}
+
+#[test]
+fn where_nothing_was_drawn_nothing_is_said_to_be_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = run_into(Path::new("tasks/choice.json"), &folder.path().join("out"), &["--limit", "1"]);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let said = stdout(&ran);
+    assert!(said.contains(" samples: no tokens\n") && !said.contains(" 0 of 0 "), "{said}");
 }

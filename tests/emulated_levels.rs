@@ -93,7 +93,7 @@ fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
     let asks = wanted.len() + PADDING;
     let wanted: Vec<u32> = wanted.iter().copied().chain([0; PADDING]).collect();
     let borders = borders.iter().copied().chain([LevelBorders::none(); PADDING]);
-    let borders: Vec<u32> = borders.flat_map(|borders| borders.words().to_vec()).collect();
+    let borders: Vec<u32> = borders.flat_map(|borders| borders.words()).collect();
     let mut out = vec![f32::NAN; asks * heads.q_heads * MOST_LEVELS];
     let (mut out_at, mut qkv_at, mut kv_at, mut words_at) =
         (out.as_mut_ptr(), qkv.as_ptr(), kv.as_ptr(), words.as_ptr());

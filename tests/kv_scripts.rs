@@ -72,11 +72,11 @@ impl Script {
         };
         tokens.truncate(self.dice.within(0, 60) as usize);
         tokens.extend(self.text(40));
-        let (free, (known, computed)) = (self.pool.free(), self.tree.known(&tokens));
+        let (free, (known, computed)) = (self.pool.free(), self.tree.known(None, &tokens));
         match self.tree.admit(&mut self.pool, &tokens) {
             Ok(segment) => {
                 assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
-                assert!(self.tree.known(&tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
+                assert!(self.tree.known(None, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
                 self.leases.push(Lease {
                     segment,
                     tokens,
@@ -87,7 +87,7 @@ impl Script {
             }
             Err(short) => {
                 assert!(short.needed > free);
-                assert_eq!(self.tree.known(&tokens).0, known, "what fails changes nothing");
+                assert_eq!(self.tree.known(None, &tokens).0, known, "what fails changes nothing");
             }
         }
     }
@@ -327,7 +327,7 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     tree.append(&mut pool, branch, &tokens("now")).unwrap();
     tree.append_drawing(&mut pool, branch).unwrap();
     tree.mark_computed(branch, 5);
-    assert_eq!(tree.known(&tokens("qnow!")), (4, 4));
+    assert_eq!(tree.known(None, &tokens("qnow!")), (4, 4));
     let twin = tree.admit(&mut pool, &tokens("qnow!")).unwrap();
     tree.check_integrity(&pool).unwrap();
     // The twin split the branch, whose writer goes on undisturbed.
@@ -418,17 +418,38 @@ fn prompts_are_matched_in_time_linear_in_their_tokens() {
 }
 
 #[test]
+fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
+    const SIBLINGS: usize = 2000;
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(5 * SIBLINGS));
+    let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
+    let siblings: Vec<_> = (0..SIBLINGS).map(|_| tree.fork(prompt)).collect();
+    for &sibling in &siblings {
+        tree.append(&mut pool, sibling, &tokens("because")).unwrap();
+    }
+    let mut ends = Vec::new();
+    for &sibling in &siblings {
+        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("questionbecause!")).unwrap());
+        assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
+        assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
+        ends.push(twins[0]);
+    }
+    assert!(ends.windows(2).all(|pair| pair[0] != pair[1]), "each goes on in its own path");
+    tree.check_integrity(&pool).unwrap();
+    assert!(tree.compared() <= 6 * SIBLINGS as u64, "{} comparisons for {SIBLINGS} siblings", tree.compared());
+}
+
+#[test]
 fn pages_in_use_are_counted_once() {
     let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
     let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     let mut usage = offshoot::kv::Usage::default();
-    assert_eq!(tree.gain(&usage, &tokens("questionbecause"), 15), 4, "nothing is in use");
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
-    assert_eq!(tree.gain(&usage, &tokens("questionbecame"), 14), 1);
+    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);
@@ -443,9 +464,9 @@ fn released_thoughts_are_found_again_until_they_are_evicted() {
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     tree.mark_computed(branch, 15);
     tree.release(branch);
-    assert_eq!(tree.known(&tokens("questionbecome")), (11, 11));
+    assert_eq!(tree.known(None, &tokens("questionbecome")), (11, 11));
     tree.evict(&mut pool, 1);
-    assert_eq!(tree.known(&tokens("questionbecome")), (8, 8));
+    assert_eq!(tree.known(None, &tokens("questionbecome")), (8, 8));
 }
 
 #[test]
@@ -457,7 +478,7 @@ fn eviction_takes_the_uncomputed_first_then_the_least_recently_used() {
     [old, new, never].into_iter().for_each(|segment| tree.release(segment));
     let again = tree.admit(&mut pool, &tokens("aaaa")).unwrap();
     tree.release(again);
-    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(&tokens(text)).0);
+    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(None, &tokens(text)).0);
     assert_eq!(tree.evict(&mut pool, 1), 1);
     assert_eq!(known(&tree), [4, 4, 0]);
     assert_eq!(tree.evict(&mut pool, 1), 1);

@@ -136,6 +136,31 @@ fn more_samples_and_items_keep_those_that_are_there() {
 }
 
 #[test]
+fn prompts_and_levels_are_those_of_all_processes() {
+    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(12));
+    let folder = folder.path();
+    let read = |name: &str| serde_json::from_slice::<Value>(&bytes(folder, "out", name)).expect("JSON");
+    let computed = |summary: &Value| summary["engine"]["prompt_tokens_computed"].as_u64().expect("a number");
+    run_into(folder, "out", &["--samples", "2", "--limit", "3"]);
+    let first = read("summary.json");
+    let resume = ["run", "task.json", "--out", "out", "--samples", "5", "--resume"];
+    let report = succeeds(run(folder, &resume));
+    let both = read("summary.json");
+    let levels = both["levels"].as_array().expect("a list");
+    let asked: u64 = levels[..2].iter().map(|level| level["tokens_unshared"].as_u64().expect("a number")).sum();
+    assert_eq!(both["prompts"], json!({"asked": asked, "computed": computed(&first) + computed(&both)}));
+    assert!(report.contains("\nprompts ") && !report.contains("no count"), "{report}");
+
+    let mut manifest = read("manifest.json");
+    manifest["processes"][0]["prompts"] = Value::Null;
+    manifest["processes"][0]["ended"] = Value::Null;
+    fs::write(folder.join("out/manifest.json"), manifest.to_string()).expect("writable");
+    let report = succeeds(run(folder, &resume));
+    assert!(report.contains(" saved (without a process that left no count)\n"), "{report}");
+    assert_eq!(read("summary.json")["prompts"]["computed"], computed(&both));
+}
+
+#[test]
 fn another_model_task_or_file_is_refused_by_name() {
     let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
     let folder = folder.path();

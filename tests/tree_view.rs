@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use offshoot::view::{self, ViewOptions};
 use serde_json::{Value, json};
@@ -51,7 +52,7 @@ fn a_run(folder: &Path) {
         &[
             json!({"id": "plain", "index": 2, "text": "It is 5.", "tokens": 4, "finish": {"stop_string": "\n"}, "logprob": -0.5, "answer": "5", "correct": false}),
             json!({"id": "</script>", "index": 1, "text": HOSTILE[1], "tokens": 10, "correct": true}),
-            json!({"id": "plain", "index": 0, "text": "It is 6.", "tokens": 4, "finish": "length", "logprob": -2.5, "answer": "6", "correct": true}),
+            json!({"id": "plain", "index": 0, "text": "It is 6.", "tokens": 4, "finish": "length", "logprob": -2.5, "answer": "6", "correct": true, "attention": [0.1, 0.254, 0.646]}),
         ],
     );
 }
@@ -208,4 +209,14 @@ fn json_and_dot_hold_every_node() {
     }
     assert_eq!(dot.matches(" -> t").count(), 9 + 2);
     assert!(!dot.contains('\u{1b}') && !dot.contains('\u{0}'));
+}
+
+#[test]
+fn where_attention_fell_is_shown_where_it_was_recorded() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    a_run(folder.path());
+    let shown = Command::new(env!("CARGO_BIN_EXE_offshoot")).arg("tree").arg(folder.path()).output().expect("starts");
+    let text = String::from_utf8(shown.stdout).expect("text");
+    let with: Vec<&str> = text.lines().filter(|line| line.contains("attention")).collect();
+    assert!(matches!(with[..], [line] if line.contains(", right, attention 10 + 25 + 65 %] It is 6.")), "{text}");
 }

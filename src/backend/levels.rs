@@ -7,9 +7,13 @@ use std::ops::Range;
 /// Levels of a context at most.
 pub const MOST_LEVELS: usize = 8;
 
-/// Where each level but the first begins. Levels that a context does not have are empty, behind the others.
+/// Where each level but the first begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LevelBorders([u32; MOST_LEVELS - 1]);
+pub struct LevelBorders {
+    /// The first `levels - 1` of them; behind these are zeros.
+    begins: [u32; MOST_LEVELS - 1],
+    levels: usize,
+}
 
 /// What part of a row's attention fell on each level: 1 in all.
 pub type LevelMass = [f32; MOST_LEVELS];
@@ -18,30 +22,31 @@ impl LevelBorders {
     /// The first levels end at `ends`, one more has all behind them. `None` where that makes more than [`MOST_LEVELS`], or
     /// where `ends` fall.
     pub fn behind(ends: &[u32]) -> Option<Self> {
-        let mut borders = [u32::MAX; MOST_LEVELS - 1];
-        borders.get_mut(..ends.len())?.copy_from_slice(ends);
-        ends.is_sorted().then_some(LevelBorders(borders))
+        let mut begins = [0; MOST_LEVELS - 1];
+        begins.get_mut(..ends.len())?.copy_from_slice(ends);
+        ends.is_sorted().then_some(LevelBorders { begins, levels: 1 + ends.len() })
     }
 
     /// One level.
     pub fn none() -> Self {
-        LevelBorders([u32::MAX; MOST_LEVELS - 1])
+        LevelBorders { begins: [0; MOST_LEVELS - 1], levels: 1 }
     }
 
     /// How many levels there are, empty ones among them.
     pub fn count(&self) -> usize {
-        1 + self.0.iter().take_while(|&&border| border < u32::MAX).count()
+        self.levels
     }
 
-    /// The positions of a level; no context reaches the last position of all.
+    /// The positions of a level; none where there are fewer levels. No context reaches the last position of all.
     pub fn level(&self, level: usize) -> Range<u32> {
-        let begin = if level == 0 { 0 } else { self.0[level - 1] };
-        begin..self.0.get(level).copied().unwrap_or(u32::MAX)
+        let borders = &self.begins[..self.levels - 1];
+        let begin = if level == 0 { 0 } else { borders.get(level - 1).copied().unwrap_or(u32::MAX) };
+        begin..borders.get(level).copied().unwrap_or(u32::MAX)
     }
 
-    /// As kernels read them.
-    pub fn words(&self) -> &[u32] {
-        &self.0
+    /// Where each level but the first begins, as kernels read it: those that are not there, behind every position.
+    pub fn words(&self) -> [u32; MOST_LEVELS - 1] {
+        std::array::from_fn(|border| self.level(border + 1).start)
     }
 }
 
@@ -59,6 +64,9 @@ mod tests {
                 assert_eq!(of, [ends.iter().filter(|&&end| end <= position).count()], "{position} in {ends:?}");
             }
             assert_eq!(borders.count(), ends.len() + 1);
+            let words = borders.words();
+            assert_eq!(words[..ends.len()], *ends);
+            assert!(words[ends.len()..].iter().all(|&word| word == u32::MAX), "{words:?}: no position is in them");
         }
         assert_eq!(LevelBorders::behind(&[]), Some(LevelBorders::none()));
         assert_eq!(LevelBorders::behind(&[3, 2]), None);

@@ -182,7 +182,7 @@ pub struct Sampled {
     /// The likeliest tokens, falling.
     pub top: Vec<(TokenId, f32)>,
     /// What part of its row's attention fell on each level, if the step has levels: the mean over heads and layers.
-    pub levels: Option<LevelMass>,
+    pub mass: Option<LevelMass>,
 }
 
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
@@ -323,7 +323,7 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scale: f32,
     );
-    /// For each wanted row, query head and level of the row's context (`StepBatch::levels`): the logarithm of the sum of
+    /// For each wanted row, query head and level of the row's context (`StepBatch::borders`): the logarithm of the sum of
     /// `exp(q . k[p] * scale)` over the positions of the level that the row sees by plan number `plan`; -inf where it sees
     /// none. The exponentials of a head's levels add up to the denominator of `tree_attention`. `out` is f32
     /// `[wanted, q_heads * MOST_LEVELS]`, the levels of a head side by side. Costs every wanted row the keys that it sees.
@@ -338,7 +338,7 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scale: f32,
     );
-    /// Adds layer `layer` of `layers` to what part of attention fell on each level (`Sampled::levels`), from its `level_lse`:
+    /// Adds layer `layer` of `layers` to what part of attention fell on each level (`Sampled::mass`), from its `level_lse`:
     /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 begins a step's masses.
     fn add_level_mass(&mut self, lse: &Self::Buffer, layer: LayerIx, layers: usize, step: &mut Self::Step);
     /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.

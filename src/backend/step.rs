@@ -29,7 +29,7 @@ pub struct StepBatch {
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,
     /// The levels of each of `wanted`, which all have a request then; or none at all: then no op may ask for them.
-    pub levels: Vec<LevelBorders>,
+    pub borders: Vec<LevelBorders>,
 }
 
 /// How many rows a step's buffers have: as many as the batch, or more where a backend pads (what a padded row holds, nobody
@@ -41,7 +41,7 @@ pub struct StepShape {
     /// Whether tokens are drawn from the wanted rows.
     pub draws: bool,
     /// Whether the wanted rows have levels.
-    pub levels: bool,
+    pub has_levels: bool,
 }
 
 impl StepBatch {
@@ -50,7 +50,7 @@ impl StepBatch {
             rows: self.tokens.len(),
             wanted: self.wanted.len(),
             draws: !self.requests.is_empty(),
-            levels: !self.levels.is_empty(),
+            has_levels: !self.borders.is_empty(),
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Refusal;
 use crate::error::{Error, Result};
+use crate::task::file::is_task;
 
 /// A line that is not blank.
 pub struct Line {
@@ -34,6 +35,9 @@ pub enum Endpoint {
 pub fn read(path: &Path) -> Result<Vec<Line>> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    if str::from_utf8(bytes).is_ok_and(is_task) {
+        return Err(Error::format(path, "holds a task for `offshoot run`, not requests"));
+    }
     let mut seen = HashSet::new();
     let mut lines: Vec<Line> = Vec::new();
     for (number, text) in bytes.split(|&byte| byte == b'\n').enumerate() {

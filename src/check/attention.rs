@@ -112,7 +112,7 @@ impl Setting {
     /// What the device found beside the definition of the same rows: see `tolerance`. `repeats` as given.
     pub fn found(&self, pairs: &[(&[f32], &[f64])], repeats: bool) -> Found {
         let error = relative_error(pairs.iter().copied());
-        Found { worst: Worst { error, tolerance: self.tolerance() }, repeats }
+        Found::twice(Worst { error, tolerance: self.tolerance() }, repeats)
     }
 }
 

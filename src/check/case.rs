@@ -56,7 +56,7 @@ pub fn compare<B: Backend>(backend: &mut B, case: &impl Case) -> Result<Found> {
         }
     }
     let same_length = definition.len() == found.len() && found.len() == again.len();
-    Ok(Found { worst, repeats: repeats && same_length })
+    Ok(Found::twice(worst, repeats && same_length))
 }
 
 /// A buffer of `rows` rows that begins with `values`.

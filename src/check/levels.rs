@@ -127,9 +127,9 @@ fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
     LevelBorders::behind(&ends).expect("they rise, and are few")
 }
 
-fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Worst; 2], repeats: bool) {
+fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Worst; 2], found: impl Fn(Worst) -> Found) {
     for (op, worst) in ["level_lse", "level_mass"].into_iter().zip(worst) {
-        report.see(op, Some(setting.dtype), format_args!("{case}, {setting}"), Found { worst, repeats });
+        report.see(op, Some(setting.dtype), format_args!("{case}, {setting}"), found(worst));
     }
 }
 
@@ -153,7 +153,7 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
             wanted: wanted.clone(),
             plans: vec![plan],
             requests: vec![greedy(); wanted.len()],
-            levels: borders.clone(),
+            borders: borders.clone(),
             ..rows_at(&grown.forest.row_positions)
         };
         let found = divide(backend, setting, &kv, &batch)?;
@@ -164,7 +164,8 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
             exact.compare(lse, *mass, &mut worst);
         }
         let repeats = again.iter().all(|again| again == first);
-        file(report, setting, format_args!("{planner} plan of {shape:?}, seed {seed}"), worst, repeats);
+        let found = |worst| Found::twice(worst, repeats);
+        file(report, setting, format_args!("{planner} plan of {shape:?}, seed {seed}"), worst, found);
     }
     Ok(())
 }
@@ -202,7 +203,7 @@ fn divide<B: Backend>(backend: &mut B, setting: &Setting, kv: &B::Kv, batch: &St
 }
 
 fn masses(drawn: Vec<Sampled>) -> Vec<Option<LevelMass>> {
-    drawn.into_iter().map(|drawn| drawn.levels).collect()
+    drawn.into_iter().map(|drawn| drawn.mass).collect()
 }
 
 /// Leaves that grow by a token a step, some of them over a page's end.
@@ -215,7 +216,7 @@ fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mu
     for planner in [Planner::Flat, Planner::Balanced] {
         let mut kv = tree.memory(backend, setting)?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-        let batch = StepBatch { levels: borders.clone(), ..tree.batch(backend, setting, planner) };
+        let batch = StepBatch { borders: borders.clone(), ..tree.batch(backend, setting, planner) };
         let mut shape = backend.load(&mut step, batch)?;
         let mut qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
         let width = setting.heads.q_heads * MOST_LEVELS;
@@ -246,7 +247,7 @@ fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mu
                 exact.compare(lse, mass, &mut worst);
             }
         }
-        file(report, setting, format_args!("{leaves} leaves, seed {seed}, {planner}"), worst, true);
+        file(report, setting, format_args!("{leaves} leaves, seed {seed}, {planner}"), worst, Found::once);
     }
     Ok(())
 }

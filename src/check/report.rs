@@ -33,11 +33,21 @@ pub struct Worst {
 }
 
 /// What one case came to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Found {
     pub worst: Worst,
-    /// Whether the same work twice gave the same bits.
-    pub repeats: bool,
+    /// Whether the same work twice gave the same bits; `None` where it was done once.
+    repeats: Option<bool>,
+}
+
+impl Found {
+    pub fn once(worst: Worst) -> Self {
+        Found { worst, repeats: None }
+    }
+
+    pub fn twice(worst: Worst, repeats: bool) -> Self {
+        Found { worst, repeats: Some(repeats) }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,9 +64,11 @@ impl Report {
     pub fn see(&mut self, op: &'static str, dtype: Option<Dtype>, case: impl fmt::Display, found: Found) {
         let Worst { error, tolerance } = found.worst;
         let failure = match (found.repeats, error <= tolerance) {
-            (true, true) => None,
-            (false, _) => Some(format!("{case}: the same work twice gives other bits")),
-            (true, false) => Some(format!("{case}: an error of {error:.2e}, which may be {tolerance:.2e}")),
+            (Some(false), _) => Some(format!("{case}: the same work twice gives other bits")),
+            (Some(true) | None, true) => None,
+            (Some(true) | None, false) => {
+                Some(format!("{case}: an error of {error:.2e}, which may be {tolerance:.2e}"))
+            }
         };
         let share = share(found.worst);
         let row = self.row(op, dtype);
@@ -123,8 +135,8 @@ mod tests {
 
     fn row(error: f64, tolerance: f64, repeats: bool) -> Row {
         let mut report = Report::default();
-        report.see("op", None, "a case", Found { worst: Worst { error: 1.0, tolerance: 2.0 }, repeats: true });
-        report.see("op", None, "another case", Found { worst: Worst { error, tolerance }, repeats });
+        report.see("op", None, "a case", Found::once(Worst { error: 1.0, tolerance: 2.0 }));
+        report.see("op", None, "another case", Found::twice(Worst { error, tolerance }, repeats));
         assert_eq!(report.rows.len(), 1);
         assert_eq!(report.rows[0].cases, 2);
         assert_eq!(report.holds(), report.rows[0].holds);

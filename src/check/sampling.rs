@@ -90,10 +90,10 @@ impl Draws {
             }
         };
         let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
-        report.see("sample", None, &what, Found { worst: Worst { error: misses, tolerance: 0.0 }, repeats });
+        report.see("sample", None, &what, Found::twice(Worst { error: misses, tolerance: 0.0 }, repeats));
         let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
         let worst = worst.fold(Worst::default(), |most, worst| if share(worst) > share(most) { worst } else { most });
-        report.see("log-probability", None, &what, Found { worst, repeats });
+        report.see("log-probability", None, &what, Found::twice(worst, repeats));
         Ok(())
     }
 

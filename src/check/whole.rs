@@ -46,7 +46,7 @@ pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Repo
             let error = if case.passes(found.dtype) { f64::from(case.logits) } else { f64::INFINITY };
             let worst = Worst { error, tolerance: f64::from(case.tolerance) };
             let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
-            report.see("golden", Some(found.dtype), what, Found { worst, repeats: true });
+            report.see("golden", Some(found.dtype), what, Found::once(worst));
         }
     }
     Ok(())
@@ -111,17 +111,17 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     let same_shape = found.given.iter().map(Vec::len).eq(expected.given.iter().map(Vec::len));
     let error = if same_shape { worst } else { f64::INFINITY };
     let branches = expected.given.len();
-    let found_given = Found { worst: Worst { error, tolerance }, repeats: true };
+    let found_given = Found::once(Worst { error, tolerance });
     report.see("run, given", Some(dtype), format_args!("{branches} branches"), found_given);
 
     // The largest of so many is some four deviations, and a mean is less than one.
     let mean = differences.iter().sum::<f64>() / differences.len() as f64;
-    let found_mean = Found { worst: Worst { error: mean, tolerance: tolerance / 4.0 }, repeats: true };
+    let found_mean = Found::once(Worst { error: mean, tolerance: tolerance / 4.0 });
     report.see("run, mean", Some(dtype), format_args!("{} tokens", differences.len()), found_mean);
 
     let margins = found.greedy.iter().zip(&expected.greedy).map(|(found, expected)| margin(found, expected));
     let error = margins.fold(0.0, f64::max);
-    let found_greedy = Found { worst: Worst { error, tolerance }, repeats: true };
+    let found_greedy = Found::once(Worst { error, tolerance });
     report.see(
         "run, greedy",
         Some(dtype),

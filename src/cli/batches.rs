@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{arrivals, seconds};
+use super::{arrivals, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
 use crate::bench::batches::{BatchesOptions, Table};
+use crate::error::{Error, Result};
 use crate::simulate::RateSearch;
 
 #[derive(Debug, Args)]
@@ -26,7 +27,7 @@ pub struct BatchesArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub way: Vec<String>,
     /// The most requests of a job (default: as the table has them)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 20))]
     pub requests: Option<u32>,
     /// Of the tables chunk and rate: requests a second; several values are run one after another (default: 1 and 4; of the
     /// table rate, the most that can be sustained is looked for)
@@ -58,10 +59,10 @@ pub struct BatchesArgs {
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
     /// Rows of a step: prompts fill what branches that decode leave of them
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 2048)]
     pub step_rows: usize,
     /// Tokens that keys and values have room for (default: nine tenths of what is free, as far as it is useful)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub kv_tokens: Option<usize>,
     /// Begin nothing after so many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
@@ -72,17 +73,17 @@ pub struct BatchesArgs {
 }
 
 /// Seconds in which something happens, and no more than can be waited for.
-fn span(text: &str) -> Result<Duration, String> {
+fn span(text: &str) -> Result<Duration> {
     const MOST: Duration = Duration::from_secs(3600);
     let fits = |span: &Duration| !span.is_zero() && *span <= MOST;
-    let expected = || format!("expected a number of seconds above 0, at most {}, found {text}", MOST.as_secs());
-    seconds(text).ok().filter(fits).ok_or_else(expected)
+    let expected = || format!("a number of seconds above 0, at most {}", MOST.as_secs());
+    seconds(text).ok().filter(fits).ok_or_else(|| Error::value("time", expected(), text))
 }
 
-fn above_one(text: &str) -> Result<f64, String> {
+fn above_one(text: &str) -> Result<f64> {
     const LEAST: f64 = 1.001;
     let times = text.parse().ok().filter(|times: &f64| times.is_finite() && *times >= LEAST);
-    times.ok_or_else(|| format!("expected a number from {LEAST} up, found {text}"))
+    times.ok_or_else(|| Error::value("number", format!("a number from {LEAST} up"), text))
 }
 
 impl From<BatchesArgs> for BatchesOptions {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{Sandboxing, each_once, seconds};
+use super::{Sandboxing, each_once, seconds, whole};
+use crate::error::{Error, Result};
 use crate::judge::{Isolation, Language};
 use crate::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
 use crate::task::benchmark::BenchmarkFormat;
@@ -37,16 +38,16 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "S", value_parser = some_seconds)]
     pub timeout: Option<Duration>,
     /// MiB of memory a candidate may take (default: the benchmark's, or 2048)
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "MIB", value_parser = whole::<u32>(1..))]
     pub memory: Option<u32>,
     /// Candidates judged at once (default: one a core)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub workers: Option<u16>,
     /// Go on after a candidate's first failed test
     #[arg(long)]
     pub all_tests: bool,
     /// The ks of pass@k (default: 1, 10 and 100, as far as there are samples)
-    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// Where a sample's program stands in its text
     #[arg(long, value_enum, default_value = "auto")]
@@ -94,16 +95,16 @@ impl JudgeArgs {
     }
 }
 
-fn some_seconds(text: &str) -> Result<Duration, String> {
+fn some_seconds(text: &str) -> Result<Duration> {
     let some = seconds(text).ok().filter(|seconds| !seconds.is_zero());
-    some.ok_or_else(|| format!("expected a number of seconds above 0, found {text}"))
+    some.ok_or_else(|| Error::value("time", "a number of seconds above 0", text))
 }
 
-fn benchmark_format(name: &str) -> Result<BenchmarkFormat, String> {
+fn benchmark_format(name: &str) -> Result<BenchmarkFormat> {
     let known = BenchmarkFormat::ALL.map(BenchmarkFormat::name).join(", ");
-    BenchmarkFormat::named(name).ok_or_else(|| format!("expected one of {known}, found {name}"))
+    BenchmarkFormat::named(name).ok_or_else(|| Error::value("format", format!("one of {known}"), name))
 }
 
-fn language(text: &str) -> Result<Language, String> {
-    Language::parse("--language", text).map_err(|error| error.to_string())
+fn language(text: &str) -> Result<Language> {
+    Language::parse("--language", text)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{BudgetArgs, arrivals};
+use super::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::forecast::trace::TraceOptions;
 use crate::forecast::{PlanOptions, Predict};
@@ -24,7 +24,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]
     pub rate: Option<f64>,
     /// Of a trace: only the first N requests
-    #[arg(long, value_name = "N", conflicts_with = "input")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), conflicts_with = "input")]
     pub requests: Option<usize>,
     /// Of a trace: fcfs, batchllm, ours
     #[arg(
@@ -46,13 +46,13 @@ pub struct PlanArgs {
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
     /// Tokens that a sample is expected to have, where it may have more (default: all that it may)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub output_tokens: Option<u32>,
     /// Of a task: only the first N items
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
     /// Of a task: samples an item
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
     /// Of a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]

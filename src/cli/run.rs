@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{EngineArgs, JudgingArgs, each_once};
+use super::{EngineArgs, JudgingArgs, each_once, whole};
 use crate::backend::DeviceChoice;
 use crate::plan::Planner;
 use crate::run::RunOptions;
@@ -18,13 +18,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
     /// Only the first N items
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
     /// Samples an item, instead of the task's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
     /// Seed of all coins, instead of the task's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
     /// Change any value of the task file: sampling.temperature=0.6
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -37,7 +37,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The k of pass@k, maj@k and best@k (default: powers of two)
-    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
     /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again. What is
@@ -49,8 +49,9 @@ pub struct RunArgs {
     pub trees: bool,
     /// Also say which part of each sample's attention fell on each level of the prompt and on its own text (mean over its
     /// tokens, layers and heads): `attention` in samples.jsonl, and a share of each level in the report. Draws the same
-    /// samples; every step reads the keys of each sample's whole context once more, unshared (ten
-    /// times as long on a CPU). At most 7 levels of the prompt; not with the method choose, which draws nothing
+    /// samples; every step reads the keys of each sample's whole context once more, unshared (ten times as long on a CPU).
+    /// Where a run goes on, only samples that are still drawn say it. At most 7 levels of the prompt; not with the method
+    /// choose, which draws nothing
     #[arg(long)]
     pub attention_levels: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
@@ -98,7 +99,7 @@ pub struct RescoreArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// The k of pass@k, maj@k and best@k (default: powers of two)
-    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// Folder for results, instead of the run's
     #[arg(long, value_name = "DIR")]

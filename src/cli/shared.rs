@@ -1,10 +1,12 @@
 //! Options that several commands have, and how values are read.
 
+use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::backend::KvDtype;
+use crate::error::{Error, Result};
 use crate::judge::Isolation;
 use crate::run::Budget;
 
@@ -12,7 +14,7 @@ use crate::run::Budget;
 #[derive(Clone, Copy, Debug, Args)]
 pub struct JudgingArgs {
     /// Candidate programs judged at once, where the task has a judge (default: one a core)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub judges: Option<u16>,
     #[command(flatten)]
     pub sandboxing: Sandboxing,
@@ -47,17 +49,17 @@ pub struct EngineArgs {
 pub struct BudgetArgs {
     /// Branches that grow at once, a row each in every step; changes speed and memory (default: 128 on the CPU, up to 4096
     /// on a GPU)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
     /// Share of the device's free memory for keys and values (default: 0.5 on the CPU, 0.9 on a GPU)
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = number)]
     pub memory: Option<f64>,
     /// Memory for keys and values in MiB, instead of a share
-    #[arg(long, value_name = "MIB", conflicts_with = "memory")]
+    #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..), conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
     /// Host memory in MiB for keys and values of branches that make room for others (default: none on the CPU; on a GPU a
     /// quarter of what is free, at most 32768)
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
     pub swap_memory: Option<usize>,
     /// What keys and values are rounded to: with fp8, twice the tokens fit and other samples are drawn (`check --model DIR
     /// --kv-dtype fp8` says how far off its log-probabilities are)
@@ -91,24 +93,54 @@ pub(super) fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
     ks
 }
 
+// How values are read. Which option they are of, the errors learn where the command line is read as a whole.
+
+/// Whole numbers in `range`.
+pub(super) fn whole<T: TryFrom<u64>>(
+    range: impl RangeBounds<u64> + Clone + Send + Sync + 'static,
+) -> impl Fn(&str) -> Result<T> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number: &u64| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            if number.is_some() {
+                return Error::value("number", format!("a whole number of {} bits", 8 * size_of::<T>()), text);
+            }
+            let least = match range.start_bound() {
+                Bound::Included(least) => *least,
+                Bound::Excluded(below) => below + 1,
+                Bound::Unbounded => 0,
+            };
+            let expected = match range.end_bound() {
+                Bound::Included(most) => format!("a whole number from {least} to {most}"),
+                Bound::Excluded(above) => format!("a whole number from {least} to {}", above - 1),
+                Bound::Unbounded => format!("a whole number from {least} up"),
+            };
+            Error::value("number", expected, text)
+        })
+    }
+}
+
+pub(super) fn number(text: &str) -> Result<f64> {
+    text.parse().map_err(|_| Error::value("number", "a number", text))
+}
+
 /// A span of time that can be waited for.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| format!("expected a number of seconds from 0 up, found {text}"))
+    seconds.ok_or_else(|| Error::value("time", "a number of seconds from 0 up", text))
 }
 
 /// Something a second.
-pub(super) fn rate(text: &str) -> Result<f64, String> {
+pub(super) fn rate(text: &str) -> Result<f64> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| format!("expected a number above 0, found {text}"))
+    rate.ok_or_else(|| Error::value("rate", "a number above 0", text))
 }
 
 /// Requests a second: not so few that their arrivals have no time.
-pub(super) fn arrivals(text: &str) -> Result<f64, String> {
+pub(super) fn arrivals(text: &str) -> Result<f64> {
     const FEWEST: f64 = 1e-6;
-    rate(text).and_then(|rate| {
-        if rate < FEWEST { Err(format!("expected a number from {FEWEST} up, found {text}")) } else { Ok(rate) }
-    })
+    let rate = rate(text).ok().filter(|rate| *rate >= FEWEST);
+    rate.ok_or_else(|| Error::value("rate", format!("a number from {FEWEST} up"), text))
 }
 
 /// Bytes of so many MiB.

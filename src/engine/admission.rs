@@ -100,14 +100,14 @@ impl Commitment {
 
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
-        let prefix = &cache.prefix;
+        let (prefix, path) = (&cache.prefix, branch.kept());
         let gain = branch.need().map_or(0, |need| match branch.hold {
             Hold::Swapped(swapped) => prefix.gain_after(&self.used, swapped.before, position(need.end)),
             Hold::Nothing | Hold::Path(_) => {
-                prefix.gain(&self.used, &branch.tokens[..need.match_upto], position(need.end))
+                prefix.gain(&self.used, path, &branch.tokens[..need.match_upto], position(need.end))
             }
         });
-        let given = prefix.gain(&self.given, &branch.tokens[..branch.given()], position(branch.given()));
+        let given = prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given()));
         let growth = expected.growth(branch, cache);
         Cost { gain, growth, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }

@@ -21,20 +21,20 @@ pub(super) fn step_batch(
         wanted,
         plans,
         requests: schedule.asks.iter().map(request).collect(),
-        levels: Vec::new(),
+        borders: Vec::new(),
     }
 }
 
 /// The levels of the rows that `schedule` asks for, in the order of a batch that was made of it; none at all where no draw is to
 /// tell them.
-pub(super) fn levels(schedule: &Schedule, branches: &Branches) -> Vec<LevelBorders> {
+pub(super) fn borders(schedule: &Schedule, branches: &Branches) -> Vec<LevelBorders> {
     let of_draw = |ask: &Ask| match &branches[&ask.branch] {
-        Branch { levels, work: Work::Draw(_), .. } => *levels,
+        Branch { borders, work: Work::Draw(_), .. } => *borders,
         _ => None,
     };
-    let levels: Vec<Option<LevelBorders>> = schedule.asks.iter().map(of_draw).collect();
-    match levels.iter().any(Option::is_some) {
-        true => levels.into_iter().map(|levels| levels.unwrap_or(LevelBorders::none())).collect(),
+    let borders: Vec<Option<LevelBorders>> = schedule.asks.iter().map(of_draw).collect();
+    match borders.iter().any(Option::is_some) {
+        true => borders.into_iter().map(|borders| borders.unwrap_or(LevelBorders::none())).collect(),
         false => Vec::new(),
     }
 }

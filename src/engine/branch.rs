@@ -23,7 +23,7 @@ pub(super) struct Branch {
     /// Which of them were drawn, here or before a fork; the others were given.
     drawn: Vec<Range<usize>>,
     /// The levels of its path, if somebody asked where attention falls.
-    pub levels: Option<LevelBorders>,
+    pub borders: Option<LevelBorders>,
     pub hold: Hold,
     pub stage: Stage,
     pub work: Work,
@@ -98,7 +98,7 @@ pub(super) struct Drawing {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Of a stop token that was drawn and not kept.
     pub stop_logprob: Option<f32>,
-    /// As `Finish::levels`.
+    /// As `Finish::masses`.
     pub masses: Option<LevelMasses>,
     pub text: BranchText,
     /// Kept only if penalties ask for it.
@@ -151,7 +151,7 @@ impl Branch {
             line,
             tokens,
             drawn: Vec::new(),
-            levels: None,
+            borders: None,
             hold: Hold::Nothing,
             stage: Stage::Resting,
             work: Work::Rest,
@@ -166,7 +166,7 @@ impl Branch {
         let hold = self.lease().map(|lease| Hold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
             drawn: self.drawn.clone(),
-            levels: self.levels,
+            borders: self.borders,
             hold: hold.unwrap_or(Hold::Nothing),
             computed_once: self.computed_once,
             ..Branch::root(id, self.line, self.tokens.clone())
@@ -286,7 +286,7 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, last, levels, text) = match std::mem::replace(&mut self.work, Work::Rest) {
+        let (events, begin, logprobs, top, last, masses, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
                 let Drawing { events, begin, logprobs, top, stop_logprob, masses, text, .. } = *drawing;
@@ -302,7 +302,7 @@ impl Branch {
         };
         let tokens = self.tokens[begin..].to_vec();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, levels };
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, masses };
         events.tell(Event::Finished { branch: self.id, finish });
     }
 

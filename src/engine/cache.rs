@@ -62,7 +62,8 @@ impl Cache {
             Hold::Path(lease) if lease.used => lease,
             Hold::Swapped(swapped) => self.swap_in(branch, swapped)?,
             Hold::Nothing | Hold::Path(_) => {
-                let segment = self.prefix.admit(&mut self.pages, &branch.tokens[..need.match_upto])?;
+                let (path, tokens) = (branch.kept(), &branch.tokens[..need.match_upto]);
+                let segment = self.prefix.admit_behind(&mut self.pages, path, tokens)?;
                 self.give_up(branch);
                 Lease { segment, own: false, used: true }
             }
@@ -94,7 +95,8 @@ impl Cache {
             Hold::Swapped(_) => true,
         };
         if !keeps_more
-            && let Some(segment) = self.prefix.retain_known(&mut self.pages, &branch.tokens[..branch.given()])
+            && let Some(segment) =
+                self.prefix.retain_known(&mut self.pages, branch.kept(), &branch.tokens[..branch.given()])
         {
             self.give_up(branch);
             branch.hold = Hold::Path(Lease { segment, own: false, used: false });

@@ -69,10 +69,10 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens, levels } => {
-                self.has_levels |= levels.is_some();
+            Command::Root { branch, line, tokens, borders } => {
+                self.has_levels |= borders.is_some();
                 let mut root = Branch::root(branch, line, tokens);
-                root.levels = levels;
+                root.borders = borders;
                 self.branches.insert(branch, root);
             }
             Command::Fork { at, children } => self.fork(at, &children),
@@ -134,7 +134,7 @@ impl<B: Backend> Engine<B> {
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
-                    masses: branch.levels.map(|_| LevelMasses::default()),
+                    masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
                     counts: params.has_penalties().then(|| branch.count_tokens()),
                     coins,

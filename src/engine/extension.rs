@@ -1,5 +1,6 @@
 //! The end of the engine's channel at which whoever began a few branches together hears of them.
 
+use std::collections::BTreeSet;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -21,11 +22,11 @@ pub enum First<E, M> {
 pub struct Extension {
     handle: EngineHandle,
     events: Listener,
-    unfinished: Vec<BranchId>,
+    unfinished: BTreeSet<BranchId>,
 }
 
 impl Extension {
-    pub(super) fn new(handle: EngineHandle, events: Listener, unfinished: Vec<BranchId>) -> Self {
+    pub(super) fn new(handle: EngineHandle, events: Listener, unfinished: BTreeSet<BranchId>) -> Self {
         Extension { handle, events, unfinished }
     }
 
@@ -84,17 +85,15 @@ impl Extension {
     }
 
     fn note(&mut self, event: Event) -> Event {
-        if !matches!(event, Event::Token { .. })
-            && let Some(at) = self.unfinished.iter().position(|&branch| branch == event.branch())
-        {
-            self.unfinished.remove(at);
+        if !matches!(event, Event::Token { .. }) {
+            self.unfinished.remove(&event.branch());
         }
         event
     }
 
     /// Branches that have neither finished nor failed, as far as `next` has told.
-    pub fn unfinished(&self) -> &[BranchId] {
-        &self.unfinished
+    pub fn unfinished(&self) -> usize {
+        self.unfinished.len()
     }
 
     /// Stops branches of this extension; each ends with `FinishReason::Cancelled` unless it has finished already. Takes effect before
@@ -106,7 +105,7 @@ impl Extension {
 
     pub fn cancel_all(&self) {
         if !self.unfinished.is_empty() {
-            self.handle.tell(Command::Cancel { branches: self.unfinished.clone() });
+            self.handle.tell(Command::Cancel { branches: self.unfinished.iter().copied().collect() });
         }
     }
 }

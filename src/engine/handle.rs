@@ -2,6 +2,7 @@
 //! an `Extension` or an `Inbox` receives what happens. None knows model, backend or type parameters, so a test can answer the
 //! channel with a script (`scripted`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -59,7 +60,7 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
-        levels: Option<LevelBorders>,
+        borders: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -117,11 +118,11 @@ impl EngineHandle {
         self.root_in_levels(tokens, None)
     }
 
-    /// The same; of what is drawn behind it, `Finish::levels` then says on which of these levels attention fell.
-    pub fn root_in_levels(&self, tokens: Vec<TokenId>, levels: Option<LevelBorders>) -> Result<BranchId> {
+    /// The same; of what is drawn behind it, `Finish::masses` then says on which of these levels attention fell.
+    pub fn root_in_levels(&self, tokens: Vec<TokenId>, borders: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens, levels })?;
+        self.send(Command::Root { branch, line: branch, tokens, borders })?;
         Ok(branch)
     }
 
@@ -130,7 +131,7 @@ impl EngineHandle {
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens, levels: None })?;
+        self.send(Command::Root { branch, line, tokens, borders: None })?;
         Ok(branch)
     }
 
@@ -162,7 +163,10 @@ impl EngineHandle {
     /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
     pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
         self.check_extends(&extends)?;
-        let unfinished = extends.iter().map(|extend| extend.branch).collect();
+        let unfinished: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        if unfinished.len() < extends.len() {
+            return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
+        }
         let (events, listener) = events::channel();
         self.send(Command::Start { extends, events })?;
         Ok(Extension::new(self.clone(), listener, unfinished))

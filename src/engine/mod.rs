@@ -82,6 +82,9 @@ pub struct EngineConfig {
     pub run_ahead: bool,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
+    /// Whether roots are to have levels: what their steps need is then set aside at the start, not when the first of them
+    /// comes.
+    pub has_levels: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -99,6 +102,7 @@ impl Default for EngineConfig {
             swap_bytes: 0,
             run_ahead: false,
             deterministic: false,
+            has_levels: false,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -118,7 +122,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true, levels: false }
+        StepShape { rows, wanted: self.max_asks(), draws: true, has_levels: self.has_levels }
     }
 }
 
@@ -251,11 +255,13 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Refuses steps whose rows and logits alone are more than the memory that is free.
+/// Refuses steps whose rows, logits and sums of levels alone are more than the memory that is free.
 fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
-    let (rows, logits) =
-        (shape.rows.saturating_mul(model.config().hidden), shape.wanted.saturating_mul(model.config().vocab));
-    let (needed, free) = (rows.saturating_add(logits).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
+    let config = model.config();
+    let of_levels = if shape.has_levels { config.heads.q_heads * MOST_LEVELS } else { 0 };
+    let (rows, wanted) =
+        (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab + of_levels));
+    let (needed, free) = (rows.saturating_add(wanted).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
         return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));

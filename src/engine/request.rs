@@ -241,5 +241,5 @@ pub struct Finish {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Where the attention of `tokens` fell, if they were drawn behind a root with levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub levels: Option<LevelMasses>,
+    pub masses: Option<LevelMasses>,
 }

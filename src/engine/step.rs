@@ -24,6 +24,8 @@ pub(super) struct Loaded {
     schedule: Schedule,
     /// One for each plan.
     stats: Vec<PlanStats>,
+    /// Whether its draws are told on which levels attention falls.
+    has_levels: bool,
     /// `None` where the step after it is another one in any case.
     steady: Option<Steady>,
     /// Kept only if plans are checked.
@@ -67,7 +69,7 @@ impl<B: Backend> Engine<B> {
         let Some(loaded) = advanced.map_or_else(|| self.replan(), |loaded| Ok(Some(loaded)))? else {
             return Ok(false);
         };
-        self.count_step(loaded.schedule.rows.len(), &loaded.stats);
+        self.count_step(&loaded);
         self.flights.push_back(Flight { asks: loaded.schedule.asks.clone() });
         self.loaded = Some(loaded);
         Ok(true)
@@ -98,8 +100,9 @@ impl<B: Backend> Engine<B> {
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
         let mut batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
         if self.has_levels {
-            batch.levels = batch::levels(&schedule, &self.branches);
+            batch.borders = batch::borders(&schedule, &self.branches);
         }
+        let has_levels = batch.shape().has_levels;
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
@@ -107,7 +110,7 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
-        Ok(Some(Loaded { schedule, stats, steady, copy }))
+        Ok(Some(Loaded { schedule, stats, has_levels, steady, copy }))
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -249,12 +252,15 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }
 
-    /// Counts a step of `rows` that was submitted; `stats`: of its plans.
-    fn count_step(&mut self, rows: usize, stats: &[PlanStats]) {
+    /// Counts a step that was submitted.
+    fn count_step(&mut self, loaded: &Loaded) {
         let mut began = Instant::now();
         self.metrics.steps += 1;
-        self.metrics.rows += rows as u64;
-        self.count_reads(stats);
+        self.metrics.rows += loaded.schedule.rows.len() as u64;
+        self.count_reads(&loaded.stats);
+        if loaded.has_levels {
+            self.count_level_reads(&loaded.schedule.asks);
+        }
         self.count_memory();
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }

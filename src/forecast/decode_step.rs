@@ -29,11 +29,12 @@ pub struct DecodeStep {
 }
 
 impl DecodeStep {
-    /// The first `most_rows` samples of `wave`.
+    /// The first `most_rows` samples of `wave`. One of a single token is none of them: that is drawn from its prompt's own row.
     pub fn of(job: &Job, tree: &PromptTree, wave: &Wave, pool: &Pool, most_rows: usize) -> Self {
         let mut rows_of: HashMap<u32, u32> = HashMap::new();
         let mut left = u32::try_from(most_rows).unwrap_or(u32::MAX);
-        for &Share { prompt, samples } in &wave.shares {
+        for &Share { prompt, samples } in wave.shares.iter().filter(|share| job.asks[share.prompt as usize].tokens > 1)
+        {
             let rows = samples.min(left);
             left -= rows;
             if rows > 0 {
@@ -51,7 +52,7 @@ impl DecodeStep {
             let segment = step.segment(parent, node.tokens(), Some(index), beneath[index as usize]);
             segment_of[index as usize] = Some(segment);
             for sorted in &tree.sorted()[tree.own(index as usize)] {
-                let drawn = (job.asks[sorted.prompt as usize].tokens / 2).max(1);
+                let drawn = job.asks[sorted.prompt as usize].tokens / 2;
                 for _ in 0..rows_of.get(&sorted.prompt).copied().unwrap_or(0) {
                     step.row(segment, drawn);
                 }
@@ -134,16 +135,17 @@ pub fn hints(model: &Model, kv_element_bytes: usize, cost: CostModel, tile: u32)
     config.window_kinds().into_iter().map(of).collect()
 }
 
-/// What the step reads by each plan.
-pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Reads {
+/// What the step reads by each plan; `None` where it has no rows.
+pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Option<Reads> {
+    let rows = forest.row_positions.len() as u64;
     let read = |planner: Planner| {
         let of = |(hints, layers): &(PlanHints, u64)| planner.plan(forest, hints).stats(hints).kv_bytes_read * layers;
         hints.iter().map(of).sum()
     };
-    Reads {
-        rows: forest.row_positions.len() as u64,
+    (rows > 0).then(|| Reads {
+        rows,
         flat: read(Planner::Flat),
         single: read(Planner::SingleLevel),
         balanced: read(Planner::Balanced),
-    }
+    })
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::decode_step::DecodeStep;
-use crate::figures::{bytes, count, counted};
+use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 use crate::plan::{self, PlanHints, Treatment, Weighed};
 
@@ -96,7 +96,7 @@ impl fmt::Display for Explained {
         let rows = counted(self.rows.into(), "row");
         let saved = self.bytes_flat.saturating_sub(self.bytes_read);
         match self.fate {
-            Fate::NotInStep => write!(f, "not in the step"),
+            Fate::NotInStep => write!(f, "no row of the step is beneath it"),
             Fate::Unseen => write!(f, "out of every row's window"),
             Fate::Shared => write!(f, "read once for {rows}: saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
             Fate::Split => {
@@ -104,17 +104,18 @@ impl fmt::Display for Explained {
             }
             Fate::Folded => match self.rows {
                 1 => write!(f, "read by its one row"),
-                _ => write!(
-                    f,
-                    "folded into what is beneath it ({rows}), as it would cost more by itself: saves {} of {}",
-                    bytes(saved),
-                    bytes(self.bytes_flat)
-                ),
+                _ => {
+                    write!(f, "folded into what is beneath it ({rows}), as it would cost more by itself: ")?;
+                    match saved {
+                        0 => write!(f, "read for each of them, {}", bytes(self.bytes_flat)),
+                        _ => write!(f, "saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
+                    }
+                }
             },
         }?;
         match (self.shared_ns, self.folded_ns) {
             (Some(shared), Some(folded)) if self.rows > 1 => {
-                write!(f, "; a layer takes {shared:.0} ns shared, {folded:.0} ns folded")
+                write!(f, "; a layer takes {} shared, {} folded", seconds(1e-9 * shared), seconds(1e-9 * folded))
             }
             _ => Ok(()),
         }

@@ -1,5 +1,9 @@
 //! The memory for keys and values on a device that is only described, and what of a job fits there at once.
 //!
+//! # Pages
+//! As the engine's prefix tree lays runs of tokens out: what follows a run goes on in its last page, where that has room; but
+//! only the first, all others begin with a page of their own.
+//!
 //! # Waves
 //! In depth-first order, prompts are taken with all of their samples at the length that is expected, each shared run of tokens
 //! counted once, until the pool is full: that is a wave. The next one keeps what it shares with the one before. The engine lets
@@ -10,7 +14,7 @@ use serde::Serialize;
 use super::job::Job;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
-use crate::kv::{PromptTree, Prompts};
+use crate::kv::{PromptNode, PromptTree, Prompts};
 
 /// Pages for keys and values.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -29,13 +33,17 @@ impl Pool {
         self.pages * self.page_bytes
     }
 
-    /// Pages of a run of tokens at positions `first .. end`: pages are aligned to positions, and each run is counted from a page of
-    /// its own on, as all but the first behind another are laid out.
+    /// Pages that a run of tokens at positions `first .. end` touches: pages are aligned to positions.
     fn of_run(&self, first: u32, end: u32) -> u64 {
         match first < end {
             true => u64::from((end - 1) / self.page_tokens - first / self.page_tokens + 1),
             false => 0,
         }
+    }
+
+    /// Whether a run that ends at `end` leaves room in its last page.
+    fn has_room_behind(&self, end: u32) -> bool {
+        !end.is_multiple_of(self.page_tokens)
     }
 }
 
@@ -67,44 +75,45 @@ pub struct Need<'a> {
     pool: Pool,
     /// For each prompt the node in which it ends.
     ends: Vec<Option<u32>>,
-    /// For each node the pages of its path.
-    path_pages: Vec<u64>,
 }
 
 impl<'a> Need<'a> {
     pub fn new(job: &'a Job, tree: &'a PromptTree, pool: Pool) -> Self {
-        let mut path_pages: Vec<u64> = Vec::with_capacity(tree.nodes().len());
-        for node in tree.nodes() {
-            let above = node.parent.map_or(0, |parent| path_pages[parent as usize]);
-            path_pages.push(above + pool.of_run(node.first, node.end));
-        }
-        Self { job, tree, pool, ends: tree.ends(), path_pages }
+        Self { job, tree, pool, ends: tree.ends() }
     }
 
     fn length(&self, prompt: u32) -> u32 {
         u32::try_from(self.job.prompts.tokens(prompt as usize).len()).expect("a prompt's tokens are counted in u32")
     }
 
-    /// Pages of one sample's own tokens.
-    fn of_sample(&self, prompt: u32) -> u64 {
-        let length = self.length(prompt);
-        self.pool.of_run(length, length + self.job.asks[prompt as usize].tokens)
+    /// Where the keys and values of a sample end: the last token that it draws has none.
+    fn sample_end(&self, prompt: u32) -> u32 {
+        self.length(prompt) + self.job.asks[prompt as usize].tokens.saturating_sub(1)
     }
 
-    fn of_path(&self, prompt: u32) -> u64 {
-        self.ends[prompt as usize].map_or(0, |end| self.path_pages[end as usize])
+    /// Pages that one sample's own tokens touch.
+    fn of_sample(&self, prompt: u32) -> u64 {
+        self.pool.of_run(self.length(prompt), self.sample_end(prompt))
     }
 
     /// Pages of everything at once, shared runs once; and with nothing shared.
     pub fn at_once(&self) -> (u64, u64) {
-        let runs: u64 = self.tree.nodes().iter().map(|node| self.pool.of_run(node.first, node.end)).sum();
-        let (mut shared, mut unshared) = (runs, 0);
+        let nodes = self.tree.nodes();
+        let mut goes_on: Vec<bool> = vec![false; nodes.len()];
+        nodes.iter().filter_map(|node| node.parent).for_each(|parent| goes_on[parent as usize] = true);
+        let mut shared: u64 = nodes.iter().map(|node| self.pool.of_run(node.first, node.end)).sum();
+        let mut unshared = 0;
         for (ask, prompt) in self.job.asks.iter().zip(0u32..) {
-            let end = self.length(prompt) + ask.tokens;
-            shared += u64::from(ask.samples) * self.of_sample(prompt);
-            unshared += u64::from(ask.samples) * self.pool.of_run(0, end);
+            let own = self.of_sample(prompt);
+            shared += u64::from(ask.samples) * own;
+            unshared += u64::from(ask.samples) * self.pool.of_run(0, self.sample_end(prompt));
+            if let Some(end) = self.ends[prompt as usize].filter(|_| own > 0) {
+                goes_on[end as usize] = true;
+            }
         }
-        (shared, unshared)
+        let joined = |(node, goes_on): &(&PromptNode, bool)| *goes_on && self.pool.has_room_behind(node.end);
+        let joints = nodes.iter().zip(goes_on).filter(joined).count();
+        (shared - joints as u64, unshared)
     }
 
     /// The waves of prompts in `order`, depth-first.
@@ -113,23 +122,32 @@ impl<'a> Need<'a> {
     /// Some prompt with one sample is more than the pool: the longest is named, with both sizes.
     pub fn waves(&self, order: &[u32]) -> Result<Vec<Wave>> {
         self.check_longest()?;
-        let mut filling =
-            Filling { held_in: vec![None; self.path_pages.len()], waves: Vec::new(), wave: Wave::default() };
+        let nodes = self.tree.nodes().len();
+        let mut filling = Filling {
+            held_in: vec![None; nodes],
+            gone_on_in: vec![None; nodes],
+            waves: Vec::new(),
+            wave: Wave::default(),
+        };
         for &prompt in order {
-            let (own, path) = (self.of_sample(prompt), self.of_path(prompt));
+            let (length, own) = (self.length(prompt), self.of_sample(prompt));
+            let goes_on = u64::from(own > 0 && self.pool.has_room_behind(length));
             let mut left = self.job.asks[prompt as usize].samples;
             while left > 0 {
                 let room = self.pool.pages - filling.wave.pages;
                 let new_path = self.new_path(prompt, &filling);
-                let fit = room.checked_sub(new_path).map_or(0, |room| room / own);
+                let joined = goes_on * self.ends[prompt as usize].map_or(0, |end| filling.joint(self, end));
+                let most = |room: u64| (room + joined).checked_div(own).unwrap_or(u64::MAX);
+                let fit = room.checked_sub(new_path).map_or(0, most);
                 let fit = u32::try_from(fit).unwrap_or(u32::MAX).min(left);
                 // What fits whole into a wave of its own is not divided.
-                let whole_later = path + u64::from(left) * own <= self.pool.pages;
+                let whole = self.pool.of_run(0, length) + u64::from(left) * own - goes_on;
+                let whole_later = whole <= self.pool.pages;
                 if fit == 0 || fit < left && whole_later && !filling.wave.shares.is_empty() {
                     filling.next_wave();
                     continue;
                 }
-                filling.take(self, Share { prompt, samples: fit }, new_path + u64::from(fit) * own);
+                filling.take(self, Share { prompt, samples: fit }, new_path + u64::from(fit) * own - joined);
                 left -= fit;
             }
         }
@@ -139,15 +157,17 @@ impl<'a> Need<'a> {
 
     /// Pages of those nodes on the path of `prompt` that the wave does not hold.
     fn new_path(&self, prompt: u32, filling: &Filling) -> u64 {
-        let mut node = self.ends[prompt as usize];
+        let (mut pages, mut node) = (0, self.ends[prompt as usize]);
         while let Some(at) = node.filter(|&at| !filling.holds(at)) {
-            node = self.tree.nodes()[at as usize].parent;
+            let PromptNode { parent, first, end, .. } = self.tree.nodes()[at as usize];
+            pages += self.pool.of_run(first, end) - parent.map_or(0, |parent| filling.joint(self, parent));
+            node = parent;
         }
-        self.of_path(prompt) - node.map_or(0, |held| self.path_pages[held as usize])
+        pages
     }
 
     fn check_longest(&self) -> Result<()> {
-        let need = |prompt: u32| self.of_path(prompt) + self.of_sample(prompt);
+        let need = |prompt: u32| self.pool.of_run(0, self.sample_end(prompt));
         let count_of_prompts = u32::try_from(self.job.asks.len()).expect("prompts are counted in u32");
         let Some(longest) = (0..count_of_prompts).max_by_key(|&prompt| need(prompt)) else { return Ok(()) };
         if need(longest) <= self.pool.pages {
@@ -164,8 +184,9 @@ impl<'a> Need<'a> {
 }
 
 struct Filling {
-    /// For each node the last wave that held it.
+    /// For each node the last wave that held it, and the last one in which something went on behind it.
     held_in: Vec<Option<usize>>,
+    gone_on_in: Vec<Option<usize>>,
     waves: Vec<Wave>,
     wave: Wave,
 }
@@ -175,11 +196,24 @@ impl Filling {
         self.held_in[node as usize] == Some(self.waves.len())
     }
 
+    /// Pages, one or none, that the next run behind `node` has in common with it.
+    fn joint(&self, need: &Need<'_>, node: u32) -> u64 {
+        let has_room = need.pool.has_room_behind(need.tree.nodes()[node as usize].end);
+        u64::from(has_room && self.gone_on_in[node as usize] != Some(self.waves.len()))
+    }
+
     fn take(&mut self, need: &Need<'_>, share: Share, pages: u64) {
-        let mut node = need.ends[share.prompt as usize];
+        let (now, last) = (Some(self.waves.len()), need.ends[share.prompt as usize]);
+        if let Some(last) = last.filter(|_| need.of_sample(share.prompt) > 0) {
+            self.gone_on_in[last as usize] = now;
+        }
+        let mut node = last;
         while let Some(at) = node.filter(|&at| !self.holds(at)) {
-            self.held_in[at as usize] = Some(self.waves.len());
+            self.held_in[at as usize] = now;
             node = need.tree.nodes()[at as usize].parent;
+            if let Some(parent) = node {
+                self.gone_on_in[parent as usize] = now;
+            }
         }
         self.wave.shares.push(share);
         self.wave.pages += pages;

@@ -14,7 +14,7 @@ use super::sharing::{Level, Sharing};
 use super::source::Model;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
-use crate::figures::{bytes, count, counted};
+use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -32,8 +32,8 @@ pub struct Forecast {
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
     pub waves: Vec<WaveSizes>,
-    /// The first wave, half drawn.
-    pub decode_step: Reads,
+    /// The first wave, half drawn; `None` where every sample ends with its first token.
+    pub decode_step: Option<Reads>,
     /// Where it was asked for: each node, depth-first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Vec<Explained>>,
@@ -127,12 +127,9 @@ impl fmt::Display for Forecast {
         line("model", model.to_string())?;
         let room = format!("{} for the keys and values of {} tokens", bytes(pool.bytes()), count(pool.tokens()));
         line("device", format!("{}; {room}, {} branches at once", self.device, count(self.branches as u64)))?;
-        let (all, distinct) = (count(job.prompt_tokens), count(job.distinct_prompt_tokens));
-        line(
-            "prompts",
-            format!("{all} tokens, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")),
-        )?;
-        line("samples", format!("{} tokens expected", count(job.drawn_tokens)))?;
+        let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));
+        line("prompts", format!("{all}, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")))?;
+        line("samples", format!("{} expected", counted(job.drawn_tokens, "token")))?;
         for (number, level) in self.levels.iter().enumerate() {
             line(&format!("level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
         }
@@ -148,7 +145,7 @@ impl fmt::Display for Forecast {
         let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
         let unshared = bytes(self.kv_bytes_unshared);
         line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
-        line("kv read", said_of_reads(&self.decode_step))?;
+        line("kv read", said_of_reads(self.decode_step.as_ref()))?;
         line("waves", said_of_waves(&self.waves))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, said_of_prediction(prediction))?;
@@ -157,11 +154,12 @@ impl fmt::Display for Forecast {
             line("note", note.clone())?;
         }
         if let Some(nodes) = &self.nodes {
-            writeln!(
-                f,
-                "\neach node, and what a decode step of {} makes of it:",
-                counted(self.decode_step.rows, "row")
-            )?;
+            match &self.decode_step {
+                Some(step) => {
+                    writeln!(f, "\neach node, and what a decode step of {} makes of it:", counted(step.rows, "row"))?;
+                }
+                None => writeln!(f, "\neach node; there is no decode step:")?,
+            }
             nodes.iter().try_for_each(|node| writeln!(f, "{node}"))?;
         }
         Ok(())
@@ -180,7 +178,10 @@ fn said_of_level(level: &Level, kv: u64) -> String {
     )
 }
 
-fn said_of_reads(reads: &Reads) -> String {
+fn said_of_reads(reads: Option<&Reads>) -> String {
+    let Some(reads) = reads else {
+        return "there is no decode step: every sample ends with its first token".to_string();
+    };
     format!(
         "{} by a decode step of {}; {} with one shared level; {} by a flat plan: {:.1} x",
         bytes(reads.balanced),
@@ -203,13 +204,13 @@ fn said_of_waves(waves: &[WaveSizes]) -> String {
 fn said_of_prediction(prediction: &Prediction) -> String {
     let totals = &prediction.totals;
     format!(
-        "{:<15} {:>8.2} s ({:.2} s before the cool-down), {} steps of {:.0} tokens, {} prompt tokens computed, at most {} held",
+        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed, at most {} held",
         prediction.policy,
-        totals.seconds,
-        totals.seconds_before_cool_down,
-        count(totals.steps as u64),
-        prediction.tokens_per_step,
-        count(totals.prompt_tokens_computed),
+        seconds(totals.seconds),
+        seconds(totals.seconds_before_cool_down),
+        counted(totals.steps as u64, "step"),
+        counted(prediction.tokens_per_step.round() as u64, "token"),
+        counted(totals.prompt_tokens_computed, "prompt token"),
         bytes(totals.kv_bytes_peak)
     )
 }

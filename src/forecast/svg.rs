@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::job::Job;
 use super::predict::{Part, Prediction};
 use super::report::Forecast;
-use crate::figures::{bytes, count, counted};
+use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 
 const WIDTH: f64 = 1000.0;
@@ -56,7 +56,7 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
     let bottom = panels_top + panels * (PANEL + PANEL_GAP) - PANEL_GAP;
     for tick in 0..=5 {
         let at = f64::from(tick) / 5.0;
-        svg.words(LEFT + at * inner(), bottom + 18.0, "", "middle", &format!("{} s", short(at * longest)));
+        svg.words(LEFT + at * inner(), bottom + 18.0, "", "middle", &seconds(at * longest));
     }
     svg.text.push_str("</svg>\n");
     svg.text
@@ -167,23 +167,14 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
     svg.words(LEFT - 8.0, bottom + 4.0, "", "end", "0");
     svg.words(LEFT - 8.0, bottom - tall(most) + 4.0, "", "end", &count(most.round() as u64));
     let title = format!(
-        "{}: {} s, {} steps of {:.0} tokens, {} prompt tokens computed",
+        "{}: {}, {} of {}, {} computed",
         prediction.policy,
-        short(prediction.totals.seconds),
-        count(prediction.totals.steps as u64),
-        prediction.tokens_per_step,
-        count(prediction.totals.prompt_tokens_computed)
+        seconds(prediction.totals.seconds),
+        counted(prediction.totals.steps as u64, "step"),
+        counted(prediction.tokens_per_step.round() as u64, "token"),
+        counted(prediction.totals.prompt_tokens_computed, "prompt token")
     );
     svg.words(LEFT, top + 8.0, "name", "start", &title);
-}
-
-/// Three figures.
-fn short(seconds: f64) -> String {
-    match seconds {
-        s if s >= 100.0 => format!("{s:.0}"),
-        s if s >= 10.0 => format!("{s:.1}"),
-        s => format!("{s:.2}"),
-    }
 }
 
 struct Svg {

@@ -59,7 +59,7 @@ impl Forest {
         rows.start as usize..end as usize
     }
 
-    /// Whether anything is beneath segment `index`. In depth-first order its first child follows it.
+    /// Whether nothing is beneath segment `index`. In depth-first order its first child follows it.
     pub fn is_leaf(&self, index: usize) -> bool {
         self.segments.get(index + 1).is_none_or(|next| next.parent != u32::try_from(index).ok())
     }

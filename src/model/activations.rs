@@ -50,7 +50,7 @@ impl<B: Backend> Activations<B> {
         self.all.resize(backend, shape.rows)?;
         backend.resize(&mut self.qkv, shape.rows)?;
         self.wanted.resize(backend, shape.wanted)?;
-        if shape.levels {
+        if shape.has_levels {
             let lse = match &mut self.level_lse {
                 Some(lse) => lse,
                 None => self.level_lse.insert(backend.buffer(self.heads.q_heads * MOST_LEVELS, Holds::Sums)?),

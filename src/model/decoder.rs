@@ -237,7 +237,7 @@ impl<B: Backend> Decoder<B> {
             && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
-            && (batch.levels.is_empty() || batch.levels.len() == batch.requests.len())
+            && (batch.borders.is_empty() || batch.borders.len() == batch.requests.len())
             && batch.plans.len() == self.hints.len()
             && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
@@ -293,7 +293,7 @@ impl<B: Backend> Layer<B> {
         backend.kv_append(step.kv, ix, &a.qkv, step.loaded);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
         backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
-        if let Some(lse) = a.level_lse.as_mut().filter(|_| step.shape.levels) {
+        if let Some(lse) = a.level_lse.as_mut().filter(|_| step.shape.has_levels) {
             backend.level_lse(lse, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
             backend.add_level_mass(lse, ix, step.config.layers, step.loaded);
         }

@@ -44,7 +44,7 @@ impl<'a> Balanced<'a> {
                 own => balanced.folded[index] += hints.cost.token(hints, own),
             }
             let Some(parent) = segment.parent else { continue };
-            if own.end == segment.rows.end as usize {
+            if forest.is_leaf(index) {
                 // An item of its own or none: its rows read what is above it together.
                 balanced.folded[parent as usize] += balanced.folded[index];
                 continue;

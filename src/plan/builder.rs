@@ -82,13 +82,12 @@ impl<'a, D: Division> Builder<'a, D> {
     fn divide(&mut self, index: usize, from: u32) -> u32 {
         let segment = &self.forest.segments[index];
         let own = self.forest.own_rows(index);
-        let is_leaf = own.end == segment.rows.end as usize;
         let own_end = self.forest.row_positions[own.clone()].last().map_or(from, |last| last + 1);
         let seen_from = self.first_seen(own.clone());
         if !own.is_empty() {
             self.plan.flat_kv_tokens += u64::from(own_end - seen_from);
         }
-        if is_leaf {
+        if self.forest.is_leaf(index) {
             let grows = own.len() == 1 && own_end == segment.end();
             let whole = grows && from.max(seen_from) == segment.first_position;
             match whole && segment.tokens <= self.division.most_tokens(1) {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::backend::{Backend, Opened};
 use crate::error::Result;
 use crate::figures::{bytes, count};
+use crate::report::PromptTokens;
 use crate::tokenizer::LevelTokens;
 
 use super::{Prepared, RunOptions, worker};
@@ -34,15 +35,9 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     line("device", opened.to_string());
     line("weights", bytes(weights as u64));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prepared.prompts.len()));
-    line(
-        "prompts",
-        format!(
-            "{} tokens, {} of them distinct: {:.1} % shared",
-            count(prepared.prompt_tokens() as u64),
-            count(prepared.distinct_tokens() as u64),
-            100.0 * (1.0 - prepared.distinct_tokens() as f64 / prepared.prompt_tokens() as f64)
-        ),
-    );
+    let prompts = PromptTokens { asked: prepared.prompt_tokens() as u64, computed: prepared.distinct_tokens() as u64 };
+    let shared = prompts.saving().map_or(String::new(), |share| format!(": {:.1} % shared", 100.0 * share));
+    line("prompts", format!("{} tokens, {} of them distinct{shared}", count(prompts.asked), count(prompts.computed)));
     line("levels", levels(&first.levels));
     line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(longest + samples * own)));
     line(

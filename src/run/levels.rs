@@ -3,14 +3,20 @@
 //! that finished; what the engine did (prompts computed again after an eviction, say) is in its own counters.
 
 use crate::kv::PromptTree;
-use crate::report::LevelUse;
+use crate::report::{LevelUse, Told};
 use crate::search::Sample;
 
+use super::resume::Earlier;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last; a token's keys and values take `kv_bytes` bytes.
-pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> Vec<LevelUse> {
+/// Levels of the prompts of `finished`, and the samples last, a token's keys and values in `kv_bytes` bytes; none where nothing has
+/// finished. And how many samples say where
+/// their attention fell, if any does.
+pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> (Vec<LevelUse>, Option<Told>) {
+    if finished.is_empty() {
+        return (Vec::new(), None);
+    }
     let mut uses: Vec<(u64, u64)> = Vec::new();
     let mut sampled = 0;
     let samples_of = |prompt: &ItemPrompt| {
@@ -27,7 +33,7 @@ pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> Vec<
     }
     uses.push((sampled, sampled));
     let last = uses.len();
-    let attention = attention(samples.into_iter().flatten(), last);
+    let attention = attention(samples.iter().copied().flatten(), last);
     let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
         tokens: shared,
@@ -36,7 +42,24 @@ pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> Vec<
         kv_bytes_unshared: unshared * kv_bytes,
         attention: attention.as_ref().map(|parts| parts[ix]),
     };
-    uses.into_iter().enumerate().map(level).collect()
+    (uses.into_iter().enumerate().map(level).collect(), told(samples.into_iter().flatten()))
+}
+
+/// How many of `samples` say where their attention fell; `None` where none does.
+fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
+    let mut told = Told { samples: 0, of: 0 };
+    for sample in samples.filter(|sample| sample.tokens > 0) {
+        told.samples += usize::from(sample.attention.is_some());
+        told.of += 1;
+    }
+    (told.samples > 0).then_some(told)
+}
+
+/// Whether attention is asked for where every sample that could say it is there already, and some do not.
+pub fn are_too_late(prepared: &Prepared, earlier: &Earlier) -> bool {
+    let drew = |sample: &&Sample| sample.tokens > 0;
+    let mut samples = earlier.finished.iter().flat_map(|item| &item.outcome.samples).filter(drew);
+    earlier.finished.len() == prepared.prompts.len() && samples.any(|sample| sample.attention.is_none())
 }
 
 /// What part of attention fell on each of `levels` levels, the mean over the tokens of those samples that say it; `None` where

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Add;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use crate::engine::EngineFacts;
 use crate::error::{Error, Result};
 use crate::journal::settle;
 use crate::out;
+use crate::report::PromptTokens;
 use crate::task::Task;
 
 use super::hashes::{files_named, hash_of_folder, hashes};
@@ -57,12 +59,15 @@ pub struct Process {
     /// What decides their last bits then. `None`: begun by a version that did not note it.
     #[serde(default)]
     pub arithmetic: Option<String>,
+    /// What its prompts took. `None`: it was killed, or is of a version that did not note it.
+    #[serde(default)]
+    pub prompts: Option<PromptTokens>,
 }
 
 impl Process {
     pub fn on(loaded: &Loaded) -> Self {
         let EngineFacts { device, arithmetic, exact, .. } = loaded.engine.facts().clone();
-        Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic) }
+        Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic), prompts: None }
     }
 
     /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
@@ -74,10 +79,6 @@ impl Process {
             (false, false) => self.device == other.device,
             _ => false,
         }
-    }
-
-    pub fn end(&mut self) {
-        self.ended = Some(now());
     }
 }
 
@@ -177,6 +178,20 @@ impl Manifest {
         items.map_or(Ok(()), |items| files_named(items, beside, &mut now))?;
         let is_known = |hash: &String| self.files.values().any(|before| before == hash);
         Ok(now.into_iter().find(|(_, hash)| !is_known(hash)).map(|(name, _)| beside.join(name)))
+    }
+
+    /// The process that works on the run now ends; its prompts took `prompts`.
+    pub fn end(&mut self, prompts: PromptTokens) {
+        if let Some(process) = self.processes.last_mut() {
+            (process.ended, process.prompts) = (Some(now()), Some(prompts));
+        }
+    }
+
+    /// What prompts took, all processes together, and how many of these left no count.
+    pub fn prompts(&self) -> (PromptTokens, usize) {
+        let told = self.processes.iter().filter_map(|process| process.prompts);
+        let uncounted = self.processes.iter().filter(|process| process.prompts.is_none()).count();
+        (told.fold(PromptTokens::default(), PromptTokens::add), uncounted)
     }
 
     /// Says where samples may differ from those that one process alone would draw.

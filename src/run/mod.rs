@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::backend::{Backend, DeviceChoice, Dtype, Opened, WhyNotCuda};
-use crate::engine::{Engine, EngineFacts, EngineHandle};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::judge::Isolation;
 use crate::model::check::facts;
@@ -106,10 +106,16 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
         prepared.check_paths(loaded.engine.facts(), |index| done.contains(&index))?;
     }
+    if options.attention_levels && levels::are_too_late(&prepared, &earlier) {
+        let place = place.folder.display();
+        out::aside(format_args!("{place}: all samples are there: nothing is left to compute --attention-levels for"));
+    }
     let progress = Progress::new(prepared.prompts.len());
     let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
-    let run = run?;
+    let mut run = run?;
+    place.manifest.end(run.summary.prompts);
+    (run.summary.prompts, run.summary.uncounted_processes) = place.manifest.prompts();
     let completions = match prepared.task.is_judged() {
         true => assess::completions(&prepared.prompts, &run.finished)
             .and_then(|lines| journal.file("completions.jsonl", &lines)),
@@ -118,9 +124,6 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     // Whatever cannot be written: first the page, then every file, then the error that came first.
     let printed = out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.folder.display()));
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
-    if let Some(process) = place.manifest.processes.last_mut() {
-        process.end();
-    }
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
     run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
@@ -199,6 +202,7 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
     let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
+    let config = EngineConfig { has_levels: options.attention_levels, ..config };
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
     log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());

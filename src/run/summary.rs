@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::Result;
 use crate::figures::counted;
 use crate::judge;
-use crate::report::{AtK, Estimate, Interval, LeftOut, Scores, Summary};
+use crate::report::{AtK, Estimate, Interval, LeftOut, PromptTokens, Scores, Summary};
 use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 use crate::task::ranked::{Ranked, best_of_k, weighted_leader};
 use crate::task::{BestBy, Method, Scoring, Task, stats};
@@ -25,6 +25,8 @@ pub fn summarise(
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
+    let (levels, attention) = levels(prepared, finished, loaded.engine.facts().kv_bytes_per_token as u64);
+    let engine = loaded.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
@@ -38,10 +40,13 @@ pub fn summarise(
         unfinished_samples: 0,
         failed: 0,
         scores: scores(task, finished, options.k.as_deref()),
-        levels: levels(prepared, finished, loaded.engine.facts().kv_bytes_per_token as u64),
+        prompts: PromptTokens::of(&engine),
+        uncounted_processes: 0,
+        levels,
+        attention,
         seconds,
         seconds_loading: loaded.seconds_loading,
-        engine: loaded.engine.metrics()?,
+        engine,
     })
 }
 

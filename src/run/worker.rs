@@ -260,8 +260,8 @@ impl Shared<'_> {
             if !self.done.contains(&prompt.item.index) {
                 let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
                 let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
-                let levels = if self.attention_levels { prompt.borders() } else { None };
-                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, levels)));
+                let borders = if self.attention_levels { prompt.borders() } else { None };
+                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, borders)));
             }
         }
     }

@@ -19,7 +19,11 @@ pub(super) struct Source {
 impl Source {
     /// Reads `path` and applies the overrides (`key=value`, `key` a dotted path, `value` JSON or else a string).
     pub fn read(path: &Path, set: &[String]) -> Result<Source> {
-        let text = strip_comments(&read_text(path)?);
+        let text = read_text(path)?;
+        if begins_with_request(&text) {
+            return Err(Error::format(path, "holds requests for `offshoot batch`, not a task"));
+        }
+        let text = strip_comments(&text);
         let mut value: Value =
             serde_json::from_str(&text).map_err(|e| Error::format(path, format!("not a JSON task file: {e}")))?;
         if let Some(items @ Value::Array(_)) = value.get_mut("items") {
@@ -187,6 +191,19 @@ impl<'a> Section<'a> {
             Some(_) => Err(wrong()),
         }
     }
+}
+
+/// Whether the first line that is not blank is a request as OpenAI's Batch has them.
+fn begins_with_request(text: &str) -> bool {
+    let first = text.lines().find(|line| !line.trim().is_empty());
+    let first = first.and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    first.is_some_and(|line| ["custom_id", "url", "body"].iter().any(|key| line.contains_key(*key)))
+}
+
+/// Whether `text` is a task file: for whoever expects something else.
+pub(crate) fn is_task(text: &str) -> bool {
+    let task = || serde_json::from_str::<Map<String, Value>>(&strip_comments(text)).ok();
+    !begins_with_request(text) && task().is_some_and(|task| task.contains_key("items") && task.contains_key("prompt"))
 }
 
 /// A text file without its byte order mark and with `\n` at the ends of lines, whatever editor wrote it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use petgraph::graph::NodeIndex;
 
-use super::SamplingTree;
+use super::{SamplingTree, State};
 use crate::engine::{self, First};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -98,8 +98,11 @@ impl<'tree> Extension<'tree> {
 
     /// Stops these nodes within one step; each still finishes, as cancelled, with what it has.
     pub fn cancel(&self, nodes: &[NodeIndex]) {
-        let branches: Vec<_> =
-            self.by_branch.iter().filter(|(_, node)| nodes.contains(node)).map(|(&branch, _)| branch).collect();
+        let branch = |&node: &NodeIndex| match self.tree.node(node).state {
+            State::Open(branch) => Some(branch),
+            State::Closed | State::Pruned => None,
+        };
+        let branches: Vec<BranchId> = nodes.iter().filter_map(branch).collect();
         self.inner.cancel(&branches);
     }
 

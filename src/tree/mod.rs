@@ -44,7 +44,7 @@ pub struct Node {
     /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
     pub logprob: f64,
     /// Where the attention of its drawn tokens fell, if the tree was made in levels.
-    pub levels: Option<LevelMasses>,
+    pub masses: Option<LevelMasses>,
     /// Why the thought ended; `None` while it grows or was never extended.
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
@@ -67,7 +67,7 @@ impl Node {
             logprobs: Vec::new(),
             top: Vec::new(),
             logprob: 0.0,
-            levels: None,
+            masses: None,
             finish: None,
             score: None,
             visits: None,
@@ -93,7 +93,7 @@ pub struct SamplingTree {
     engine: EngineHandle,
     item: String,
     graph: DiGraph<Node, ()>,
-    levels: Option<LevelBorders>,
+    borders: Option<LevelBorders>,
     root: NodeIndex,
     /// The root's branch: what the search asks on its way stands in its place in the engine's line.
     line: BranchId,
@@ -113,13 +113,13 @@ impl SamplingTree {
         seed: u64,
         prompt: Vec<TokenId>,
         text: String,
-        levels: Option<LevelBorders>,
+        borders: Option<LevelBorders>,
     ) -> Result<Self> {
-        let branch = engine.root_in_levels(prompt.clone(), levels)?;
+        let branch = engine.root_in_levels(prompt.clone(), borders)?;
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, levels, root, line: branch })
+        Ok(Self { engine, item: item.to_string(), graph, borders, root, line: branch })
     }
 
     pub fn root(&self) -> NodeIndex {
@@ -260,8 +260,8 @@ impl SamplingTree {
     /// was drawn.
     pub fn attention(&self, nodes: &[NodeIndex]) -> Option<Vec<f32>> {
         let mut all = LevelMasses::default();
-        nodes.iter().filter_map(|&node| self.graph[node].levels.as_ref()).for_each(|masses| all.join(masses));
-        all.mean(self.levels?.count())
+        nodes.iter().filter_map(|&node| self.graph[node].masses.as_ref()).for_each(|masses| all.join(masses));
+        all.mean(self.borders?.count())
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
@@ -312,8 +312,8 @@ impl SamplingTree {
         node.tokens.extend(finish.tokens);
         node.logprobs.extend(finish.logprobs);
         node.logprob += finish.logprob;
-        if let Some(masses) = finish.levels {
-            node.levels.get_or_insert_default().join(&masses);
+        if let Some(masses) = finish.masses {
+            node.masses.get_or_insert_default().join(&masses);
         }
         node.finish = Some(finish.reason);
     }

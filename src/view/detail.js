@@ -31,7 +31,8 @@ function showDetail(pane, tree, id) {
   if (node.branches > 1) {
     fact("Sharing saves", tokensAndBytes(node.tokens * (node.branches - 1), each));
   }
-  const { judged, ...sample } = node.sample ?? {};
+  const { judged, attention, ...sample } = node.sample ?? {};
+  fact("Attention", attentionOf(attention));
   for (const [key, value] of Object.entries(sample).concat(Object.entries(judged ?? {}))) {
     const words = key.replaceAll("_", " ");
     fact(words[0].toUpperCase() + words.slice(1), value === null ? "none" : visible(typeof value === "object" ? JSON.stringify(value) : String(value)));
@@ -43,6 +44,15 @@ function showDetail(pane, tree, id) {
   if (node.level > 1 && !node.asks) {
     pane.append(text("Whole path", pathText(tree, id)));
   }
+}
+
+/** On which levels a sample's attention fell, if the run recorded it. */
+function attentionOf(parts) {
+  if (!Array.isArray(parts)) {
+    return null;
+  }
+  const name = (level) => (level + 1 === parts.length ? "own text" : `prompt level ${level + 1}`);
+  return parts.map((part, level) => `${name(level)} ${(100 * part).toFixed(1)} %`).join(", ");
 }
 
 function badges(tree, node) {

@@ -128,6 +128,9 @@ fn describe(shown: &ShownNode<'_>) -> String {
         if let Some(verdict) = shown.sample.and_then(verdict) {
             line += &format!(", {verdict}");
         }
+        if let Some(parts) = shown.sample.and_then(attention) {
+            line += &format!(", attention {parts}");
+        }
         line.push(']');
     }
     format!("{line} {}", one_line(&node.text)).trim_end().to_string()
@@ -137,6 +140,13 @@ fn describe(shown: &ShownNode<'_>) -> String {
 fn verdict(sample: &Map<String, Value>) -> Option<&str> {
     let judged = sample.get("judged").and_then(|judged| judged.get("verdict")).and_then(Value::as_str);
     judged.or_else(|| sample.get("correct")?.as_bool().map(|correct| if correct { "right" } else { "wrong" }))
+}
+
+/// Where a sample's attention fell, if the run recorded it: on each level of the prompt and, last, on its own text.
+fn attention(sample: &Map<String, Value>) -> Option<String> {
+    let parts = sample.get("attention")?.as_array()?.iter();
+    let parts = parts.map(|part| Some(format!("{:.0}", 100.0 * part.as_f64()?))).collect::<Option<Vec<_>>>()?;
+    Some(format!("{} %", parts.join(" + ")))
 }
 
 /// The beginning of `text` on one line; control characters, which could speak to the terminal, as escapes.

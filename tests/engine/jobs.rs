@@ -132,7 +132,7 @@ pub fn play<B: Backend>(
         let more: Vec<Growing> =
             growing.iter_mut().filter_map(|growing| take(growing, jobs, &handle, &mut finishes)).collect();
         let before = growing.len();
-        growing.retain(|growing| !growing.extension.unfinished().is_empty());
+        growing.retain(|growing| growing.extension.unfinished() > 0);
         growing.extend(more);
         if growing.len() != before {
             news = turn;

@@ -14,12 +14,12 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
 }
 
 /// Where the attention of the last of `tokens` falls.
-pub fn forward_in_levels(shape: Shape, tokens: &[TokenId], levels: LevelBorders) -> LevelMass {
-    let drawn = forward_with(shape, tokens, &[Pick::Greedy], vec![levels]);
-    drawn[0].levels.expect("the step has levels")
+pub fn forward_in_levels(shape: Shape, tokens: &[TokenId], borders: LevelBorders) -> LevelMass {
+    let drawn = forward_with(shape, tokens, &[Pick::Greedy], vec![borders]);
+    drawn[0].mass.expect("the step has levels")
 }
 
-fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], levels: Vec<LevelBorders>) -> Vec<Sampled> {
+fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], borders: Vec<LevelBorders>) -> Vec<Sampled> {
     let (mut backend, mut decoder) = decoder(shape);
     let page_tokens = <offshoot::backend::cpu::Cpu as Backend>::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
@@ -50,7 +50,7 @@ fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], levels: Vec<Le
         wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
         plans,
         requests: picks.iter().map(request).collect(),
-        levels,
+        borders,
     };
     let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();

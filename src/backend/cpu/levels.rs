@@ -21,14 +21,14 @@ pub fn level_lse(
 ) {
     let heads = kv.shape().heads;
     let d = heads.head_dim;
-    let StepBatch { wanted, levels, plans, .. } = batch;
+    let StepBatch { wanted, borders, plans, .. } = batch;
     assert_eq!(
         (out.rows, out.width),
-        (levels.len(), heads.q_heads * MOST_LEVELS),
+        (borders.len(), heads.q_heads * MOST_LEVELS),
         "level_lse: room for all wanted rows"
     );
-    assert_eq!(levels.len(), wanted.len(), "level_lse: levels of all wanted rows");
-    let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(wanted.par_iter().zip(levels));
+    assert_eq!(borders.len(), wanted.len(), "level_lse: levels of all wanted rows");
+    let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(wanted.par_iter().zip(borders));
     rows.for_each(|(out, (&row, borders))| {
         let context = context(&plans[plan], row as usize);
         let queries: Vec<f32> = qkv.row(row as usize)[..heads.q_width()].iter().map(|&x| operand(kv, x)).collect();

@@ -72,7 +72,7 @@ impl Step {
     /// The step is done: what it drew can be collected, and is what the next one goes on from.
     pub fn finish(&mut self) {
         for (drawn, mass) in self.drawn.iter_mut().zip(self.masses.drain(..)) {
-            drawn.levels = Some(mass);
+            drawn.mass = Some(mass);
         }
         self.before = self.drawn.iter().map(|drawn| drawn.token).collect();
         self.done.push_back(std::mem::take(&mut self.drawn));

@@ -1,5 +1,6 @@
 //! What a step with levels has beside others: the kernels of `level_lse` and `add_level_mass`, and where these read rows,
-//! levels and plans. Made with the first such step, so that whoever never asks for levels has none of it.
+//! levels and plans. Made when room for such a step is asked for or the first one comes, so that whoever never asks for levels has
+//! none of it.
 
 use super::args::Args;
 use super::attention::At;
@@ -19,6 +20,8 @@ use crate::plan::AttentionPlan;
 /// Query heads of a block, and its threads, as in kernels/level_lse.cu.
 const HEADS: usize = 8;
 const THREADS: u32 = 256;
+/// Of the borders of one row.
+const BORDERS_BYTES: usize = 4 * (MOST_LEVELS - 1);
 /// Bytes that every list begins with.
 const SMALLEST: usize = 4096;
 
@@ -52,11 +55,15 @@ impl Levels {
         })
     }
 
+    /// Makes room for the levels of so many wanted rows; lists of plans have no bound.
+    pub fn reserve(&mut self, device: &Device, asks: usize) -> Result<()> {
+        self.borders.reserve(device, asks.saturating_mul(BORDERS_BYTES)).map(drop)
+    }
+
     /// Enqueues the levels of the wanted rows, padded to `asks`. Says whether an address changed.
-    pub fn fill_borders(&mut self, device: &Device, turn: Turn, levels: &[LevelBorders], asks: usize) -> Result<bool> {
-        let padding = std::iter::repeat_n(LevelBorders::none(), asks - levels.len());
-        let words: Vec<u32> =
-            levels.iter().copied().chain(padding).flat_map(|borders| borders.words().to_vec()).collect();
+    pub fn fill_borders(&mut self, device: &Device, turn: Turn, borders: &[LevelBorders], asks: usize) -> Result<bool> {
+        let padding = std::iter::repeat_n(LevelBorders::none(), asks - borders.len());
+        let words: Vec<u32> = borders.iter().copied().chain(padding).flat_map(|borders| borders.words()).collect();
         self.borders.fill(device, turn, bytemuck::cast_slice(&words))
     }
 

@@ -127,6 +127,9 @@ impl Step {
         self.slots.reserve(device, rows)?;
         self.wanted.reserve(device, asks)?;
         self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
+        if shape.has_levels {
+            self.levels_made(device)?.reserve(device, shape.wanted)?;
+        }
         self.graphs.clear();
         Ok(shape)
     }
@@ -137,20 +140,20 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.levels);
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests, levels } = batch;
+        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
         let plans = plans.into_iter().map(plan).collect();
         let loaded = Loaded { slots, plans, shape, asks: wanted.len(), results };
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
-        if shape.levels {
-            let moves = self.fill_levels(device, &levels, &loaded);
+        if shape.has_levels {
+            let moves = self.fill_levels(device, &borders, &loaded);
             self.note_moves(moves)?;
         }
         self.loaded = Some(loaded);
@@ -200,15 +203,20 @@ impl Step {
         Ok(moves)
     }
 
+    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
+        let made = match self.levels.take() {
+            Some(levels) => levels,
+            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
+        };
+        Ok(self.levels.insert(made))
+    }
+
     /// Says whether an address changed.
     fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
         assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
         assert!(loaded.shape.draws, "masses stand before the draws of their rows");
         let now = self.turns.now();
-        let levels = match &mut self.levels {
-            Some(levels) => levels,
-            None => self.levels.insert(Levels::load(device, self.heads, self.dtype, self.kept)?),
-        };
+        let levels = self.levels_made(device)?;
         let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
         let plans = loaded.plans.iter().map(|planned| &planned.plan);
         Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
@@ -269,7 +277,7 @@ impl Step {
                 }
             }
         }
-        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.levels && !turns.is_empty()) {
+        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
             let plans = loaded.plans.iter().map(|planned| &planned.plan);
             moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
         }

@@ -15,10 +15,21 @@ const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
+/// Of the workers apart that take narrow tiles, those beside each one that takes wide tiles that take nothing else: NARROW_WARPS of
+/// kernels/attention_stream.cuh.
+const LONE: usize = 4;
+
 /// How many tiles there are.
 struct Count {
     wide: usize,
     all: usize,
+    narrow_pieces: Pieces,
+}
+
+/// How many pieces some tiles have.
+struct Pieces {
+    all: usize,
+    longest: usize,
 }
 
 /// Where the parts of a plan's words begin, in words, and the end of all.
@@ -33,7 +44,7 @@ struct Layout {
 impl Cutter<'_> {
     /// Writes what is not written yet: all but the pieces.
     pub(super) fn write(&mut self, most: Most, rows_padded: usize) {
-        let Count { wide, all: tiles } = self.count(most, rows_padded);
+        let Count { wide, all: tiles, narrow_pieces } = self.count(most, rows_padded);
         let layout = self.lay_out(tiles);
         make_room(&mut self.made.words, layout.end);
         self.made.words.truncate(layout.end);
@@ -53,7 +64,10 @@ impl Cutter<'_> {
             (PlanWord::PartialSlots, self.made.partial_slots),
             (PlanWord::Rows, self.plan.row_positions.len()),
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
-            (PlanWord::NarrowHeads, narrow_heads(self.heads.kv_heads, tiles - wide, self.tiling.workers)),
+            (
+                PlanWord::NarrowHeads,
+                narrow_heads(self.heads.kv_heads, tiles - wide, &narrow_pieces, self.tiling.workers),
+            ),
         ] {
             words[at as usize] = word(value);
         }
@@ -81,6 +95,11 @@ impl Cutter<'_> {
             let counts = if *wide { &mut *wide_counts } else { &mut *narrow_counts };
             counts[pieces.len()] += 1;
         });
+        let lengths = narrow_counts.iter().enumerate();
+        let narrow_pieces = Pieces {
+            all: lengths.clone().map(|(length, &count)| length * count as usize).sum(),
+            longest: lengths.filter(|&(_, &count)| count > 0).map(|(length, _)| length).next_back().unwrap_or(0),
+        };
         let mut end = 0;
         let mut rank = |places: &mut Vec<u32>| {
             for count in places.iter_mut().rev() {
@@ -88,7 +107,7 @@ impl Cutter<'_> {
             }
             end as usize
         };
-        Count { wide: rank(wide), all: rank(narrow) }
+        Count { wide: rank(wide), all: rank(narrow), narrow_pieces }
     }
 
     /// From how many tiles hold each row to where its list is.
@@ -216,11 +235,53 @@ fn states_of(lists: &[u32]) -> u32 {
     }
 }
 
-/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all.
-fn narrow_heads(kv_heads: usize, tiles: usize, workers: Workers) -> usize {
+/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all. Of short tiles that
+/// are all about as long, as many as let the workers that take nothing else do with one take each: nothing is drawn then.
+fn narrow_heads(kv_heads: usize, tiles: usize, pieces: &Pieces, workers: Workers) -> usize {
     /// Takes by each worker, at which the last ones to end are late by little.
     const TAKES: usize = 8;
+    /// Pieces of one take, of which reading them is not what bounds: measured on an H200 (benches/attention/NOTES.md, fifth round).
+    const SHORT: usize = 16;
+    let mut heads = (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads));
+    if let Workers::Apart { wide, .. } = workers {
+        let alike = 4 * tiles * pieces.longest <= 5 * pieces.all;
+        let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= LONE * wide);
+        if let Some(heads) = once.filter(|heads| alike && heads * pieces.longest <= SHORT) {
+            return heads;
+        }
+    }
     let (Workers::Alike(workers) | Workers::Apart { narrow: workers, .. }) = workers;
-    let enough = |heads: &usize| kv_heads.is_multiple_of(*heads) && tiles * (kv_heads / heads) >= TAKES * workers;
-    (1..=kv_heads).rev().find(enough).unwrap_or(1)
+    heads.rfind(|heads| tiles * (kv_heads / heads) >= TAKES * workers).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKERS: Workers = Workers::Apart { wide: 132, narrow: 12 * 132 };
+
+    #[test]
+    fn short_tiles_of_one_length_are_taken_once_by_those_that_take_nothing_else() {
+        let heads = |kv_heads, tiles, longest| {
+            narrow_heads(kv_heads, tiles, &Pieces { all: tiles * longest, longest }, WORKERS)
+        };
+        assert_eq!(heads(8, 512, 1), 8);
+        assert_eq!(heads(8, 256, 4), 4);
+        // They are few enough as they are; one take would be long; there are too many for one take each.
+        assert_eq!(heads(8, 64, 1), 1);
+        assert_eq!(heads(32, 32, 16), 1);
+        assert_eq!(heads(8, 1024, 1), 1);
+    }
+
+    #[test]
+    fn tiles_of_different_lengths_are_not_taken_together() {
+        assert_eq!(narrow_heads(8, 256, &Pieces { all: 512, longest: 4 }, WORKERS), 1);
+    }
+
+    #[test]
+    fn many_heads_are_taken_together_where_enough_is_left_for_all() {
+        let pieces = Pieces { all: 16_000, longest: 4 };
+        assert_eq!(narrow_heads(8, 4_000, &pieces, WORKERS), 2);
+        assert_eq!(narrow_heads(8, 4_000, &pieces, Workers::Alike(264)), 8);
+    }
 }

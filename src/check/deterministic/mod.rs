@@ -67,7 +67,7 @@ impl Differences {
 
     /// Files them as one case, which none of them may be in.
     fn file(self, report: &mut Report, op: &'static str, dtype: Dtype, case: impl Display) {
-        let found = Found { worst: Worst { error: self.count as f64, tolerance: 0.0 }, repeats: true };
+        let found = Found::once(Worst { error: self.count as f64, tolerance: 0.0 });
         match self.first {
             Some(first) => report.see(op, Some(dtype), format_args!("{case}: {first}"), found),
             None => report.see(op, Some(dtype), case, found),

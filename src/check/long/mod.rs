@@ -186,17 +186,15 @@ impl Held {
     }
 
     fn file(&self, report: &mut Report, case: &Case) {
-        let repeats = true;
         match &self.failure {
             Some((what, worst)) => {
-                let found = Found { worst: *worst, repeats };
-                report.see("long", Some(case.dtype), format_args!("{case}: {what}"), found);
+                report.see("long", Some(case.dtype), format_args!("{case}: {what}"), Found::once(*worst));
             }
-            None => report.see("long", Some(case.dtype), case, Found { worst: self.worst, repeats }),
+            None => report.see("long", Some(case.dtype), case, Found::once(self.worst)),
         }
         let tokens = self.tokens as f64;
         let worst = Worst { error: self.errors / tokens, tolerance: self.tolerances / tokens / 4.0 };
-        report.see("long, mean", Some(case.dtype), case, Found { worst, repeats });
+        report.see("long, mean", Some(case.dtype), case, Found::once(worst));
     }
 }
 

@@ -27,7 +27,18 @@ impl PrefixTree {
     /// Every registered token can be matched, those of sampled branches too. A branch that is still being written is split
     /// at the end of what is shared, so that its writer goes on in the second part (which may be empty).
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
-        let known = self.find(tokens);
+        self.admit_behind(pool, None, tokens)
+    }
+
+    /// The same for tokens that begin with the path of `path`, a segment that is retained: nothing above its end is looked at,
+    /// however many siblings it has.
+    pub fn admit_behind(
+        &mut self,
+        pool: &mut PagePool,
+        path: Option<SegmentId>,
+        tokens: &[TokenId],
+    ) -> Result<SegmentId, OutOfPages> {
+        let known = self.find(path, tokens);
         let rest = &tokens[known.tokens..];
         let whole = known.segment.filter(|&id| !rest.is_empty() && known.within == self.at(id).len() as usize);
         let open = whole.and_then(|id| self.open_page(pool, id));
@@ -45,23 +56,28 @@ impl PrefixTree {
     }
 
     /// Retains for the caller what is registered of the beginning of `tokens`, and returns the sealed segment in which it ends;
-    /// `None` where not even the first token is. Needs no page.
-    pub fn retain_known(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Option<SegmentId> {
-        let known = self.find(tokens);
+    /// `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
+    pub fn retain_known(
+        &mut self,
+        pool: &mut PagePool,
+        path: Option<SegmentId>,
+        tokens: &[TokenId],
+    ) -> Option<SegmentId> {
+        let known = self.find(path, tokens);
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);
         Some(end)
     }
 
-    /// How many leading tokens of `tokens` are registered, and how many of these are computed.
-    pub fn known(&self, tokens: &[TokenId]) -> (u32, u32) {
-        let known = self.find(tokens);
+    /// How many leading tokens of `tokens` are registered, and how many of these are computed. `path` as in `admit_behind`.
+    pub fn known(&self, path: Option<SegmentId>, tokens: &[TokenId]) -> (u32, u32) {
+        let known = self.find(path, tokens);
         let matched = count(known.tokens);
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
-    pub(super) fn find(&self, tokens: &[TokenId]) -> Match {
-        let mut found = Match::default();
+    pub(super) fn find(&self, path: Option<SegmentId>, tokens: &[TokenId]) -> Match {
+        let mut found = path.and_then(|path| self.whole(path, tokens)).unwrap_or_default();
         // All tokens found: no child shares more, however many there are.
         while found.tokens < tokens.len()
             && let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..])
@@ -72,6 +88,14 @@ impl PrefixTree {
             }
         }
         found
+    }
+
+    /// The whole path of `path`, with which `tokens` begin; `None` where it is empty or not all of it is known.
+    fn whole(&self, path: SegmentId, tokens: &[TokenId]) -> Option<Match> {
+        let end = self.end(path);
+        let last = self.holder(path, end).filter(|&last| !self.at(last).drawing && end as usize <= tokens.len())?;
+        debug_assert!(tokens.starts_with(&self.context(path)), "the path of {path} is no beginning of the tokens");
+        Some(Match { segment: Some(last), within: self.at(last).tokens.len(), tokens: end as usize })
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.

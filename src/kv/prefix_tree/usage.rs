@@ -107,9 +107,9 @@ impl PrefixTree {
     }
 
     /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
-    /// position `end`, no earlier than the tokens end.
-    pub fn gain(&self, usage: &Usage, tokens: &[TokenId], end: u32) -> usize {
-        let known = self.find(tokens);
+    /// position `end`, no earlier than the tokens end. `path` as in `admit_behind`.
+    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, tokens: &[TokenId], end: u32) -> usize {
+        let known = self.find(path, tokens);
         let at = count(known.tokens);
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.pages_between(at, end)
     }

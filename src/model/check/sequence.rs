@@ -45,7 +45,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
             wanted: wanted.collect(),
             plans,
             requests: Vec::new(),
-            levels: Vec::new(),
+            borders: Vec::new(),
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
         let logits = self.backend.read(logits, rows)?;

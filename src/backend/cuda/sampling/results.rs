@@ -9,7 +9,7 @@ use crate::ids::TokenId;
 pub struct ResultLayout {
     asks: usize,
     top_width: usize,
-    levels: bool,
+    has_levels: bool,
     /// Of each request, how many of the likeliest tokens are there.
     tops: Vec<usize>,
 }
@@ -17,11 +17,11 @@ pub struct ResultLayout {
 const PAIR: usize = 8;
 
 impl ResultLayout {
-    /// Of `requests` padded to `asks`, over `vocab` tokens, of a step with or without `levels`.
-    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize, levels: bool) -> Self {
+    /// Of `requests` padded to `asks`, over `vocab` tokens, of a step with levels or without.
+    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize, has_levels: bool) -> Self {
         let wanted = || requests.iter().map(|request| request.top_logprobs);
         let tops = wanted().map(|top| top.min(vocab)).collect();
-        Self { asks, top_width: wanted().max().unwrap_or(0), levels, tops }
+        Self { asks, top_width: wanted().max().unwrap_or(0), has_levels, tops }
     }
 
     pub fn bytes(&self) -> usize {
@@ -30,13 +30,13 @@ impl ResultLayout {
 
     /// Where the masses end and the draws begin: a multiple of 16 that the shape of a step decides.
     pub fn draws_at(&self) -> usize {
-        if self.levels { self.asks * size_of::<LevelMass>() } else { 0 }
+        if self.has_levels { self.asks * size_of::<LevelMass>() } else { 0 }
     }
 
     /// The draws, one a request.
     pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
         let (masses, results) = results[..self.bytes()].split_at(self.draws_at());
-        let levels = |ask: usize| {
+        let mass = |ask: usize| {
             let mass = masses.chunks_exact(size_of::<LevelMass>()).nth(ask)?;
             Some(bytemuck::pod_read_unaligned::<LevelMass>(mass))
         };
@@ -45,7 +45,7 @@ impl ResultLayout {
             let (token, logprob) = pair(&results[ask * PAIR..]);
             let tops = &tops[ask * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top).map(pair).collect();
-            Sampled { token, logprob, top, levels: levels(ask) }
+            Sampled { token, logprob, top, mass: mass(ask) }
         };
         self.tops.iter().enumerate().map(one).collect()
     }
@@ -71,8 +71,8 @@ mod tests {
         assert_eq!(pairs.len(), layout.bytes());
         let drawn = layout.parse(&pairs);
         let pair = |i: u32| (TokenId(i), i as f32);
-        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)], levels: None });
-        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)], levels: None });
+        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)], mass: None });
+        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)], mass: None });
         assert_eq!(drawn.len(), 2);
 
         // The same behind the masses of three asks.
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((results.len(), layout.draws_at()), (layout.bytes(), 96));
         for (ask, with_levels) in layout.parse(&results).into_iter().enumerate() {
             let mass = std::array::from_fn(|level| (8 * ask + level) as f32);
-            assert_eq!(with_levels, Sampled { levels: Some(mass), ..drawn[ask].clone() });
+            assert_eq!(with_levels, Sampled { mass: Some(mass), ..drawn[ask].clone() });
         }
     }
 }
