@@ -1,49 +1,160 @@
 // The side of Hopper's wide tiles that copies: a warpgroup of four warps brings queries, and keys and values step by step, into the
-// ring of attention_ring.cuh, and tells those who multiply.
+// ring of attention_ring.cuh, and tells those who multiply. Eight-bit keys and values it brings to a ring of their own, and widens
+// them from there.
 #pragma once
 
+#include "attention_fp8.cuh"
 #include "attention_ring.cuh"
 #include "wgmma.cuh"
 
-// The stage that a thread has copied last and not told: the `full` barrier of it, or 0. It is told when the copies of the next
-// one are issued, so that those who multiply need not make copies visible to matrix instructions themselves.
-struct Announcement {
-    unsigned last = 0;
+// Tells that a warp's part of what `full` guards is there, without those who multiply having to make it visible to matrix
+// instructions themselves.
+__device__ __forceinline__ void tell(unsigned full) {
+    admit_copies();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        arrive(full);
+    }
+}
 
-    // By all lanes of a warp, when copies to what `full` guards are issued.
-    __device__ __forceinline__ void follow(unsigned full) {
+// Stages that are copied to where they are multiplied. `last`: the stage that was copied last and not told, as the `full` barrier
+// of it, or 0; it is told when the copies of the next one are issued.
+struct Copied {
+    // Chunks of a row that a thread copies, a panel each; its rows, STRIDE bytes apart for each row between them.
+    static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, OPERAND = OPERAND_BYTES;
+    unsigned ring, last;
+    Turnstile turn;
+
+    __device__ __forceinline__ explicit Copied(unsigned ring) : ring(ring), last(0) {}
+
+    __device__ __forceinline__ static unsigned row(unsigned thread) {
+        return thread / 8;
+    }
+    // The first element.
+    __device__ __forceinline__ static unsigned column(unsigned thread) {
+        return thread % 8 * 8;
+    }
+    __device__ __forceinline__ static unsigned place(unsigned thread) {
+        return row(thread) * 128 + (thread % 8 ^ row(thread) % 8) * 16;
+    }
+
+    // Where the next stage goes, when there is room.
+    __device__ __forceinline__ unsigned begin(WideShared& wide, const Note& note) {
+        const unsigned to = ring + turn.stage * STAGE_BYTES;
+        wait_barrier(shared_address(&wide.empty[turn.stage]), turn.parity ^ 1);
+        if (threadIdx.x % GROUP_THREADS == 0) {
+            wide.notes[turn.stage] = note;
+        }
+        return to;
+    }
+    // By all lanes of a warp, when its copies are issued.
+    __device__ __forceinline__ void end(WideShared& wide) {
+        const unsigned full = shared_address(&wide.full[turn.stage]);
         copies_issued();
         if (last != 0) {
             wait_copies<1>();
-            tell();
+            tell(last);
         }
         last = full;
+        turn.next();
     }
-    __device__ __forceinline__ void tell_last() {
+    __device__ __forceinline__ void end_tile(WideShared&) {
         wait_copies<0>();
-        tell();
+        tell(last);
         last = 0;
+    }
+    __device__ __forceinline__ void end_all(WideShared&) {}
+};
+
+// Stages of eight-bit keys and values, which arrive in a ring of as many beside the other. Each thread widens what it has copied
+// itself, when the copies of the two stages behind it are under way; of the last ones of a tile, when those of the next tile are.
+struct Widened {
+    static constexpr unsigned ROWS = GROUP_THREADS * 16 / HEAD_DIM, COLUMNS = 1, STRIDE = HEAD_DIM, OPERAND = RAW_OPERAND_BYTES;
+    unsigned ring, under_way;
+    Turnstile turn;  // of the oldest stage under way
+
+    __device__ __forceinline__ explicit Widened(unsigned ring) : ring(ring), under_way(0) {}
+
+    // Eight neighbouring lanes take four chunks each of two rows: when these are written as eight, they meet all banks.
+    __device__ __forceinline__ static unsigned row(unsigned thread) {
+        return thread / (8 * PANELS) * 2 + thread / 4 % 2;
+    }
+    __device__ __forceinline__ static unsigned panel(unsigned thread) {
+        return thread / 8 % PANELS;
+    }
+    __device__ __forceinline__ static unsigned column(unsigned thread) {
+        return panel(thread) * 64 + thread % 4 * 16;
+    }
+    __device__ __forceinline__ static unsigned place(unsigned thread) {
+        return thread * 16;
+    }
+
+    __device__ __forceinline__ unsigned begin(WideShared& wide, const Note& note) {
+        const unsigned behind = turn.stage + under_way, stage = behind < STAGES ? behind : behind - STAGES;
+        if (threadIdx.x % GROUP_THREADS == 0) {
+            wide.raw_notes[stage] = note;
+        }
+        return ring + STAGES * STAGE_BYTES + stage * RAW_STAGE_BYTES;
+    }
+    __device__ __forceinline__ void end(WideShared& wide) {
+        copies_issued();
+        if (++under_way == STAGES) {
+            wait_copies<STAGES - 1>();
+            widen_oldest(wide);
+        }
+    }
+    __device__ __forceinline__ void end_tile(WideShared&) {}
+    __device__ __forceinline__ void end_all(WideShared& wide) {
+        wait_copies<0>();
+        while (under_way > 0) {
+            widen_oldest(wide);
+        }
     }
 
   private:
-    __device__ __forceinline__ void tell() {
-        admit_copies();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            arrive(last);
+    __device__ __forceinline__ void widen_oldest(WideShared& wide) {
+        wait_barrier(shared_address(&wide.empty[turn.stage]), turn.parity ^ 1);
+        if (threadIdx.x % GROUP_THREADS == 0) {
+            wide.notes[turn.stage] = wide.raw_notes[turn.stage];
         }
+        const unsigned thread = threadIdx.x % GROUP_THREADS;
+        const unsigned from = ring + STAGES * STAGE_BYTES + turn.stage * RAW_STAGE_BYTES + place(thread);
+        const unsigned to = ring + turn.stage * STAGE_BYTES + panel(thread) * PANEL_BYTES + row(thread) * 128 + (thread % 4 * 2 ^ row(thread) % 8) * 16;
+#pragma unroll
+        for (unsigned r = 0; r < 2 * STEP_TOKENS; r += ROWS) {
+            unsigned bytes[4], a[2], b[2], c[2], d[2];
+            load_16(bytes, from + r * STRIDE);
+            widen(a, bytes[0]);
+            widen(b, bytes[1]);
+            widen(c, bytes[2]);
+            widen(d, bytes[3]);
+            const unsigned here = to + r / STEP_TOKENS * OPERAND_BYTES + r % STEP_TOKENS * 128;
+            store_16(here, a[0], a[1], b[0], b[1]);
+            store_16(here ^ 16, c[0], c[1], d[0], d[1]);
+        }
+        tell(shared_address(&wide.full[turn.stage]));
+        turn.next();
+        under_way--;
     }
 };
 
-// The warpgroup that copies. A thread's rows are 16 apart and take the same place in their atoms.
+template <bool>
+struct SupplyOf {
+    using Type = Copied;
+};
+
+template <>
+struct SupplyOf<true> {
+    using Type = Widened;
+};
+using Supply = SupplyOf<FP8>::Type;
+
+// The warpgroup that copies. A thread's rows take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
-    constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time
-    const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, row = thread / 8, chunk = thread % 8;
-    const unsigned place = row * 128 + (chunk ^ row % 8) * 16;
-    const unsigned ring = queries + QUERY_BYTES, window = job.words[WINDOW];
-    Turnstile turn;
+    const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
+    const unsigned row = Supply::row(thread), column = Supply::column(thread), place = Supply::place(thread);
     unsigned query_parity = 1;
-    Announcement announcement;
+    Supply supply(queries + QUERY_BYTES);
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
     const unsigned moved = moved_on(job.words, job.positions);
@@ -65,11 +176,11 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         wait_barrier(shared_address(&wide.queries_empty), query_parity);
         query_parity ^= 1;
         // What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
-        for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += ROWS) {
-            const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
+        for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += Copied::ROWS) {
+            const T* from = job.query(packed_row(tile, first + Copied::row(thread)), head) + Copied::column(thread);
 #pragma unroll
             for (unsigned panel = 0; panel < PANELS; panel++) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + Copied::place(thread), from + panel * 64, first < tile.rows);
             }
         }
         arrive_with_copies(shared_address(&wide.queries_full));
@@ -77,31 +188,31 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         // The pieces of a step, cut to what is written.
         struct StepPieces {
             Piece of[2];
-            const T* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
+            const Kept* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
             bool full;          // every slot of both pages
         };
         // Keys, or values, which lie `offset` slots behind them. Instructions count here too: full pages take few.
         auto copy = [&](unsigned to, const StepPieces& pieces, unsigned offset) {
             if (pieces.full) {
 #pragma unroll
-                for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
-                    const T* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * HEAD_DIM;
+                for (unsigned r = 0; r < STEP_TOKENS; r += Supply::ROWS) {
+                    const Kept* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * HEAD_DIM;
 #pragma unroll
-                    for (unsigned panel = 0; panel < PANELS; panel++) {
-                        copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, true);
+                    for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
+                        copy_16(to + panel * PANEL_BYTES + r * Supply::STRIDE + place, line + panel * 64, true);
                     }
                 }
                 return;
             }
 #pragma unroll
-            for (unsigned r = 0; r < STEP_TOKENS; r += ROWS) {
+            for (unsigned r = 0; r < STEP_TOKENS; r += Supply::ROWS) {
                 const Piece& here = pieces.of[r / PIECE_TOKENS];
                 const unsigned slot = r % PIECE_TOKENS + row;
                 const unsigned page = DETERMINISTIC ? page_of(job.words, here.page, slot) : here.page;
-                const T* line = job.keys(page, head) + (offset + slot) * HEAD_DIM + chunk * 8;
+                const Kept* line = job.keys(page, head) + (offset + slot) * HEAD_DIM + column;
 #pragma unroll
-                for (unsigned panel = 0; panel < PANELS; panel++) {
-                    copy_16(to + panel * PANEL_BYTES + r * 128 + place, line + panel * 64, slot >= here.from && slot < here.to);
+                for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
+                    copy_16(to + panel * PANEL_BYTES + r * Supply::STRIDE + place, line + panel * 64, slot >= here.from && slot < here.to);
                 }
             }
         };
@@ -125,27 +236,23 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                     words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
                 }
                 now.of[half] = piece_of(words, tile.highest);
-                now.lines[half] = job.keys(words.x, head) + row * HEAD_DIM + chunk * 8;
+                now.lines[half] = job.keys(words.x, head) + row * HEAD_DIM + column;
                 now.full &= now.of[half].from == 0 && now.of[half].to == PIECE_TOKENS && !(DETERMINISTIC && words.x & SHARED_PIECE);
                 note.pieces[half] = words.y;
             }
             // Positions rise from piece to piece.
             note.whole = now.full && now.of[1].base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
-            const unsigned to = ring + turn.stage * STAGE_BYTES;
-            wait_barrier(shared_address(&wide.empty[turn.stage]), turn.parity ^ 1);
-            if (thread == 0) {
-                wide.notes[turn.stage] = note;
-            }
+            const unsigned to = supply.begin(wide, note);
             if (step < steps) {
                 copy(to, now, 0);
             }
             if (step > 0) {
-                copy(to + OPERAND_BYTES, before, PIECE_TOKENS);
+                copy(to + Supply::OPERAND, before, PIECE_TOKENS);
             }
             before = now;
-            announcement.follow(shared_address(&wide.full[turn.stage]));
-            turn.next();
+            supply.end(wide);
         }
-        announcement.tell_last();
+        supply.end_tile(wide);
     }
+    supply.end_all(wide);
 }

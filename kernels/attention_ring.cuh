@@ -14,7 +14,9 @@ constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
 constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
 // Of the ring: the keys of a step, and the values of the step before, which are multiplied at the same time.
 constexpr unsigned STAGES = 3, STAGE_BYTES = 2 * OPERAND_BYTES;
-constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES;
+// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][64 tokens][HEAD_DIM].
+constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * HEAD_DIM, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
+constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAGES * RAW_STAGE_BYTES : 0);
 static_assert(HEAD_DIM % 64 == 0, "whole panels");
 
 // The keys of a stage.
@@ -28,6 +30,7 @@ struct WideShared {
     unsigned long long queries_full, queries_empty;
     unsigned long long full[STAGES], empty[STAGES];
     Note notes[STAGES];
+    Note raw_notes[FP8 ? STAGES : 1];  // of keys that are not widened yet; its own, of the thread that writes notes
 };
 
 // Named barriers.

@@ -2,6 +2,7 @@
 // values, and their softmax, whose m follows only where sums of weights ask for it. The order of it all is attention_wgmma.cuh's.
 #pragma once
 
+#include "attention_fp8.cuh"
 #include "attention_ring.cuh"
 #include "wgmma.cuh"
 
@@ -59,13 +60,19 @@ struct WideRows {
 #pragma unroll
         for (unsigned k = 0; k < STEPS; k++) {
             load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
+            if constexpr (FP8) {
+#pragma unroll
+                for (unsigned i = 0; i < 4; i++) {
+                    query[k][i] = as_f16<T>(query[k][i]);
+                }
+            }
         }
     }
 
     __device__ __forceinline__ void issue_keys(unsigned keys) {
 #pragma unroll
         for (unsigned k = 0; k < STEPS; k++) {
-            multiply_keys<T>(s, query[k], descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, k > 0);
+            multiply_keys<Operand>(s, query[k], descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, k > 0);
         }
         products_issued();
     }
@@ -73,7 +80,7 @@ struct WideRows {
     __device__ __forceinline__ void issue_values(unsigned values) {
 #pragma unroll
         for (int k = 0; k < STEP_TOKENS / 16; k++) {
-            multiply_values<T>(o, p[k], descriptor(values, PANEL_BYTES) + k * 2 * ATOM_BYTES / 16);
+            multiply_values<Operand>(o, p[k], descriptor(values, PANEL_BYTES) + k * 2 * ATOM_BYTES / 16);
         }
         products_issued();
     }
@@ -143,8 +150,8 @@ struct WideRows {
         for (unsigned k = 0; k < STEPS; k += 2) {
             unsigned b[4];
             load_matrices(b, keys + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
-            multiply<T>(scores, query[k], b[0], b[1]);
-            multiply<T>(scores, query[k + 1], b[2], b[3]);
+            multiply<Operand>(scores, query[k], b[0], b[1]);
+            multiply<Operand>(scores, query[k + 1], b[2], b[3]);
         }
     }
 
@@ -181,10 +188,10 @@ struct WideRows {
     __device__ __forceinline__ void pack_weights() {
 #pragma unroll
         for (int k = 0; k < STEP_TOKENS / 16; k++) {
-            p[k][0] = pack<T>(s[2 * k][0], s[2 * k][1]);
-            p[k][1] = pack<T>(s[2 * k][2], s[2 * k][3]);
-            p[k][2] = pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]);
-            p[k][3] = pack<T>(s[2 * k + 1][2], s[2 * k + 1][3]);
+            p[k][0] = pack<Operand>(s[2 * k][0], s[2 * k][1]);
+            p[k][1] = pack<Operand>(s[2 * k][2], s[2 * k][3]);
+            p[k][2] = pack<Operand>(s[2 * k + 1][0], s[2 * k + 1][1]);
+            p[k][3] = pack<Operand>(s[2 * k + 1][2], s[2 * k + 1][3]);
         }
     }
 };

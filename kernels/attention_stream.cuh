@@ -5,17 +5,25 @@
 // Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
 // 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T
 // [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+//
+// Eight-bit keys and values lie in the ring as they are, and are widened as operands. A lane is given four neighbours of a key:
+// the sum over HEAD_DIM is taken in the order in which they come, of queries too. It is given two neighbours of a value: the
+// upper and the lower half of each 16 rows of results^T are the even and the odd elements.
 #pragma once
 
+#include "attention_fp8.cuh"
 #include "attention_tile.cuh"
 
 constexpr unsigned NARROW_ROWS = 8;
-constexpr unsigned LINE_BYTES = HEAD_DIM * 2;  // of a token
+constexpr unsigned CHUNK_ELEMENTS = 16 / sizeof(Kept);
+constexpr unsigned LINE_BYTES = HEAD_DIM * sizeof(Kept);  // of a token
+constexpr unsigned QUERY_LINE_BYTES = HEAD_DIM * sizeof(T);
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
+static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
 constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
-constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 ? 3 : 4;
+constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
 // Tiles known at a time: each has three copies or more, and the next one is opened with the last copy of one.
-constexpr unsigned OPENED = HEAD_DIM == 128 ? 2 : 3;
+constexpr unsigned OPENED = MOST_SLOTS - 1;
 static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 
 // Of one warp: here, so that it takes no registers while nobody asks.
@@ -25,11 +33,31 @@ struct StreamShared {
     unsigned notes[MOST_SLOTS];  // the second word of the piece in each slot
 };
 
-// Where 16-byte chunk c of a slot's row lies: rows below one another lie in different banks. Slots begin at multiples of
-// LINE_BYTES, so that chunk c ^ d lies at slot_place(..., c) ^ d * 16.
-__device__ __forceinline__ unsigned slot_place(unsigned slot, unsigned row, unsigned chunk) {
-    return slot + row * LINE_BYTES + (chunk ^ row % 8) * 16;
+// Where 16-byte chunk c of a slot's row of BYTES lies: rows below one another lie in different banks. Slots begin at multiples
+// of BYTES, so that chunk c ^ d lies at slot_place(..., c) ^ d * 16.
+template <unsigned BYTES>
+__device__ __forceinline__ unsigned turned(unsigned row) {
+    return BYTES < 128 ? row / 2 % 4 : row % 8;
 }
+
+template <unsigned BYTES>
+__device__ __forceinline__ unsigned slot_place(unsigned slot, unsigned row, unsigned chunk) {
+    return slot + row * BYTES + (chunk ^ turned<BYTES>(row)) * 16;
+}
+
+// The chunk that a lane copies of the first rows of BYTES that a warp copies at a time.
+template <unsigned BYTES>
+struct LaneChunk {
+    static constexpr unsigned CHUNKS = BYTES / 16, ROWS = 32 / CHUNKS;
+    unsigned row, chunk, place;
+
+    __device__ __forceinline__ LaneChunk(unsigned slot, unsigned lane) : row(lane / CHUNKS), chunk(lane % CHUNKS), place(slot_place<BYTES>(slot, row, chunk)) {}
+
+    // Where it lies of the row `r` further, a multiple of ROWS.
+    __device__ __forceinline__ unsigned below(unsigned r) const {
+        return (place ^ turned<BYTES>(r) * 16) + r * BYTES;
+    }
+};
 
 // The transpose of an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
 __device__ __forceinline__ unsigned transpose(unsigned x) {
@@ -133,15 +161,13 @@ struct StreamCopies {
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
             const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES;
-            constexpr unsigned LANE_ROWS = 32 / CHUNKS;  // rows that a warp copies at a time
-            const unsigned row = lane / CHUNKS, chunk = lane % CHUNKS, place = slot_place(to, row, chunk);
-            // Rows a multiple of LANE_ROWS further.
-            auto below = [&](unsigned r) { return (place ^ r % 8 * 16) + r * LINE_BYTES; };
+            const LaneChunk<QUERY_LINE_BYTES> queries(to, lane);
+            const LaneChunk<LINE_BYTES> stored(to, lane);
             if (item == 0) {
                 const unsigned first_row = field(0), rows = field(1);
 #pragma unroll
-                for (unsigned r = 0; r < NARROW_ROWS; r += LANE_ROWS) {
-                    copy_16(below(r), job.query(first_row + min(row + r, rows - 1), head) + chunk * 8, true);
+                for (unsigned r = 0; r < NARROW_ROWS; r += queries.ROWS) {
+                    copy_16(queries.below(r), job.query(first_row + min(queries.row + r, rows - 1), head) + queries.chunk * 8, true);
                 }
             } else {
                 const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
@@ -150,10 +176,10 @@ struct StreamCopies {
                 }
                 const uint2 words = piece(at);
                 const Piece piece = piece_of(words, field(6));
-                const T* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * 8;
+                const Kept* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * CHUNK_ELEMENTS;
 #pragma unroll
-                for (unsigned r = 0; r < PIECE_TOKENS; r += LANE_ROWS) {
-                    copy_16(below(r), from + r * HEAD_DIM, row + r >= piece.from && row + r < piece.to);
+                for (unsigned r = 0; r < PIECE_TOKENS; r += stored.ROWS) {
+                    copy_16(stored.below(r), from + r * HEAD_DIM, stored.row + r >= piece.from && stored.row + r < piece.to);
                 }
                 if (lane == 0) {
                     shared.notes[slot] = words.y;
@@ -181,14 +207,23 @@ struct StreamRows {
 
     __device__ __forceinline__ void begin(unsigned queries) {
         const unsigned lane = threadIdx.x % 32;
+        if constexpr (FP8) {
 #pragma unroll
-        for (unsigned k = 0; k < STEPS; k += 2) {
-            unsigned b[4];
-            load_matrices(b, slot_place(queries, lane % 8, lane / 8) ^ k * 32);
-            query[k][0] = b[0];
-            query[k][1] = b[1];
-            query[k + 1][0] = b[2];
-            query[k + 1][1] = b[3];
+            for (unsigned k = 0; k < STEPS; k++) {
+                load_8(query[k], (slot_place<QUERY_LINE_BYTES>(queries, lane / 4, lane % 4 / 2) ^ k * 32) + lane % 2 * 8);
+                query[k][0] = as_f16<T>(query[k][0]);
+                query[k][1] = as_f16<T>(query[k][1]);
+            }
+        } else {
+#pragma unroll
+            for (unsigned k = 0; k < STEPS; k += 2) {
+                unsigned b[4];
+                load_matrices(b, slot_place<QUERY_LINE_BYTES>(queries, lane % 8, lane / 8) ^ k * 32);
+                query[k][0] = b[0];
+                query[k][1] = b[1];
+                query[k + 1][0] = b[2];
+                query[k + 1][1] = b[3];
+            }
         }
 #pragma unroll
         for (unsigned n = 0; n < STEPS; n++) {
@@ -208,11 +243,23 @@ struct StreamRows {
         }
 #pragma unroll
         for (unsigned k = 0; k < STEPS; k++) {
+            unsigned bytes[4];
+            if constexpr (FP8) {
+                load_matrices(bytes, slot_place<LINE_BYTES>(keys, lane, 0) ^ k * 16);
+            }
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
                 unsigned a[4];
-                load_matrices(a, (slot_place(keys, row, lane / 16) ^ k * 32) + h * 16 * LINE_BYTES);
-                multiply<T>(k % 2 ? odd[h] : s[h], a, query[k][0], query[k][1]);
+                if constexpr (FP8) {
+                    unsigned upper[2], lower[2];
+                    widen(upper, bytes[2 * h]);
+                    widen(lower, bytes[2 * h + 1]);
+                    a[0] = upper[0], a[1] = lower[0], a[2] = upper[1], a[3] = lower[1];
+                } else {
+                    load_matrices(a, (slot_place<LINE_BYTES>(keys, row, lane / 16) ^ k * 32) + h * 16 * LINE_BYTES);
+                }
+                // Two chains of sums each, but where registers are too few for what is widened.
+                multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
             }
         }
 #pragma unroll
@@ -247,19 +294,36 @@ struct StreamRows {
         }
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
-            weights[i / 2][i % 2] = transpose(pack<T>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]));
+            weights[i / 2][i % 2] = transpose(pack<Operand>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]));
         }
     }
 
     __device__ __forceinline__ void add(const unsigned (&weights)[2][2], unsigned values) {
         const unsigned lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
+        if constexpr (FP8) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                unsigned bytes[4];
+                load_matrices_transposed(bytes, slot_place<LINE_BYTES>(values, lane, 0) ^ n * 16);
+#pragma unroll
+                for (unsigned h = 0; h < 2; h++) {
+                    // Of two tokens an even and an odd element each: to two tokens' even ones, then their odd ones.
+                    unsigned left[2], right[2];
+                    widen(left, __byte_perm(bytes[2 * h], 0, 0x3120));
+                    widen(right, __byte_perm(bytes[2 * h + 1], 0, 0x3120));
+                    const unsigned a[4] = {left[0], left[1], right[0], right[1]};
+                    multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
+                }
+            }
+            return;
+        }
 #pragma unroll
         for (unsigned h = 0; h < 2; h++) {
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
                 unsigned a[4];
-                load_matrices_transposed(a, (slot_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * LINE_BYTES);
-                multiply<T>(o[n], a, weights[h][0], weights[h][1]);
+                load_matrices_transposed(a, (slot_place<LINE_BYTES>(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * LINE_BYTES);
+                multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
             }
         }
     }
@@ -282,11 +346,15 @@ struct StreamRows {
                 continue;
             }
             size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
-            float* to = job.partials.o + state * HEAD_DIM + lane / 4;
+            float* to = job.partials.o + state * HEAD_DIM + lane / 4 * (FP8 ? 2 : 1);
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
-                to[n * 16] = o[n][c];
-                to[n * 16 + 8] = o[n][c + 2];
+                if constexpr (FP8) {
+                    *reinterpret_cast<float2*>(to + n * 16) = {o[n][c], o[n][c + 2]};
+                } else {
+                    to[n * 16] = o[n][c];
+                    to[n * 16 + 8] = o[n][c + 2];
+                }
             }
             if (lane / 4 == 0) {
                 job.partials.extents[state] = {m[c], l[c]};
@@ -298,12 +366,14 @@ struct StreamRows {
         // Transposed, a lane holds neighbours of row t / 4.
         const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
-        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * 2;
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
 #pragma unroll
         for (unsigned n = 0; n < STEPS; n++) {
             unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
             unsigned lower = transpose(pack<T>(o[n][2] * scale[0], o[n][3] * scale[1]));
-            if (real) {
+            if (FP8 && real) {
+                *reinterpret_cast<uint2*>(out + n * 16) = {__byte_perm(upper, lower, 0x5410), __byte_perm(upper, lower, 0x7632)};
+            } else if (real) {
                 *reinterpret_cast<unsigned*>(out + n * 16) = upper;
                 *reinterpret_cast<unsigned*>(out + n * 16 + 8) = lower;
             }

@@ -7,7 +7,26 @@
 #include "attention_plan.cuh"
 #include "attention_state.cuh"
 
-using T = ELEMENT;
+using T = ELEMENT;  // of queries and results
+
+// Keys and values as they lie in pages: T, or e4m3 for tree_attention_wgmma.cu; and what they, queries and weights are
+// multiplied as.
+#ifndef KV_ELEMENT
+#define KV_ELEMENT ELEMENT
+#endif
+using Kept = KV_ELEMENT;
+constexpr bool FP8 = sizeof(Kept) == 1;
+
+template <class K>
+struct OperandOf {
+    using Type = K;
+};
+
+template <>
+struct OperandOf<e4m3> {
+    using Type = f16;
+};
+using Operand = OperandOf<Kept>::Type;
 
 constexpr unsigned WARPS = 4;
 constexpr unsigned THREADS = 32 * WARPS;
@@ -48,7 +67,7 @@ struct Divisor {
 struct Job {
     T* out;
     const T* qkv;
-    const T* kv;
+    const Kept* kv;
     unsigned* words;
     const unsigned* positions;
     Partials partials;
@@ -57,7 +76,7 @@ struct Job {
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
     // Keys of one page and head, [PIECE_TOKENS][HEAD_DIM]; as many values follow.
-    __device__ const T* keys(unsigned page, unsigned kv_head) const {
+    __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
         return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {

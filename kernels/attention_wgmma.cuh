@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
                 }
             }
             float2 sums = rows.weigh(job.scale);
-            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT<T>), !(sums.y <= MOST_WEIGHT<T>)};
+            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT<Operand>), !(sums.y <= MOST_WEIGHT<Operand>)};
             if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
                 wait_products<0>();
                 settled(rows.o);

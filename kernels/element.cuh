@@ -1,5 +1,5 @@
 // Element types of weights, keys, values and activations, and their conversions to and from float. No toolkit header is
-// included: f16 and bf16 are their 16 bits. A unit names its types with -D, for example -DELEMENT=bf16.
+// included: f16, bf16 and e4m3 are their bits. A unit names its types with -D, for example -DELEMENT=bf16.
 #pragma once
 
 struct f16 {
@@ -8,6 +8,12 @@ struct f16 {
 
 struct bf16 {
     unsigned short bits;
+};
+
+// OCP's e4m3fn: eight numbers to each power of two up to 448, steps of 2^-9 below 2^-6, no infinity. f16, bf16 and f32 hold them
+// exactly.
+struct e4m3 {
+    unsigned char bits;
 };
 
 using f32 = float;
@@ -26,7 +32,13 @@ __device__ __forceinline__ float to_f32(f16 x) {
     return y;
 }
 
-// Rounds to nearest even.
+// By its bits as those of a float of exponents that begin as far below 2^-6 as floats do: no instruction that only newer devices have.
+__device__ __forceinline__ float to_f32(e4m3 x) {
+    const unsigned magnitude = x.bits & 0x7f, sign = (x.bits & 0x80u) << 24;
+    return magnitude == 0x7f ? __uint_as_float(0x7fffffff) : __uint_as_float(sign | magnitude << 20) * __uint_as_float(247u << 23);
+}
+
+// Rounds to nearest even; to e4m3, what is larger than its largest number becomes that.
 template <class T>
 __device__ __forceinline__ T from_f32(float x);
 
@@ -47,6 +59,19 @@ __device__ __forceinline__ bf16 from_f32<bf16>(float x) {
     bf16 y;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
+}
+
+template <>
+__device__ __forceinline__ e4m3 from_f32<e4m3>(float x) {
+    const unsigned bits = __float_as_uint(x), sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) {
+        return {0x7f};
+    }
+    const float most = fminf(__uint_as_float(magnitude), 448.0f);
+    // A sum with 2^23 times the distance of neighbours rounds to a multiple of that.
+    const float far = __uint_as_float(max(__float_as_uint(most) & 0x7f800000, 121u << 23)) * 1048576.0f;
+    const float rounded = (most + far) - far;
+    return {static_cast<unsigned char>(sign | __float_as_uint(rounded * __uint_as_float(7u << 23)) >> 20)};
 }
 
 // Two neighbours in one register, `low` at the lower address.

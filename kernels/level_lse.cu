@@ -2,7 +2,7 @@
 //   lse = log sum_p exp(q . k_p * scale),  -inf where there are none.
 // Level l of row i ends where `borders[i][l]` begins the next; the last one has no end.
 //
-// Shapes: out f32 [asks_padded, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv [page][kv_head][keys, values]
+// Shapes: out f32 [asks_padded, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
 // [PAGE_TOKENS][HEAD_DIM] of one layer; words as in level_words.cuh; positions [R]; wanted [asks_padded]; borders
 // [asks_padded, MOST_LEVELS - 1]. Asks behind the real ones have empty levels alone.
 //
@@ -12,7 +12,7 @@
 // context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
 // Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
-// Defines: ELEMENT, HEAD_DIM (at most 256).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256).
 #include "attention_state.cuh"
 #include "element.cuh"
 #include "level_words.cuh"
@@ -75,7 +75,7 @@ struct Walk {
     }
 
     // Slots [from, to) of a page of keys that holds the positions base + slot.
-    __device__ __forceinline__ void add_page(const T* keys, unsigned base, unsigned from, unsigned to, const unsigned* borders, unsigned heads, float scale_log2) {
+    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* borders, unsigned heads, float scale_log2) {
         const unsigned lane = threadIdx.x % 32;
         float score[HEADS] = {};
 #pragma unroll 4
@@ -123,7 +123,7 @@ struct Walk {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-level_lse(float* __restrict__ out, const T* __restrict__ qkv, const T* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ borders, unsigned group, unsigned kv_heads, float scale_log2) {
+level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ borders, unsigned group, unsigned kv_heads, float scale_log2) {
     __shared__ Found found[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned parts = (group + HEADS - 1) / HEADS, blocks = kv_heads * parts;
@@ -165,7 +165,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const T* __restric
             page += (warp + WARPS - page % WARPS) % WARPS;
             for (; page * PAGE_TOKENS < to; page += WARPS) {
                 const unsigned base = page * PAGE_TOKENS;
-                const T* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
+                const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
                 walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), borders, heads, scale_log2);
             }
         }

@@ -9,7 +9,9 @@
 // positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at the same positions
 // for all rows, products are those of a row whatever the others are, and what a row does not see adds exactly nothing. Its states are merged in one order, whatever the number of rows.
 //
-// Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).
+// Keys and values may be e4m3: narrow tiles widen them in registers, wide tiles on their way into the ring.
+//
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM, DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention_copy.cuh"
 #include "attention_merge.cuh"
@@ -20,7 +22,7 @@ constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
 constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
 static_assert(NARROW_WARPS * 32 == GROUP_THREADS, "a warpgroup");
 // Those who multiply, when there is nothing wide to do.
-constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = 2;
+constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
 // Warpgroups by what they do; the first two multiply.
 enum Role { NARROW = 2 };
@@ -65,7 +67,7 @@ __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsi
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-tree_attention_wgmma(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2, unsigned rows_padded) {
+tree_attention_wgmma(T* out, const T* qkv, const Kept* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ WideShared wide;
     __shared__ StreamShared streams[NARROW_WARPS + HELPERS];

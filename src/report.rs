@@ -8,6 +8,7 @@ use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::KvDtype;
 use crate::engine::Metrics;
 use crate::judge;
 use crate::plan::Planner;
@@ -142,6 +143,8 @@ pub struct Summary {
     pub method: String,
     pub model: String,
     pub device: String,
+    /// What keys and values are rounded to.
+    pub kv_dtype: KvDtype,
     /// Why it is none of CUDA's, where that was left to the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_cuda: Option<String>,

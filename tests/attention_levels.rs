@@ -3,8 +3,8 @@
 
 use offshoot::backend::cpu::{Buffer, Cpu, KvStore};
 use offshoot::backend::{
-    Backend, Dtype, HeadLayout, Holds, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken, SampleRequest,
-    StepBatch,
+    Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken,
+    SampleRequest, StepBatch,
 };
 use offshoot::check::attention::{Setting, context, hints};
 use offshoot::check::dice::Dice;
@@ -36,11 +36,12 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &
     levels.sort_unstable_by_key(|(at, _)| (at.page, at.slot));
     levels.dedup();
     let pages = levels.last().unwrap().0.page.ix() + 1;
+    cpu.keep_kv(setting.kv);
     let mut kv = cpu.kv(&KvShape { layers: 1, heads: setting.heads, dtype: setting.dtype, pages }).unwrap();
     let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
         let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
-        keys.iter_mut().zip(setting.kv(at)).for_each(|(x, key)| *x = key);
+        keys.iter_mut().zip(setting.given_kv(at)).for_each(|(x, key)| *x = key);
         values.chunks_exact_mut(head_dim).for_each(|value| value[level] = 1.0);
     }
     let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
@@ -120,7 +121,7 @@ fn levels_divide_the_denominator_as_attention_divides_its_values() {
         let (q_heads, kv_heads) = dice.pick(&[(1, 1), (3, 3), (4, 2), (6, 1)]);
         let heads = HeadLayout { q_heads, kv_heads, head_dim: dice.pick(&[8, 18, 32, 80]) };
         let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
-        let setting = Setting { heads, dtype, window, sharpness: 4.0 };
+        let setting = Setting { heads, dtype, kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]), window, sharpness: 4.0 };
         let shape = dice.pick(&[Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Ragged]);
         let grown = grow(shape, Cpu::PAGE_TOKENS, seed);
         let forest = &grown.forest;

@@ -2,7 +2,7 @@
 //! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
 use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
-use offshoot::backend::{Backend, Dtype, RowToken, StepBatch};
+use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::model::check::Sequence;
@@ -150,6 +150,8 @@ fn hold(config: &ModelConfig) {
     for isa in Isa::available() {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             let mut backend = Cpu::with_isa(isa);
+            // One of the dtypes with keys and values in fewer bits.
+            backend.keep_kv(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
             let mut model = Decoder::random(&mut backend, config.clone(), dtype, 5).unwrap();
             let mut alone = |text: Vec<TokenId>| {
                 let mut sequence = Sequence::new(&mut backend, &mut model, text.len()).unwrap();

@@ -292,6 +292,18 @@ fn check_prints_facts() {
 }
 
 #[test]
+fn check_says_what_rounded_keys_and_values_do() {
+    let said = output(&["check", "--model", "tasks/models/demo", "--kv-dtype", "fp8"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let said = stdout(&said);
+    let line = said.lines().find(|line| line.starts_with("fp8 kv ")).unwrap_or_else(|| panic!("{said}"));
+    let numbers: Vec<f64> = line.split([' ', ',', ';']).filter_map(|word| word.parse().ok()).collect();
+    let [tokens, mean, largest, turned] = numbers[..] else { panic!("{line}") };
+    assert!(0.0 < mean && mean < largest && largest < 2.0 && mean < 0.1, "{line}");
+    assert!(tokens == 256.0 && turned < tokens / 4.0, "{line}");
+}
+
+#[test]
 fn check_needs_no_tokenizer_but_a_whole_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = broken_model(folder.path(), "tokenizer.json", |bytes| bytes[..bytes.len() / 2].to_vec());

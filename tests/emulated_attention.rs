@@ -5,12 +5,15 @@
 mod emulator;
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use emulator::{Emulated, Schedule, When};
+use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot::backend::cuda::device_plan::{DevicePlan, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot::backend::cuda::kv::Kept;
 use offshoot::backend::cuda::units;
-use offshoot::backend::{Dtype, HeadLayout};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::check::attention::{Setting, context};
 use offshoot::check::dense::relative_error;
 use offshoot::check::dice::Dice;
@@ -64,17 +67,46 @@ impl<T: Copy> Aligned<T> {
     }
 }
 
+/// An element of keys and values as the kernel finds it, in its first `element_bytes`.
+fn stored(setting: &Setting, x: f32) -> [u8; 2] {
+    match setting.kv {
+        KvDtype::Model => bits(setting.dtype, x).to_le_bytes(),
+        KvDtype::Fp8 => [F8E4M3::from_f32(x).to_bits(); 2],
+    }
+}
+
+fn element_bytes(setting: &Setting) -> usize {
+    match kept(setting.kv) {
+        Kept::Fp8 => 1,
+        Kept::Plain | Kept::Rounded => 2,
+    }
+}
+
+fn kept(kv: KvDtype) -> Kept {
+    match kv {
+        KvDtype::Model => Kept::Plain,
+        KvDtype::Fp8 => Kept::Fp8,
+    }
+}
+
+/// Keys and values of a layer, none of them a number.
+fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
+    let element = stored(setting, f32::NAN);
+    let elements = pages * setting.heads.kv_heads * 2 * PAGE * setting.heads.head_dim;
+    element[..element_bytes(setting)].repeat(elements)
+}
+
 /// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]`; what no row sees is not a number.
-fn kv(setting: &Setting, grown: &Grown) -> Vec<u16> {
+fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
-    let mut kv = vec![bits(setting.dtype, f32::NAN); pages * kv_heads * 2 * PAGE * head_dim];
+    let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
     for row in 0..grown.rows.len() {
         for slot in context(&grown.forest, row) {
             for (i, x) in setting.kv(slot).enumerate() {
                 let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
                 let line = ((slot.page.ix() * kv_heads + head) * 2 + values) * PAGE + slot.slot as usize;
-                kv[line * head_dim + element] = bits(setting.dtype, x);
+                kv[(line * head_dim + element) * bytes..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
             }
         }
     }
@@ -89,15 +121,20 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
         q_heads: number(setting.heads.q_heads),
         kv_heads: number(setting.heads.kv_heads),
         head_dim: number(setting.heads.head_dim),
-        kv_element_bytes: 2,
+        kv_element_bytes: number(element_bytes(setting)),
         cost: CostModel::CUDA,
     }
 }
 
 /// As `shared_bytes_wgmma` of the CUDA backend.
-fn shared_bytes(head_dim: usize) -> usize {
-    let slots = if head_dim == 128 { 6 } else { 8 };
-    (128 + 6 * 64 + 4 * slots * 16) * head_dim * 2 + 1008
+fn shared_bytes(head_dim: usize, kept: Kept) -> usize {
+    let (raw, narrow) = match (kept, head_dim) {
+        (Kept::Fp8, 128) => (6 * 64, 4 * 3 * 32),
+        (Kept::Fp8, _) => (6 * 64, 4 * 4 * 32),
+        (_, 128) => (0, 2 * 4 * 3 * 32),
+        _ => (0, 2 * 4 * 4 * 32),
+    };
+    ((128 + 6 * 64) * 2 + raw + narrow) * head_dim + 1008
 }
 
 /// A step of which attention is computed: some of a forest's rows.
@@ -106,7 +143,7 @@ struct Step<'a> {
     plan: &'a AttentionPlan,
     /// What each row is called, so that it asks the same whoever is beside it.
     names: &'a [usize],
-    kv: &'a [u16],
+    kv: &'a [u8],
 }
 
 /// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
@@ -173,7 +210,7 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
             at(&mut padded),
         ];
         // SAFETY: the arguments of tree_attention_wgmma, in its order, each with memory for what its head says.
-        unsafe { kernel.launch(grid, THREADS, shared_bytes(heads.head_dim), how, &args) };
+        unsafe { kernel.launch(grid, THREADS, shared_bytes(heads.head_dim, kept(setting.kv)), how, &args) };
         assert_eq!(device_words.values(), words, "the words are left as they were");
         let (real, padding) = out.values().split_at(rows * heads.q_width());
         assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
@@ -215,7 +252,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
 }
 
 /// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them out.
-fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u16]) -> (Forest, Vec<u16>) {
+fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let from = context(&grown.forest, row);
     let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
@@ -225,11 +262,11 @@ fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u16]) -> (Fores
     tree.mark_computed(segment, position);
     let forest = tree.forest(&[StepRow { segment, position }]);
     let line = |slot: &KvSlot, head: usize| (slot.page.ix() * kv_heads * 2 + head) * PAGE + slot.slot as usize;
-    let mut laid = vec![bits(setting.dtype, f32::NAN); from.len().div_ceil(PAGE) * kv_heads * 2 * PAGE * head_dim];
+    let (mut laid, head_bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), head_dim * element_bytes(setting));
     for (from, to) in from.iter().zip(&context(&forest, 0)) {
         for head in 0..2 * kv_heads {
-            let stored = &kv[line(from, head) * head_dim..][..head_dim];
-            laid[line(to, head) * head_dim..][..head_dim].copy_from_slice(stored);
+            let stored = &kv[line(from, head) * head_bytes..][..head_bytes];
+            laid[line(to, head) * head_bytes..][..head_bytes].copy_from_slice(stored);
         }
     }
     (forest, laid)
@@ -277,57 +314,90 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
     }
 }
 
-/// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in one of them by more
-/// than weights of bf16 may.
-fn setting(q_heads: usize, kv_heads: usize, head_dim: usize, dtype: Dtype, window: Option<u32>, seed: u64) -> Setting {
-    let sharpness = match (seed % 4, dtype) {
-        (0, Dtype::Bf16) => 2048.0,
-        (0 | 1, _) => 64.0,
-        _ => 1.0,
-    };
-    Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, window, sharpness }
+/// A kernel and the settings that it is tried with.
+#[derive(Clone, Copy)]
+struct Variant {
+    head_dim: usize,
+    dtype: Dtype,
+    kv: KvDtype,
 }
 
-fn all_shapes(head_dim: usize, dtype: Dtype) {
-    let unit = units::attention_wgmma(dtype, head_dim, false).expect("a kernel of its own");
-    let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
-    let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
-    let layouts = [(4, 1), (2, 2), (8, 1), (16, 1), (1, 1)];
-    for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
-        let window = if seed % 2 == 0 { None } else { Some(100) };
-        let blocks = if seed % 2 == 0 { 3 } else { 1 };
-        check(&kernel, &setting(q_heads, kv_heads, head_dim, dtype, window, seed), shape, seed, blocks);
+impl Variant {
+    fn compile(self, deterministic: bool) -> Option<Emulated> {
+        let unit = units::attention_wgmma(self.dtype, kept(self.kv), self.head_dim, deterministic);
+        Emulated::compile(&unit.expect("a kernel of its own"), "tree_attention_wgmma")
+    }
+
+    /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in one of them by
+    /// more than weights of bf16 may.
+    fn setting(self, (q_heads, kv_heads): (usize, usize), window: Option<u32>, seed: u64) -> Setting {
+        let Variant { head_dim, dtype, kv } = self;
+        let sharpness = match (seed % 4, dtype, kv) {
+            (0, Dtype::Bf16, KvDtype::Model) => 2048.0,
+            (0 | 1, ..) => 64.0,
+            _ => 1.0,
+        };
+        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness }
+    }
+
+    fn shapes(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(false) else { return };
+        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
+        let layouts = [(4, 1), (2, 2), (8, 1), (16, 1), (1, 1)];
+        for seed in seeds {
+            let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
+            let number = seed as usize % shapes.len();
+            check(&kernel, &self.setting(layouts[number], window, seed), shapes[number], seed, blocks);
+        }
+    }
+
+    fn deterministic(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(true) else { return };
+        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
+        let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];
+        // Longer than a tile, and shorter: rows of one item see other tiles of it.
+        let windows = [None, Some(200), Some(70)];
+        for seed in seeds {
+            let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
+            for window in windows {
+                check_deterministic(
+                    &kernel,
+                    &self.setting(layouts[number], window, seed),
+                    shapes[number],
+                    seed,
+                    blocks,
+                );
+            }
+        }
     }
 }
 
 #[test]
 fn heads_of_128_bf16() {
-    all_shapes(128, Dtype::Bf16);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..5);
 }
 
 #[test]
 fn heads_of_64_f16() {
-    all_shapes(64, Dtype::F16);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn eight_bits_beside_bf16() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(2..4);
+}
+
+#[test]
+fn eight_bits_beside_f16() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(0..2);
 }
 
 #[test]
 fn deterministic_rows_depend_on_their_own_tokens_alone() {
-    let unit = units::attention_wgmma(Dtype::Bf16, 64, true).expect("a kernel of its own");
-    let Some(kernel) = Emulated::compile(&unit, "tree_attention_wgmma") else { return };
-    let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
-    let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];
-    // Longer than a tile, and shorter: rows of one item see other tiles of it.
-    let windows = [None, Some(200), Some(70)];
-    for (seed, (shape, (q_heads, kv_heads))) in (0u64..).zip(shapes.into_iter().zip(layouts)) {
-        let blocks = if seed % 2 == 0 { 3 } else { 1 };
-        for window in windows {
-            check_deterministic(
-                &kernel,
-                &setting(q_heads, kv_heads, 64, Dtype::Bf16, window, seed),
-                shape,
-                seed,
-                blocks,
-            );
-        }
-    }
+    Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+}
+
+#[test]
+fn deterministic_rows_of_eight_bits_do_too() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(2..3);
 }

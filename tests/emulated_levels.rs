@@ -6,9 +6,11 @@ mod emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
+use float8::F8E4M3;
+use offshoot::backend::cuda::kv::Kept;
 use offshoot::backend::cuda::level_words::level_words;
 use offshoot::backend::cuda::units;
-use offshoot::backend::{Dtype, HeadLayout, LevelBorders, MOST_LEVELS};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
 use offshoot::check::attention::{Setting, context};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
@@ -50,7 +52,13 @@ fn kv(setting: &Setting, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
             kv[line * head_dim + element] = x;
         }
     }
-    words(setting.dtype, &kv)
+    match setting.kv {
+        KvDtype::Model => words(setting.dtype, &kv),
+        KvDtype::Fp8 => {
+            let codes: Vec<u8> = kv.iter().map(|&x| F8E4M3::from_f32(x).to_bits()).collect();
+            codes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+        }
+    }
 }
 
 /// One step, and which of its rows are asked for.
@@ -155,17 +163,25 @@ fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
 }
 
 fn compile(setting: &Setting) -> Option<Emulated> {
-    Emulated::compile(&units::level_lse(setting.dtype, setting.heads.head_dim), "level_lse")
+    Emulated::compile(
+        &units::level_lse(
+            setting.dtype,
+            if setting.kv == KvDtype::Fp8 { Kept::Fp8 } else { Kept::Plain },
+            setting.heads.head_dim,
+        ),
+        "level_lse",
+    )
 }
 
 #[test]
 fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     let mut dice = Dice::new(5);
-    for (number, (dtype, shape)) in [
-        (Dtype::F16, Shape::MidPageForks),
-        (Dtype::Bf16, Shape::Ragged),
-        (Dtype::F32, Shape::DeepChain),
-        (Dtype::Bf16, Shape::EmptyLeaves),
+    let (model, fp8) = (KvDtype::Model, KvDtype::Fp8);
+    for (number, (dtype, kept, shape)) in [
+        (Dtype::F16, model, Shape::MidPageForks),
+        (Dtype::Bf16, model, Shape::Ragged),
+        (Dtype::F32, model, Shape::DeepChain),
+        (Dtype::Bf16, fp8, Shape::EmptyLeaves),
     ]
     .into_iter()
     .enumerate()
@@ -175,7 +191,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
             [(4, 2, 80, 100), (11, 1, 64, 17), (2, 2, 18, 1), (3, 1, 128, 1000)][number];
         let heads = HeadLayout { q_heads, kv_heads, head_dim };
         for window in [None, Some(window)].into_iter().skip(number % 2) {
-            let setting = Setting { heads, dtype, window, sharpness: 4.0 };
+            let setting = Setting { heads, dtype, kv: kept, window, sharpness: 4.0 };
             let Some(kernel) = compile(&setting) else { return };
             let grown = grow(shape, PAGE as u32, number as u64);
             let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
@@ -207,7 +223,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 #[test]
 fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
-    let setting = Setting { heads, dtype: Dtype::F32, window: None, sharpness: 2.0 };
+    let setting = Setting { heads, dtype: Dtype::F32, kv: KvDtype::Model, window: None, sharpness: 2.0 };
     let Some(kernel) = compile(&setting) else { return };
     let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(100));
     let text = |len: usize| vec![TokenId(1); len];

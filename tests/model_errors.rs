@@ -365,7 +365,7 @@ fn facts_print_what_was_read() {
     // 2 * 64 * 32 (embeddings) + 32 (norm) + 2 * (2 * 32 (norms) + 96 * 32 (q, k, v, o) + 144 * 32 (mlp))
     assert_eq!(facts.config.parameters(), 19_616);
     assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(Dtype::F32));
-    assert_eq!(facts.config.kv_bytes_per_token(Dtype::F32), 2 * 2 * 16 * 4);
+    assert_eq!(facts.config.kv_bytes_per_token(4), 2 * 2 * 16 * 4);
     let printed = facts.to_string();
     for part in ["llama", "2 of width 32", "4 query, 2 key and value, of 8", "21 F32", "256 bytes a token", "plain"] {
         assert!(printed.contains(part), "`{part}` is not in:\n{printed}");

@@ -74,7 +74,7 @@ fn attention_takes_what_was_measured() {
         let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
         let plan = Planner::Balanced.plan(&tree.plant(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
-        rows.push((tree.name, profile.attention.ns(&plan, heads, tree.dtype) / 1e3, measured));
+        rows.push((tree.name, profile.attention.ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
     }
     assert!(rows.len() > 50, "{} trees were measured", rows.len());
     let mean = compare("us", &rows, 0.8..=1.2);
@@ -178,7 +178,7 @@ fn what_would_not_fit_the_device_does_not_fit() {
     let config = ModelConfig::from_json(llama_70b).expect("a config");
     let mut backend = Modelled::new(h200());
     let model = Decoder::random(&mut backend, config.clone(), Dtype::Bf16, 1).expect("141 GB fit");
-    assert_eq!(Modelled::page_bytes(&model.kv_shape(1)), 32 * model.kv_bytes_per_token());
+    assert_eq!(backend.page_bytes(&model.kv_shape(1)), 32 * model.kv_bytes_per_token());
     let free = backend.free_bytes().expect("it is counted");
     assert!(free < 9_000_000_000, "{free} bytes are left");
     let error = Decoder::random(&mut backend, config, Dtype::Bf16, 1).err().expect("not twice");

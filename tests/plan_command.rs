@@ -109,6 +109,26 @@ fn a_tree_that_fits_in_parts_is_planned_in_waves() {
 }
 
 #[test]
+fn fp8_keys_and_values_take_half_where_the_device_reads_them() {
+    let desk = Desk::new();
+    desk.rows(&problems(128));
+    let plan = |more: &[&str]| desk.plan(&[more, &["--kv-memory", "34000", "--predict", "never"]].concat());
+    let (model, fp8) = (plan(&[]), plan(&["--kv-dtype", "fp8"]));
+    let bytes = |plan: &Value| plan["model"]["kv_bytes_per_token"].as_u64().unwrap();
+    assert_eq!((bytes(&model), bytes(&fp8)), (128 << 10, 64 << 10));
+    let pages = |plan: &Value| plan["pool"]["pages"].as_u64().unwrap();
+    assert_eq!(pages(&fp8), 2 * pages(&model));
+    let waves = |plan: &Value| plan["waves"].as_array().unwrap().len();
+    assert_eq!((waves(&model), waves(&fp8)), (3, 2));
+    let read = |plan: &Value, by: &str| plan["decode_step"][by].as_u64().unwrap();
+    assert_eq!(read(&fp8, "rows"), 2 * 7 * 128, "twice the rows of a step");
+    // f32 keys and values are rounded, and no smaller for it.
+    assert_eq!(bytes(&plan(&["--dtype", "f32", "--kv-dtype", "fp8"])), 256 << 10);
+    let cpu = ["--device-profile", "cpu", "--kv-memory", "8000", "--predict", "never", "--kv-dtype", "fp8"];
+    assert_eq!(bytes(&desk.plan(&cpu)), 128 << 10);
+}
+
+#[test]
 fn samples_of_one_prompt_that_do_not_fit_at_once_are_divided() {
     let desk = Desk::new();
     desk.rows(&[json!({"prompt_tokens": 160, "samples": 100, "output_tokens": 160})]);

@@ -7,9 +7,9 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::{Dtype, KvDtype};
 use offshoot::bench::workload_file::read_jobs;
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 fn machine() -> Machine {
     let (model, _) = read_jobs(None, "llama3-8b", &[]).expect("built in");
     let profile = Arc::new(DeviceProfile::named("h200").expect("built in"));
-    Machine { model, dtype: Dtype::Bf16, profile }
+    Machine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, profile }
 }
 
 /// Pages of 32 tokens of llama3-8b.
@@ -195,7 +195,7 @@ fn counts(record: &JobRecord) -> Vec<[u64; 5]> {
 #[test]
 fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     let machine = Machine { model: tiny(), dtype: Dtype::F32, ..machine() };
-    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32).unwrap();
+    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut computed = |settings: &Settings, job: &Job| {
         let record = loaded.run(WallClock::beside::<Cpu>(), settings, job).unwrap();
         check_any(&record, job, settings);
@@ -232,7 +232,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
         for kv_bytes in [None, pages(14), pages(40)] {
             let settings = Settings { policy, step_rows: 128, kv_bytes, ..Settings::default() };
             let modelled = Modelled::new(machine.profile.clone());
-            let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype).unwrap();
+            let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv).unwrap();
             let record = loaded.run(WallClock::beside::<Modelled>(), &settings, &job).unwrap();
             check_any(&record, &job, &settings);
             assert_eq!(counts(&record), counts(&simulate(&machine, &settings, &job).unwrap()), "{policy}");
@@ -242,7 +242,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
 
 #[test]
 fn a_model_outlives_the_jobs_that_it_cannot_serve() {
-    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32).unwrap();
+    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut run = |prompt| {
         let settings = Settings { kv_bytes: Some(100 * 512), ..Settings::default() };
         loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))

@@ -5,7 +5,7 @@
 use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Buffer, Isa};
-use offshoot::backend::{Dtype, HeadLayout, KvShape};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::{LayerIx, PageId};
@@ -85,7 +85,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     slots.dedup();
     let pages = slots.iter().map(|&(page, _)| page).max().map_or(0, |last| last as usize + 1);
     let shape = KvShape { layers: 2, heads: case.heads, dtype: case.dtype, pages };
-    let mut kv = KvStore::new(&shape).unwrap();
+    let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
     let all = held.iter().flat_map(|&page| (0..PAGE_TOKENS).rev().map(move |slot| KvSlot { page: PageId(page), slot }));

@@ -4,8 +4,9 @@
 //! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`Holds`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
 //! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 and bf16 weights: the activation operand of
 //! a dot product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
-//! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype; attention follows the same rule
-//! (queries and softmax numerators may be rounded to the dtype of keys and values).
+//! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype, rounded to fewer bits before where
+//! that is asked for ([`KvDtype`]); attention follows the same rule (queries and softmax numerators may be rounded to the dtype
+//! of keys and values, or to f16 where they are fp8).
 //!
 //! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for attention. A
 //! backend whose tile is 1 does not promise it, until it is told to ([`Backend::be_deterministic`]).
@@ -17,6 +18,7 @@
 mod choice;
 pub mod cpu;
 pub mod cuda;
+mod kv_dtype;
 mod levels;
 pub mod modelled;
 mod step;
@@ -27,6 +29,7 @@ use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, PageTurn};
 
 pub use choice::{DeviceChoice, Opened, WhyNotCuda};
+pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{LevelBorders, LevelMass, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
@@ -219,6 +222,9 @@ pub trait Backend: Send + 'static {
     fn tile(&self) -> u32;
     /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use then.
     fn be_deterministic(&mut self);
+    /// From now on keys and values are kept so, as they are in the weights' dtype before. Memory of theirs, and steps, that were
+    /// made before are of no use then.
+    fn keep_kv(&mut self, kv: KvDtype);
     /// What giving up keys and values costs.
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
@@ -244,10 +250,12 @@ pub trait Backend: Send + 'static {
     /// The first `rows` rows, `rows * width` values, row-major.
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
 
+    /// Bytes of an element of keys or values as they are kept now, in a model with these heads and weights of `dtype`.
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
     /// Bytes that one page takes, all layers.
-    fn page_bytes(shape: &KvShape) -> usize;
+    fn page_bytes(&self, shape: &KvShape) -> usize;
     /// Bytes of the same memory that `kv` takes beside its pages.
-    fn kv_overhead_bytes(_shape: &KvShape) -> usize {
+    fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {
         0
     }
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
@@ -299,7 +307,8 @@ pub trait Backend: Send + 'static {
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
     /// Rotates query and key heads of `qkv` in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
-    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV dtype.
+    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded as they
+    /// are kept.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
     /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it sees (see
     /// `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::backend::cpu::attention::{self, Scratch, TILE};
 use crate::backend::cpu::kv::PAGE_TOKENS;
 use crate::backend::cpu::{Buffer, Isa, KvStore};
-use crate::backend::{Dtype, HeadLayout, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -147,7 +147,8 @@ impl Step {
             + shape.samples * (shape.own_tokens / PAGE_TOKENS as usize + 2);
         let (forest, slots) = grow(shape, pages)?;
         let heads = shape.heads();
-        let mut kv = KvStore::new(&KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages })?;
+        let kv = KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages };
+        let mut kv = KvStore::new(&kv, KvDtype::Model)?;
         fill(&mut kv, shape);
         let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceChoice, Dtype, Opened};
+use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
 };
@@ -46,6 +46,7 @@ pub struct DecodeOptions {
 struct Measured {
     config: String,
     dtype: Dtype,
+    kv_dtype: KvDtype,
     device: String,
     plan: Planner,
     #[serde(flatten)]
@@ -136,7 +137,9 @@ fn measure<B: Timed>(
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
     let device = backend.describe();
+    options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
     let decoder = model.load(&mut backend)?;
+    let kv_bytes = backend.kv_element_bytes(config.heads, *dtype);
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
     let own = case.generate + 2 * B::PAGE_TOKENS as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
@@ -146,12 +149,13 @@ fn measure<B: Timed>(
     Ok(Measured {
         config: options.config.display().to_string(),
         dtype: *dtype,
+        kv_dtype: options.budget.kv,
         device,
         plan,
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, case, &machine),
+        floor_rate: floor_rate(config, *dtype, kv_bytes, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -194,8 +198,9 @@ impl Model {
 
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
-/// longer of its reads and its products; the context is that of the middle of the generation.
-pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine: &Rates) -> f64 {
+/// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
+/// takes `kv_bytes` bytes.
+pub fn floor_rate(config: &ModelConfig, dtype: Dtype, kv_bytes: usize, case: DecodeCase, machine: &Rates) -> f64 {
     let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
     let rows = case.samples as f64;
     let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
@@ -204,7 +209,7 @@ pub fn floor_rate(config: &ModelConfig, dtype: Dtype, case: DecodeCase, machine:
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(dtype) as f64 / bandwidth;
+    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_bytes) as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }
 

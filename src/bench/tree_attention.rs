@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::timed::{Rates, Timed};
 use super::trees::{Planted, TreeSpec, read_trees};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvShape, RowToken, StepBatch};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
 use crate::check::attention::context;
 use crate::check::dense::{dense, relative_error};
 use crate::check::dice::Dice;
@@ -44,6 +44,8 @@ pub struct TreeOptions {
     pub budget: Duration,
     /// Whether a row's result depends on that row alone.
     pub deterministic: bool,
+    /// What keys and values are rounded to; the error is that against those that are not.
+    pub kv: KvDtype,
     /// Deviation of queries: of scores too, as keys have 1 and the scale makes up for the length of their product.
     pub sharpness: f32,
 }
@@ -62,6 +64,7 @@ struct Measured<'a> {
     device: String,
     plan: Planner,
     deterministic: bool,
+    kv_dtype: KvDtype,
     sharpness: f32,
     items: usize,
 }
@@ -76,6 +79,9 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
     if options.deterministic {
         backend.be_deterministic();
+    }
+    if let Some(first) = trees.first() {
+        options.kv.keep_on(&mut backend, first.heads(), first.dtype);
     }
     let mut known = HashMap::new();
     for tree in &trees {
@@ -113,10 +119,10 @@ fn measure<'a, B: Timed>(
     options: &TreeOptions,
     rates: Rates,
 ) -> Result<Measured<'a>> {
-    let TreeOptions { planner, deterministic, sharpness, .. } = *options;
-    let free = backend.free_bytes()?;
-    if tree.bytes() > free as f64 {
-        let expected = format!("at least {}", bytes(tree.bytes() as u64));
+    let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
+    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
+    if tree_bytes > free as f64 {
+        let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
     }
     let planted = tree.plant(B::PAGE_TOKENS)?;
@@ -140,7 +146,7 @@ fn measure<'a, B: Timed>(
     })?;
     us.sort_by(f64::total_cmp);
     let (median, least) = (us[us.len() / 2], us[0]);
-    let floor_us = (tree.bytes() / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let found = backend.read(&out, rows)?;
     Ok(Measured {
         workload: &tree.name,
@@ -149,11 +155,12 @@ fn measure<'a, B: Timed>(
         floor_us: rounded(floor_us, 2),
         ratio: rounded(median / floor_us, 2),
         rel_err: rounded(numbers.error(tree, &planted, &found), 8),
-        bytes: tree.bytes(),
+        bytes: tree_bytes,
         flops: tree.flops(),
         device: backend.describe(),
         plan: planner,
         deterministic,
+        kv_dtype,
         sharpness,
         items,
     })

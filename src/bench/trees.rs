@@ -147,12 +147,12 @@ impl TreeSpec {
         self.nodes.iter().map(|node| node.queries).sum()
     }
 
-    /// Keys and values of every node once, and queries and results once.
-    pub fn bytes(&self) -> f64 {
+    /// Keys and values of every node once, an element in `kv_bytes` bytes, and queries and results once.
+    pub fn bytes(&self, kv_bytes: usize) -> f64 {
         let tokens: usize = self.nodes.iter().map(|node| node.tokens).sum();
         let stored = 2 * tokens * self.kv_heads * self.head_dim;
         let rows = 2 * self.queries() * self.q_heads * self.head_dim;
-        ((stored + rows) * self.dtype.bytes()) as f64
+        (stored * kv_bytes + rows * self.dtype.bytes()) as f64
     }
 
     /// Multiplications and additions of every query with every token above it.
@@ -212,7 +212,7 @@ mod tests {
             read(&format!(r#"{{ {HEADS}, "parents": [-1, 0, 0, 1, 1, 2, 2], "tokens": [50, 7, 7, 3, 3, 3, 3] }}"#));
         assert_eq!(regular, ragged.unwrap());
         assert_eq!(regular.queries(), 4);
-        assert_eq!(regular.bytes(), (2 * (50 + 14 + 12) * 2 * 8 + 2 * 4 * 4 * 8) as f64 * 2.0);
+        assert_eq!(regular.bytes(2), (2 * (50 + 14 + 12) * 2 * 8 + 2 * 4 * 4 * 8) as f64 * 2.0);
         assert_eq!(regular.flops(), (4 * 4 * 60 * 4 * 8) as f64);
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::timed::Timed;
 use super::workload_file::{Job, read_jobs};
-use crate::backend::Dtype;
+use crate::backend::{Dtype, KvDtype};
 use crate::check::dice::Dice;
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, ForkKind, Metrics, PoolSize,
@@ -30,6 +30,7 @@ pub struct WorkloadOptions {
     /// Names of workloads; empty: all.
     pub workloads: Vec<String>,
     pub dtype: Dtype,
+    pub kv: KvDtype,
     pub planner: Planner,
     /// Leaves out attention: what remains is the ceiling that no attention can pass.
     pub without_attention: bool,
@@ -70,6 +71,7 @@ struct Measured<'a> {
     decode_tok_s: Option<f64>,
     device: String,
     dtype: Dtype,
+    kv_dtype: KvDtype,
     plan: Planner,
     deterministic: bool,
     prompts: usize,
@@ -124,6 +126,7 @@ fn start<B: Timed>(
         let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
         return Err(Error::ContextTooLong { what, tokens: longest, context });
     }
+    options.kv.keep_on(&mut backend, config.heads, options.dtype);
     let decoder = Decoder::random(&mut backend, config, options.dtype, 1)?;
     let page = B::PAGE_TOKENS as usize;
     // Old jobs stay cached until the room is needed.
@@ -171,6 +174,7 @@ fn measure<'a>(
         decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
         device: device.to_owned(),
         dtype: options.dtype,
+        kv_dtype: options.kv,
         plan: options.planner,
         deterministic: options.deterministic,
         prompts: job.prompts(),

@@ -11,7 +11,7 @@ use super::device::Effort;
 use super::dice::{Dice, noise};
 use super::forests::{Shape, grow};
 use super::report::{Found, Report, Worst};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvShape, StepBatch};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
@@ -40,6 +40,7 @@ const fn sharpness(dtype: Dtype) -> [f32; 3] {
 pub struct Setting {
     pub heads: HeadLayout,
     pub dtype: Dtype,
+    pub kv: KvDtype,
     pub window: Option<u32>,
     pub sharpness: f32,
 }
@@ -51,17 +52,31 @@ impl Setting {
         Setting {
             heads: HeadLayout { q_heads, kv_heads, head_dim: HEAD_DIMS[i % HEAD_DIMS.len()] },
             dtype,
+            kv: KvDtype::Model,
             window: WINDOWS[i / 2 % WINDOWS.len()],
             sharpness: sharpness(dtype)[i % 3],
         }
+    }
+
+    /// The same with fp8 keys and values, and more often heads that are kept in a byte an element somewhere.
+    pub fn fp8(i: usize, dtype: Dtype) -> Self {
+        let setting = Self::number(i, dtype);
+        let head_dim = [128, 64, setting.heads.head_dim][i % 3];
+        Self { kv: KvDtype::Fp8, heads: HeadLayout { head_dim, ..setting.heads }, ..setting }
     }
 
     pub fn scale(&self) -> f32 {
         (self.heads.head_dim as f32).powf(-0.5)
     }
 
-    /// Key and value heads of the token in slot `at`, one after another, as they are stored.
+    /// Key and value heads of the token in slot `at`, one after another, as they are kept.
     pub fn kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
+        let (dtype, kv) = (self.dtype, self.kv);
+        self.given_kv(at).map(move |x| kv.round(dtype, x))
+    }
+
+    /// The same as they are appended.
+    pub fn given_kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
         let (dtype, width) = (self.dtype, 2 * self.heads.kv_heads * self.heads.head_dim);
         (0..width as u64).map(move |i| dtype.round(noise([1, at.page.0.into(), at.slot.into(), i])))
     }
@@ -77,7 +92,8 @@ impl Setting {
     ///
     /// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and there are two of them that
     /// count: of softmax numerators and of the result: 0.54 together, which is what single-pass kernels show (2.1e-3 in bf16,
-    /// 2.8e-4 in f16); a quarter more for chance in small results. In f32, roundings of scores count: 1e-5.
+    /// 2.8e-4 in f16); a quarter more for chance in small results. In f32, roundings of scores count: 1e-5. Of fp8 keys and values
+    /// the definition has the rounded ones, so that these roundings do not count; numerators beside them are f16's or finer.
     pub fn tolerance(&self) -> f64 {
         match self.dtype {
             Dtype::F32 => 1e-5,
@@ -104,6 +120,9 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HeadLayout { q_heads, kv_heads, head_dim } = self.heads;
         write!(f, "{q_heads} / {kv_heads} x {head_dim}")?;
+        if self.kv != KvDtype::Model {
+            write!(f, ", {}", self.kv)?;
+        }
         self.window.map_or(Ok(()), |window| write!(f, ", window {window}"))
     }
 }
@@ -116,7 +135,7 @@ pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: O
         q_heads: small(heads.q_heads),
         kv_heads: small(heads.kv_heads),
         head_dim: small(heads.head_dim),
-        kv_element_bytes: small(dtype.bytes()),
+        kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
         cost: backend.cost_model(),
     }
 }
@@ -187,7 +206,7 @@ pub fn filled<B: Backend>(
         backend.resize(&mut qkv, shape.rows)?;
         let row = |at: &KvSlot| -> Vec<f32> {
             let queries = std::iter::repeat_n(0.0, setting.heads.q_width());
-            let stored = setting.kv(*at).map(|x| if holes { f32::NAN } else { x });
+            let stored = setting.given_kv(*at).map(|x| if holes { f32::NAN } else { x });
             queries.chain(stored).collect()
         };
         let values: Vec<f32> = slots.par_iter().flat_map_iter(row).collect();
@@ -273,11 +292,16 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
                 forest(backend, &setting, shape, seed, report)?;
             }
         }
+        for (i, &shape) in shapes.iter().enumerate() {
+            forest(backend, &Setting::fp8(i, dtype), shape, seeds, report)?;
+        }
     }
+    backend.keep_kv(KvDtype::Model);
     Ok(())
 }
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
+    backend.keep_kv(setting.kv);
     let grown = grow(shape, B::PAGE_TOKENS, seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

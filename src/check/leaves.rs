@@ -8,7 +8,7 @@ use super::case::{ANY_VOCAB, buffer};
 use super::device::Effort;
 use super::dice::Dice;
 use super::report::Report;
-use crate::backend::{Backend, Dtype, Holds, Pick, RowToken, SampleRequest, StepBatch};
+use crate::backend::{Backend, Dtype, Holds, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -23,7 +23,9 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     let trees = if effort == Effort::Quick { 1 } else { 5 };
     for dtype in Dtype::ALL {
         for seed in 0..trees {
-            let setting = Setting::number(seed * 3 + dtype.bytes(), dtype);
+            let number = seed * 3 + dtype.bytes();
+            let setting = if seed % 3 == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
+            backend.keep_kv(setting.kv);
             let dice = &mut Dice::new(seed as u64);
             let leaves = if effort == Effort::Quick { 5 } else { dice.within(1, 150) };
             let tree = Leaves::grow::<B>(dice, leaves)?;
@@ -34,6 +36,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
             }
         }
     }
+    backend.keep_kv(KvDtype::Model);
     Ok(())
 }
 
@@ -160,7 +163,7 @@ impl Leaves {
         let row = |row: usize| {
             let context = self.context(row, number);
             let newest = *context.last().expect("a row sees itself");
-            setting.query(row, context.len() - 1).chain(setting.kv(newest)).collect::<Vec<_>>()
+            setting.query(row, context.len() - 1).chain(setting.given_kv(newest)).collect::<Vec<_>>()
         };
         (0..self.contexts.len()).into_par_iter().flat_map_iter(row).collect()
     }

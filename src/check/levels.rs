@@ -12,7 +12,7 @@ use super::dice::Dice;
 use super::forests::{Shape, grow};
 use super::leaves::{Leaves, STEPS, greedy};
 use super::report::{Found, Report, Worst, share};
-use crate::backend::{Backend, Dtype, Holds, LevelBorders, LevelMass, MOST_LEVELS, Sampled, StepBatch};
+use crate::backend::{Backend, Dtype, Holds, KvDtype, LevelBorders, LevelMass, MOST_LEVELS, Sampled, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -31,15 +31,19 @@ pub fn levels<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     for dtype in Dtype::ALL {
         for seed in 0..trees {
             for &shape in shapes {
-                let setting = Setting::number(number, dtype);
+                let setting =
+                    if number % 4 == 3 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
                 number += 1;
+                backend.keep_kv(setting.kv);
                 forest(backend, &setting, shape, seed, report)?;
             }
-            let setting = Setting::number(number, dtype);
+            let setting = if seed == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
             number += 1;
+            backend.keep_kv(setting.kv);
             moving(backend, &setting, seed, report)?;
         }
     }
+    backend.keep_kv(KvDtype::Model);
     Ok(())
 }
 

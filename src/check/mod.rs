@@ -34,6 +34,7 @@ use crate::out;
 pub use deterministic::deterministic;
 pub use device::{Effort, suite};
 pub use long::long;
+pub use model::ModelCheck;
 pub use report::{Report, Row};
 
 /// What `offshoot check` is asked to do.
@@ -41,10 +42,7 @@ pub use report::{Report, Row};
 pub enum CheckOptions {
     Model {
         folder: PathBuf,
-        /// What to hold it against.
-        golden: Option<PathBuf>,
-        /// Whether its arithmetic is to be exact.
-        deterministic: bool,
+        how: ModelCheck,
     },
     Device(DeviceCheck),
     /// Whether every CUDA kernel compiles for these architectures.
@@ -68,9 +66,7 @@ pub struct DeviceCheck {
 /// Prints what is asked for, on the device chosen. The exit code says whether all of it holds.
 pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
     let holds = match options {
-        CheckOptions::Model { folder, golden, deterministic } => {
-            model::model(on, folder, golden.as_deref(), *deterministic)?
-        }
+        CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
         CheckOptions::Device(options) => match on.open(0)? {
             Opened::Cpu { cpu, not_cuda } => {
                 not_cuda.iter().for_each(out::aside);

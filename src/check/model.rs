@@ -2,12 +2,12 @@
 //! `model::check`'s; this file prints and says whether all of it holds.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::backend::{Backend, DeviceChoice, Opened};
+use crate::backend::{Backend, DeviceChoice, KvDtype, Opened};
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::model::check::{chunks, facts, golden};
+use crate::model::check::{chunks, facts, golden, kv_rounding};
 use crate::model::{Decoder, ModelFolder};
 use crate::out;
 use crate::tokenizer::Tokenizer;
@@ -15,9 +15,22 @@ use crate::tokenizer::Tokenizer;
 /// Tokens of the text by which chunks are compared: beyond two tiles, no multiple of a page, and so many at least.
 const CHUNK_TOKENS: usize = 150;
 const BEYOND_TILES: usize = 22;
+/// Tokens that are drawn to tell what rounded keys and values do, if the context has so many.
+const DRAWN_TOKENS: usize = 256;
+
+/// How a model's arithmetic is checked.
+#[derive(Clone, Debug, Default)]
+pub struct ModelCheck {
+    /// What to hold it against.
+    pub golden: Option<PathBuf>,
+    /// Whether its arithmetic is to be exact.
+    pub deterministic: bool,
+    /// What keys and values are rounded to: where they are at all, it is said what that does.
+    pub kv: KvDtype,
+}
 
 /// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
-pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>, deterministic: bool) -> Result<bool> {
+pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
     let facts = facts(&folder)?;
     out::text(&facts)?;
@@ -30,19 +43,14 @@ pub fn model(on: DeviceChoice, model: &Path, golden_file: Option<&Path>, determi
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     match opened {
-        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, golden_file, deterministic),
-        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, golden_file, deterministic),
+        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, options),
+        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, options),
     }
 }
 
-fn arithmetic<B: Backend>(
-    mut backend: B,
-    folder: &ModelFolder,
-    golden_file: Option<&Path>,
-    deterministic: bool,
-) -> Result<bool> {
+fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, options: &ModelCheck) -> Result<bool> {
     let mut decoder = Decoder::load(&mut backend, folder)?;
-    if deterministic {
+    if options.deterministic {
         decoder.be_deterministic(&mut backend);
     }
     let vocab = decoder.config().vocab;
@@ -51,10 +59,15 @@ fn arithmetic<B: Backend>(
     let chunked = chunks(&mut backend, &mut decoder, &tokens)?;
     fact("chunks", &chunked)?;
     let mut holds = chunked.passes();
-    if let Some(file) = golden_file {
+    if let Some(file) = &options.golden {
         let report = golden(&mut backend, &mut decoder, file)?;
         out::text(&report)?;
         holds &= report.passes();
+    }
+    if options.kv != KvDtype::Model {
+        let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
+        let rounding = kv_rounding(&mut backend, &mut decoder, options.kv, tokens)?;
+        fact(&format!("{} kv", options.kv), rounding)?;
     }
     Ok(holds)
 }

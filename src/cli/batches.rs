@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{arrivals, seconds, whole};
-use crate::backend::Dtype;
+use crate::backend::{Dtype, KvDtype};
 use crate::bench::batches::{BatchesOptions, Table};
 use crate::error::{Error, Result};
 use crate::simulate::RateSearch;
@@ -55,6 +55,9 @@ pub struct BatchesArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    /// What keys and values are rounded to
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub kv_dtype: KvDtype,
     /// Rows of a step: prompts fill what branches that decode leave of them
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 2048)]
     pub step_rows: usize,
@@ -98,6 +101,7 @@ impl From<BatchesArgs> for BatchesOptions {
             file: args.file,
             shape: args.shape,
             dtype: args.dtype,
+            kv: args.kv_dtype,
             step_rows: args.step_rows,
             kv_tokens: args.kv_tokens,
             budget: args.budget_seconds,

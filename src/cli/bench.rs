@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::{BatchesArgs, EngineArgs, mib, rate, seconds, whole};
-use crate::backend::{DeviceChoice, Dtype};
+use crate::backend::{DeviceChoice, Dtype, KvDtype};
 use crate::bench::decode::DecodeOptions;
 use crate::bench::products::ProductOptions;
 use crate::bench::tree_attention::TreeOptions;
@@ -119,6 +119,9 @@ pub struct AttentionArgs {
     /// So that a row's result depends on that row alone, to the last bit
     #[arg(long, requires = "trees")]
     pub deterministic: bool,
+    /// What keys and values are rounded to; errors are those against keys and values that are not
+    #[arg(long, value_enum, value_name = "DTYPE", default_value_t, requires = "trees")]
+    pub kv_dtype: KvDtype,
     /// How far scores are apart: their deviation
     #[arg(long, value_name = "TIMES", value_parser = rate, default_value = "1", requires = "trees")]
     pub sharpness: f64,
@@ -135,6 +138,7 @@ impl AttentionArgs {
             flops: self.floor_flops,
             budget: self.budget_seconds,
             deterministic: self.deterministic,
+            kv: self.kv_dtype,
             sharpness: self.sharpness as f32,
         })
     }
@@ -154,6 +158,9 @@ pub struct WorkloadArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
+    /// What keys and values are rounded to
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub kv_dtype: KvDtype,
     /// How shared prefixes are attended to
     #[arg(long, value_enum, default_value = "balanced")]
     pub plan: Planner,
@@ -187,6 +194,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             shape: args.shape,
             workloads: args.workload,
             dtype: args.dtype,
+            kv: args.kv_dtype,
             planner: args.plan,
             without_attention: args.without_attention,
             recommended_gemm: args.recommended_gemm,

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::check::{CheckOptions, DeviceCheck};
+use crate::backend::KvDtype;
+use crate::check::{CheckOptions, DeviceCheck, ModelCheck};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -27,6 +28,9 @@ pub struct CheckArgs {
     /// against each other
     #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
     pub deterministic: bool,
+    /// Also say how far off log-probabilities are when keys and values are rounded to it
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
+    pub kv_dtype: KvDtype,
     /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill (but for those known to) fail the check
     #[arg(long, conflicts_with = "model")]
     pub kernels: bool,
@@ -37,9 +41,9 @@ pub struct CheckArgs {
 
 impl From<CheckArgs> for CheckOptions {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs { model, golden, goldens, quick, json, deterministic, kernels, arch } = args;
+        let CheckArgs { model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch } = args;
         match model {
-            Some(folder) => CheckOptions::Model { folder, golden, deterministic },
+            Some(folder) => CheckOptions::Model { folder, how: ModelCheck { golden, deterministic, kv } },
             None if kernels => CheckOptions::Kernels { archs: arch },
             None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),
         }

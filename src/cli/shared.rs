@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::backend::KvDtype;
 use crate::error::{Error, Result};
 use crate::judge::Isolation;
 use crate::run::Budget;
@@ -60,6 +61,10 @@ pub struct BudgetArgs {
     /// quarter of what is free, at most 32768)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
     pub swap_memory: Option<usize>,
+    /// What keys and values are rounded to: with fp8, twice the tokens fit and other samples are drawn (`check --model DIR
+    /// --kv-dtype fp8` says how far off its log-probabilities are)
+    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    pub kv_dtype: KvDtype,
 }
 
 impl From<EngineArgs> for Budget {
@@ -76,6 +81,7 @@ impl From<BudgetArgs> for Budget {
             memory: args.memory,
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
+            kv: args.kv_dtype,
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct EngineFacts {
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
     pub page_bytes: usize,
+    /// Of keys and values themselves: pages may have padding.
+    pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
 }
 

@@ -197,9 +197,9 @@ impl<B: Backend> Engine<B> {
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
         model.reserve(&mut backend, &mut step, config.largest_step())?;
-        let page_bytes = B::page_bytes(&model.kv_shape(1));
+        let page_bytes = backend.page_bytes(&model.kv_shape(1));
         let free = backend.free_bytes()?;
-        let overhead = B::kv_overhead_bytes(&model.kv_shape(free / page_bytes));
+        let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
         let pool_bytes = config.pool.bytes(free.saturating_sub(overhead))?;
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages == 0 {
@@ -217,6 +217,7 @@ impl<B: Backend> Engine<B> {
             exact: backend.tile() > 1,
             page_tokens: B::PAGE_TOKENS as usize,
             page_bytes,
+            kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts.clone());

@@ -93,6 +93,7 @@ impl EngineHandle {
             exact: true,
             page_tokens: 16,
             page_bytes: 0,
+            kv_bytes_per_token: 0,
             pool_pages: 0,
         };
         let (handle, commands, epitaph) = EngineHandle::new(facts);

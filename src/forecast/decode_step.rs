@@ -116,8 +116,8 @@ impl Growing {
     }
 }
 
-/// What planners need to know of `model` on a device, for each kind of window with the number of layers that have it.
-pub fn hints(model: &Model, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)> {
+/// What planners need to know of `model` on a device that takes so many bytes for an element of keys and values, for each kind of window with the number of layers that have it.
+pub fn hints(model: &Model, kv_element_bytes: usize, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)> {
     let (config, heads) = (&model.config, model.config.heads);
     let small = |count: usize| u32::try_from(count).expect("heads are few");
     let of = |window: Option<u32>| {
@@ -127,7 +127,7 @@ pub fn hints(model: &Model, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)>
             q_heads: small(heads.q_heads),
             kv_heads: small(heads.kv_heads),
             head_dim: small(heads.head_dim),
-            kv_element_bytes: small(model.dtype.bytes()),
+            kv_element_bytes: small(kv_element_bytes),
             cost,
         };
         (hints, config.windows.iter().filter(|&&layer| layer == window).count() as u64)

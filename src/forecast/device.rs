@@ -24,6 +24,7 @@ pub struct Device {
     pub pool: Pool,
     pub cost: CostModel,
     pub described: String,
+    pub kv_element_bytes: usize,
     branches: usize,
 }
 
@@ -34,6 +35,8 @@ impl Device {
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut modelled = Modelled::new(profile.clone());
+        budget.kv.keep_on(&mut modelled, model.config.heads, model.dtype);
+        let kv_element_bytes = modelled.kv_element_bytes(model.config.heads, model.dtype);
         let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
@@ -57,8 +60,8 @@ impl Device {
             page_tokens: Modelled::PAGE_TOKENS,
             page_bytes: facts.page_bytes as u64,
         };
-        let machine = Machine { model: model.config.clone(), dtype: model.dtype, profile };
-        Ok(Self { machine, settings, pool, cost, described, branches })
+        let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
+        Ok(Self { machine, settings, pool, cost, described, kv_element_bytes, branches })
     }
 
     /// Branches that grow at once.

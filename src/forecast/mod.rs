@@ -94,7 +94,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     let need = Need::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
-    let hints = decode_step::hints(&model, device.cost, modelled::TILE);
+    let hints = decode_step::hints(&model, device.kv_element_bytes, device.cost, modelled::TILE);
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
@@ -115,7 +115,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     }
     let forecast = Forecast {
         job: Sizes::of(&options.input, &job, &tree),
-        model: report::ModelSizes::of(&model),
+        model: report::ModelSizes::of(&model, device.kv_element_bytes),
         device: device.described.clone(),
         branches: device.branches(),
         pool: device.pool,

@@ -76,12 +76,12 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    pub fn of(model: &Model) -> Self {
+    pub fn of(model: &Model, kv_element_bytes: usize) -> Self {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
             weight_bytes: model.config.weight_bytes(model.dtype) as u64,
-            kv_bytes_per_token: model.config.kv_bytes_per_token(model.dtype) as u64,
+            kv_bytes_per_token: model.config.kv_bytes_per_token(kv_element_bytes) as u64,
         }
     }
 }

@@ -27,6 +27,7 @@ pub struct Decoder<B: Backend> {
     /// The largest position of the step that was loaded last.
     last_position: u32,
     hints: Vec<PlanHints>,
+    kv_element_bytes: usize,
     activations: Activations<B>,
 }
 
@@ -91,6 +92,7 @@ impl<B: Backend> Decoder<B> {
             rope: backend.rope_table(rotary.table())?,
             rotary,
             last_position: 0,
+            kv_element_bytes: backend.kv_element_bytes(config.heads, dtype),
             hints: kinds.iter().map(|&window| plan_hints(backend, &config, dtype, window)).collect(),
             activations: Activations::new(backend, &config, dtype)?,
             config,
@@ -102,7 +104,7 @@ impl<B: Backend> Decoder<B> {
         &self.config
     }
 
-    /// Of the matrices, and of keys and values.
+    /// Of the matrices, and of keys and values, unless they are kept as fp8.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -134,7 +136,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn kv_bytes_per_token(&self) -> usize {
-        self.config.kv_bytes_per_token(self.dtype)
+        self.config.kv_bytes_per_token(self.kv_element_bytes)
     }
 
     /// A step for `forward` to load.
@@ -251,7 +253,7 @@ fn plan_hints<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype, windo
         q_heads: small(config.heads.q_heads),
         kv_heads: small(config.heads.kv_heads),
         head_dim: small(config.heads.head_dim),
-        kv_element_bytes: small(dtype.bytes()),
+        kv_element_bytes: small(backend.kv_element_bytes(config.heads, dtype)),
         cost: backend.cost_model(),
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt::{self, Display, Write};
 
 use super::{AtK, Estimate, Interval, LeftOut, LevelUse, PromptTokens, Scores, Summary, Told};
+use crate::backend::KvDtype;
 use crate::figures::{bytes, count, counted};
 use crate::task::Spares;
 
@@ -37,7 +38,11 @@ impl Display for Summary {
         page.line("task", format!("{}, {}", self.task, self.method))?;
         page.line("model", &self.model)?;
         let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        page.line("device", format!("{}{not_cuda}", self.device))?;
+        let kv = match self.kv_dtype {
+            KvDtype::Model => "",
+            KvDtype::Fp8 => ", fp8 keys and values",
+        };
+        page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
             true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
             false => String::new(),

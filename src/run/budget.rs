@@ -1,7 +1,7 @@
 //! The engine's budgets: what the user sets of them, and what the device and the model make of the rest.
 
-use crate::backend::Backend;
 use crate::backend::cpu::free_bytes;
+use crate::backend::{Backend, KvDtype};
 use crate::engine::{EngineConfig, EngineFacts, PoolSize};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -21,6 +21,8 @@ pub struct Budget {
     pub swap_bytes: Option<usize>,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
+    /// What keys and values are rounded to.
+    pub kv: KvDtype,
 }
 
 /// Shares of the free memory: of the host's, which others use too, and of a device that nothing else needs.

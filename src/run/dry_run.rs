@@ -15,13 +15,12 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.dtype);
-    let opened = options.device.open(weights)?;
-    let Sizes { branches, pool } = match &opened {
+    let mut opened = options.device.open(weights)?;
+    let Sizes { branches, pool, kv_bytes } = match &mut opened {
         Opened::Cpu { cpu, .. } => sizes(cpu, prepared, options)?,
-        Opened::Cuda(cuda) => sizes(cuda.as_ref(), prepared, options)?,
+        Opened::Cuda(cuda) => sizes(cuda.as_mut(), prepared, options)?,
     };
     let in_flight = worker::in_flight(prepared, branches);
-    let kv_bytes = config.kv_bytes_per_token(prepared.facts.dtype);
     let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
     let own = prepared.own_tokens().min(config.context - longest);
@@ -59,17 +58,21 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
 /// What the engine would work with.
 struct Sizes {
     branches: usize,
-    /// Bytes for keys and values.
+    /// Bytes for keys and values, and of those of one token.
     pool: usize,
+    kv_bytes: usize,
 }
 
-fn sizes<B: Backend>(backend: &B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
-    let weights = prepared.folder.config.weight_bytes(prepared.facts.dtype);
+fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
+    let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype);
+    options.budget.kv.keep_on(backend, config.heads, dtype);
+    let kv_bytes = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
+    let weights = config.weight_bytes(dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let branches = prepared.branches::<B>(&options.budget, free);
-    let useful = prepared.useful_bytes::<B>(branches);
+    let useful = prepared.useful_bytes::<B>(branches, kv_bytes);
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
-    Ok(Sizes { branches, pool: config.pool.bytes(free)? })
+    Ok(Sizes { branches, pool: config.pool.bytes(free)?, kv_bytes })
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.

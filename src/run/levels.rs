@@ -10,13 +10,13 @@ use super::resume::Earlier;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples say where
+/// Levels of the prompts of `finished`, and the samples last, a token's keys and values in `kv_bytes` bytes; none where nothing has
+/// finished. And how many samples say where
 /// their attention fell, if any does.
-pub fn levels(prepared: &Prepared, finished: &[Finished]) -> (Vec<LevelUse>, Option<Told>) {
+pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> (Vec<LevelUse>, Option<Told>) {
     if finished.is_empty() {
         return (Vec::new(), None);
     }
-    let kv_bytes = prepared.folder.config.kv_bytes_per_token(prepared.facts.dtype) as u64;
     let mut uses: Vec<(u64, u64)> = Vec::new();
     let mut sampled = 0;
     let samples_of = |prompt: &ItemPrompt| {

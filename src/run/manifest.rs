@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backend::KvDtype;
 use crate::engine::EngineFacts;
 use crate::error::{Error, Result};
 use crate::journal::settle;
@@ -40,6 +41,9 @@ pub struct Manifest {
     #[serde(default)]
     pub prompt_files: BTreeMap<String, String>,
     pub seed: u64,
+    /// What keys and values are rounded to; in runs that are older than the choice, the weights' dtype.
+    #[serde(default)]
+    pub kv_dtype: KvDtype,
     pub processes: Vec<Process>,
 }
 
@@ -84,7 +88,7 @@ fn without_threads(device: &str) -> &str {
 }
 
 impl Manifest {
-    pub fn new(prepared: &Prepared) -> Result<Self> {
+    pub fn new(prepared: &Prepared, kv_dtype: KvDtype) -> Result<Self> {
         let task = &prepared.task;
         let beside = task.path.parent().unwrap_or(Path::new(""));
         let mut files = BTreeMap::new();
@@ -100,6 +104,7 @@ impl Manifest {
             task: task.source.clone(),
             files,
             seed: task.sampling.seed,
+            kv_dtype,
             processes: Vec::new(),
         })
     }
@@ -121,7 +126,7 @@ impl Manifest {
         text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
     }
 
-    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task and files, and no fewer samples
+    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding of keys and values, and no fewer samples
     /// where their number may change (`samples_may_rise`). The error names what differs.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
@@ -132,6 +137,10 @@ impl Manifest {
         if self.model_hash != now.model_hash {
             let model = |of: &Manifest| format!("{} ({})", of.model.display(), of.model_hash);
             return differs("model", model(self), model(now));
+        }
+        if self.kv_dtype != now.kv_dtype {
+            let option = |of: &Manifest| format!("--kv-dtype {}", of.kv_dtype);
+            return differs("kv_dtype", option(self), option(now));
         }
         if let Some((field, expected, found)) = difference("", Some(&self.task), Some(&now.task), samples_may_rise) {
             return differs(&format!("task.{field}"), expected, found);

@@ -175,11 +175,12 @@ fn start_on<B: Backend>(
     planner: Planner,
     most: Most,
 ) -> Result<(EngineHandle, usize)> {
+    budget.kv.keep_on(&mut backend, folder.config.heads, dtype);
     let decoder = Decoder::load(&mut backend, folder)?;
     let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?).min(most.branches);
     // A branch fills pages of its own, and leaves the last one of its prompt half empty.
     let in_pages = most.tokens.saturating_add(most.branches.saturating_mul(2 * B::PAGE_TOKENS as usize));
-    let useful = in_pages.saturating_mul(folder.config.kv_bytes_per_token(dtype));
+    let useful = in_pages.saturating_mul(decoder.kv_bytes_per_token());
     let engine =
         Engine::start(backend, decoder, Some(tokenizer), budget.engine_config::<B>(branches, planner, useful))?;
     Ok((engine, branches))
@@ -196,9 +197,10 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
 
 fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
+    options.budget.kv.keep_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
-    let useful = prepared.useful_bytes::<B>(branches);
+    let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
     let config = EngineConfig { has_levels: options.attention_levels, ..config };
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;

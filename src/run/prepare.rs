@@ -138,13 +138,13 @@ impl Prepared {
         budget.branches::<B>(&self.folder.config, free).min(samples)
     }
 
-    /// The most KV bytes that the job can make use of; no bound where the method has prompts that nobody knows yet.
-    pub fn useful_bytes<B: Backend>(&self, branches: usize) -> usize {
+    /// The most KV bytes that the job can make use of, where a token takes so many; no bound where the method has prompts that nobody knows yet.
+    pub fn useful_bytes<B: Backend>(&self, branches: usize, kv_bytes_per_token: usize) -> usize {
         if self.task.method.asks() {
             return usize::MAX;
         }
         let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
-        tokens.saturating_mul(self.folder.config.kv_bytes_per_token(self.facts.dtype))
+        tokens.saturating_mul(kv_bytes_per_token)
     }
 
     /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),

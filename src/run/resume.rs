@@ -39,7 +39,7 @@ impl Place {
     /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits. Where no run
     /// was begun yet, a new one is.
     pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {
-        let now = Manifest::new(prepared)?;
+        let now = Manifest::new(prepared, options.budget.kv)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
             return Self::fresh(&base, now, options);

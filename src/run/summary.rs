@@ -25,13 +25,14 @@ pub fn summarise(
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let (levels, attention) = levels(prepared, finished);
+    let (levels, attention) = levels(prepared, finished, loaded.engine.facts().kv_bytes_per_token as u64);
     let engine = loaded.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
         model: prepared.model.display().to_string(),
         device: loaded.engine.facts().device.clone(),
+        kv_dtype: options.budget.kv,
         not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,

@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::record::JobRecord;
 use super::time::Timekeeper;
 use crate::backend::modelled::{DeviceProfile, Modelled};
-use crate::backend::{Backend, Dtype};
+use crate::backend::{Backend, Dtype, KvDtype};
 use crate::engine::{Engine, EngineConfig, PoolSize};
 use crate::error::{Error, Result};
 use crate::model::{Decoder, ModelConfig};
@@ -20,6 +20,7 @@ use crate::plan::Planner;
 pub struct Machine {
     pub model: ModelConfig,
     pub dtype: Dtype,
+    pub kv: KvDtype,
     pub profile: Arc<DeviceProfile>,
 }
 
@@ -53,7 +54,7 @@ pub fn simulate(machine: &Machine, settings: &Settings, job: &Job) -> Result<Job
     let clock = backend.clock();
     let mut model = machine.model.clone();
     model.context = model.context.max(job.longest() + 1);
-    LoadedModel::random(backend, model, machine.dtype)?.run(clock, settings, job)
+    LoadedModel::random(backend, model, machine.dtype, machine.kv)?.run(clock, settings, job)
 }
 
 /// A model of random weights where it is computed. A real device gives back what an engine held when that ends; a modelled one
@@ -66,7 +67,8 @@ pub struct LoadedModel<B: Backend> {
 }
 
 impl<B: Backend> LoadedModel<B> {
-    pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype) -> Result<Self> {
+    pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
+        backend.keep_kv(kv);
         let (context, vocab) = (model.context, model.vocab);
         let decoder = Decoder::random(&mut backend, model, dtype, 1)?;
         Ok(Self { parts: Some((backend, decoder)), context, vocab })
@@ -85,7 +87,7 @@ impl<B: Backend> LoadedModel<B> {
         let (backend, decoder) = self.parts.take().ok_or_else(lost)?;
         let pool = match settings.kv_bytes {
             Some(bytes) => PoolSize::Bytes(bytes),
-            None => PoolSize::Share { of_free: KV_SHARE, at_most: useful_bytes(&decoder, job) },
+            None => PoolSize::Share { of_free: KV_SHARE, at_most: useful_bytes(&backend, &decoder, job) },
         };
         let config = EngineConfig {
             max_branches: settings.policy.max_branches(job),
@@ -105,10 +107,10 @@ impl<B: Backend> LoadedModel<B> {
 }
 
 /// What a job can use at most, if nothing is shared and everything is kept.
-fn useful_bytes<B: Backend>(decoder: &Decoder<B>, job: &Job) -> usize {
+fn useful_bytes<B: Backend>(backend: &B, decoder: &Decoder<B>, job: &Job) -> usize {
     let pages = |tokens: usize| tokens.div_ceil(B::PAGE_TOKENS as usize) + 1;
     let held = |request: &Request| pages(request.prompt.len()) + request.samples * pages(request.output);
-    job.requests.iter().map(held).sum::<usize>().saturating_mul(B::page_bytes(&decoder.kv_shape(1)))
+    job.requests.iter().map(held).sum::<usize>().saturating_mul(backend.page_bytes(&decoder.kv_shape(1)))
 }
 
 fn lost() -> Error {

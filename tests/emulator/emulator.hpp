@@ -26,6 +26,7 @@
 
 struct f16;
 struct bf16;
+struct e4m3;
 
 struct uint2 {
     unsigned x, y;
@@ -216,6 +217,30 @@ inline unsigned char* dynamic_shared() {
     return current->block->shared + current->block->dynamic;
 }
 
+template <unsigned N>
+void load_words(unsigned (&to)[N], unsigned from) {
+    if (from % sizeof to != 0) {
+        stop("shared memory is read where it is not aligned");
+    }
+    std::memcpy(to, at(from), sizeof to);
+}
+
+inline void load_8(unsigned (&to)[2], unsigned from) {
+    load_words(to, from);
+}
+
+inline void load_16(unsigned (&to)[4], unsigned from) {
+    load_words(to, from);
+}
+
+inline void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+    if (to % 16 != 0) {
+        stop("shared memory is written where it is not aligned");
+    }
+    const unsigned words[4] = {a, b, c, d};
+    std::memcpy(at(to), words, sizeof words);
+}
+
 // Barriers.
 
 inline void complete(Phases& phases) {
@@ -379,6 +404,25 @@ T from_f32(float x) {
 
 inline uint16_t half_of(unsigned pair, unsigned which) {
     return static_cast<uint16_t>(pair >> 16 * which);
+}
+
+// Four e4m3: eight numbers to each power of two, steps of 2^-9 below 2^-6, and one that is none.
+inline void widen(unsigned (&to)[2], unsigned from) {
+    auto widened = [&](unsigned at) {
+        const unsigned bits = from >> 8 * at & 0xff, exponent = bits >> 3 & 15, fraction = bits & 7;
+        float x = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, static_cast<int>(exponent) - 10);
+        if ((bits & 0x7f) == 0x7f) {
+            x = NAN;
+        }
+        return static_cast<unsigned>(rounded<f16>(bits & 0x80 ? -x : x));
+    };
+    to[0] = widened(0) | widened(1) << 16;
+    to[1] = widened(2) | widened(3) << 16;
+}
+
+inline unsigned pack_finite(float low, float high) {
+    auto finite = [](float x) { return std::isnan(x) ? x : std::fmax(std::fmin(x, 65504.0f), -65504.0f); };
+    return pack<f16>(finite(low), finite(high));
 }
 
 inline float exp2_fast(float x) {
@@ -858,6 +902,22 @@ inline float __int_as_float(unsigned bits) {
 
 inline float __uint_as_float(unsigned bits) {
     return __int_as_float(bits);
+}
+
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+
+// Four of the eight bytes of `a` and `b`, named by the lowest hexadecimal digits of `which`.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
+    const uint64_t both = a | static_cast<uint64_t>(b) << 32;
+    unsigned chosen = 0;
+    for (unsigned byte = 0; byte < 4; byte++) {
+        chosen |= static_cast<unsigned>(both >> 8 * (which >> 4 * byte & 7) & 0xff) << 8 * byte;
+    }
+    return chosen;
 }
 
 inline unsigned min(unsigned a, unsigned b) {

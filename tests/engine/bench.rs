@@ -92,7 +92,10 @@ pub fn roomy() -> EngineConfig {
 /// Room for so many pages of 16 tokens.
 pub fn pages(pages: usize) -> EngineConfig {
     static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
-    let page_bytes = PAGE_BYTES.get_or_init(|| Cpu::page_bytes(&decoder(Shape::Full).1.kv_shape(1)));
+    let page_bytes = PAGE_BYTES.get_or_init(|| {
+        let (cpu, decoder) = decoder(Shape::Full);
+        cpu.page_bytes(&decoder.kv_shape(1))
+    });
     EngineConfig { pool: PoolSize::Bytes(pages * page_bytes), ..EngineConfig::default() }
 }
 

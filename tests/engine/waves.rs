@@ -17,7 +17,7 @@ const PAGE_TOKENS: usize = Modelled::PAGE_TOKENS as usize;
 fn build(pages: usize, config: EngineConfig) -> (Engine<Modelled>, EngineHandle) {
     let mut backend = Modelled::new(Arc::new(DeviceProfile::named("h200").unwrap()));
     let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
-    let pool = PoolSize::Bytes(pages * Modelled::page_bytes(&decoder.kv_shape(1)));
+    let pool = PoolSize::Bytes(pages * backend.page_bytes(&decoder.kv_shape(1)));
     Engine::build(backend, decoder, None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config }).unwrap()
 }
 

@@ -14,12 +14,14 @@
 //! `width` is `d` rounded up to 16. bf16 elements lie in pairs along the summed dimension, as its dot product reads them. Such a
 //! pair of slots is multiplied as a whole, the hidden one by zero; so that nothing but zero comes of it, writing an even slot
 //! clears an infinity or not-a-number which a former tenant left in its partner.
+//!
+//! fp8 keys and values are rounded when they are appended, and lie in the weights' dtype like others.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::Buffer;
-use crate::backend::{Dtype, HeadLayout, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -87,6 +89,7 @@ impl PageLayout {
 
 pub struct KvStore {
     shape: KvShape,
+    kv: KvDtype,
     layout: PageLayout,
     /// One a layer: `[kv_head][page]`.
     layers: Vec<MmapMut>,
@@ -102,12 +105,12 @@ impl KvStore {
     }
 
     /// Address space for `shape.pages` pages, all zero. Errors: the system grants no such range.
-    pub fn new(shape: &KvShape) -> Result<Self> {
+    pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
         let layout = PageLayout::new(shape.dtype, shape.heads.head_dim);
         // An empty pool still maps one page, as no system maps nothing.
         let bytes = (shape.heads.kv_heads * shape.pages * layout.bytes()).max(1);
         let map = |_| MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source));
-        Ok(Self { shape: *shape, layout, layers: (0..shape.layers).map(map).collect::<Result<_>>()? })
+        Ok(Self { shape: *shape, kv, layout, layers: (0..shape.layers).map(map).collect::<Result<_>>()? })
     }
 
     pub fn shape(&self) -> &KvShape {
@@ -179,11 +182,19 @@ impl KvStore {
         }
     }
 
-    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to nearest even.
+    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded as they are kept.
     /// Where several rows lie in one page, their slots rise.
     pub fn append(&mut self, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
         let heads = self.shape.heads;
         assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "one slot a row, one row a token");
+        let rounded;
+        let qkv = match self.kv {
+            KvDtype::Model => qkv,
+            KvDtype::Fp8 => {
+                rounded = rounded_to_e4m3(qkv, heads);
+                &rounded
+            }
+        };
         let layout = self.layout;
         let bytes = self.shape.pages * layout.bytes();
         if bytes == 0 {
@@ -203,6 +214,15 @@ impl KvStore {
 fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
     let bytes = KvStore::page_bytes(shape) * shape.pages;
     Error::value("memory for keys and values", "a size that the system can map", format!("{bytes} bytes: {source}"))
+}
+
+/// `qkv` with its keys and values rounded to what every dtype holds.
+fn rounded_to_e4m3(qkv: &Buffer, heads: HeadLayout) -> Buffer {
+    let mut rounded = qkv.clone();
+    for row in rounded.data.chunks_exact_mut(qkv.width) {
+        row[heads.q_width()..].iter_mut().for_each(|x| *x = e4m3(*x));
+    }
+    rounded
 }
 
 fn append_head(
@@ -308,20 +328,14 @@ mod tests {
         KvShape { layers: 2, heads: HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, pages: 3 }
     }
 
-    fn round(dtype: Dtype, x: f32) -> f32 {
-        match dtype {
-            Dtype::F32 => x,
-            Dtype::F16 => half::f16::from_f32(x).to_f32(),
-            Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
-        }
-    }
-
     #[test]
     fn what_is_appended_is_read_back_rounded() {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            for head_dim in [2, 18, 64] {
+        for dtype in Dtype::ALL {
+            for (head_dim, kept) in
+                [(2, KvDtype::Model), (18, KvDtype::Model), (64, KvDtype::Model), (18, KvDtype::Fp8)]
+            {
                 let shape = shape(dtype, head_dim);
-                let mut kv = KvStore::new(&shape).unwrap();
+                let mut kv = KvStore::new(&shape, kept).unwrap();
                 let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
                     .map(|(page, slot)| KvSlot { page: PageId(page), slot })
                     .to_vec();
@@ -332,7 +346,7 @@ mod tests {
                     for kv_head in 0..2 {
                         let key = (4 + kv_head) * head_dim;
                         let rounded = |from: usize| -> Vec<f32> {
-                            qkv.row(r)[from..][..head_dim].iter().map(|&x| round(dtype, x)).collect()
+                            qkv.row(r)[from..][..head_dim].iter().map(|&x| kept.round(dtype, x)).collect()
                         };
                         assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key));
                         let page = kv.page_keys(LayerIx(1), kv_head, at.page);
@@ -352,7 +366,7 @@ mod tests {
     #[test]
     fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
         let shape = shape(Dtype::Bf16, 16);
-        let mut kv = KvStore::new(&shape).unwrap();
+        let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
         let at = |slot| KvSlot { page: PageId(1), slot };
         let mut qkv = Buffer::new(1, shape.heads.qkv_width());
         qkv.data.fill(f32::NAN);

@@ -20,7 +20,7 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
     WeightView,
 };
 pub use gemm::Matrix;
@@ -31,6 +31,7 @@ pub use step::Step;
 
 pub struct Cpu {
     isa: Isa,
+    kv: KvDtype,
     attention: attention::Scratch,
     gemm: gemm::Scratch,
 }
@@ -43,7 +44,7 @@ impl Cpu {
 
     /// A given instruction set, which the processor must have; `Isa::Clear` is the definition of every op.
     pub fn with_isa(isa: Isa) -> Self {
-        Self { isa, attention: Default::default(), gemm: Default::default() }
+        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default() }
     }
 
     pub fn isa(&self) -> Isa {
@@ -108,6 +109,10 @@ impl Backend for Cpu {
     /// It always is.
     fn be_deterministic(&mut self) {}
 
+    fn keep_kv(&mut self, kv: KvDtype) {
+        self.kv = kv;
+    }
+
     /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is read, for a
     /// copy reads and writes.
     fn swap_rates(&self) -> SwapRates {
@@ -126,12 +131,17 @@ impl Backend for Cpu {
         Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
     }
 
-    fn page_bytes(shape: &KvShape) -> usize {
+    /// Rounded or not, in the weights' dtype.
+    fn kv_element_bytes(&self, _: HeadLayout, dtype: Dtype) -> usize {
+        dtype.bytes()
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
         KvStore::page_bytes(shape)
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {
-        KvStore::new(shape)
+        KvStore::new(shape, self.kv)
     }
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<RopeTable> {

@@ -6,6 +6,7 @@ use super::args::Args;
 use super::device::Device;
 use super::device_plan::{Tiling, Workers};
 use super::function::Function;
+use super::kv::Kept;
 use super::memory::Memory;
 use super::probe::DeviceFacts;
 use super::units;
@@ -77,24 +78,25 @@ enum Kernels {
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries, keys, values and results. The result for a row depends on that row alone where they are
+    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row depends on that row alone where they are
     /// `deterministic`. Panics on heads wider than 256, which no model has.
-    pub fn load(device: &Device, element: Dtype, heads: HeadLayout, deterministic: bool) -> Result<Self> {
+    pub fn load(device: &Device, element: Dtype, kept: Kept, heads: HeadLayout, deterministic: bool) -> Result<Self> {
         let head_dim = heads.head_dim;
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
         if facts.major == 9
-            && let Some(unit) = units::attention_wgmma(element, head_dim, deterministic)
+            && let Some(unit) = units::attention_wgmma(element, kept, head_dim, deterministic)
         {
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };
             // How many rows there are must not decide who computes them.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
             let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
-            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim) };
+            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kept) };
             return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
+        assert_ne!(kept, Kept::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
             true => (units::attention_any(element, head_dim), 1),
             false => (units::attention(element, head_dim), MERGE_WARPS),
@@ -163,6 +165,11 @@ pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
     partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
 }
 
+/// Whether there is a kernel, for Hopper, that reads fp8 keys and values of a model with weights of `element`.
+pub fn reads_fp8(element: Dtype, head_dim: usize) -> bool {
+    units::attention_wgmma(element, Kept::Fp8, head_dim, false).is_some()
+}
+
 /// Packed rows of the widest tile, as `WIDEST` of kernels/attention_tile.cuh.
 fn widest(head_dim: usize) -> usize {
     if head_dim <= 128 { 128 } else { 64 }
@@ -179,12 +186,15 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (3 or
-/// 4 slots of 32 tokens), and room to begin at a multiple of 1024.
-fn shared_bytes_wgmma(head_dim: usize) -> usize {
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (of
+/// slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in the warps' rings,
+/// and three more slots each where they arrive.
+fn shared_bytes_wgmma(head_dim: usize, kept: Kept) -> usize {
+    let is_fp8 = kept == Kept::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
-    let tokens = WGMMA_WIDE_ROWS + 6 * 64 + WGMMA_NARROW_WARPS * slots * 32;
-    tokens * head_dim * 2 + 1008
+    let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
+    let raw = if is_fp8 { 6 * 64 } else { 0 };
+    (2 * widened + raw + element * WGMMA_NARROW_WARPS * slots * 32) * head_dim + 1008
 }
 
 /// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.

@@ -1,18 +1,21 @@
-//! Keys and values of all layers, in pages of 32 slots. This file and kernels/kv_append.cu know how a page is laid out; which
+//! Keys and values of all layers, in pages of 32 slots. This file and kernels/kv_append*.cu know how a page is laid out; which
 //! page holds which token is the prefix tree's affair.
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys and
-//! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes.
+//! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of fp8, which only
+//! heads of 64 or 128 are kept in ([`Kept`]).
 
 use super::args::Args;
+use super::attention::reads_fp8;
 use super::device::Device;
 use super::function::Function;
 use super::memory::Memory;
+use super::probe::DeviceFacts;
 use super::staging::Staging;
 use super::unit::Unit;
 use super::units;
-use crate::backend::KvShape;
+use crate::backend::{Dtype, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
@@ -23,10 +26,41 @@ pub const PAGE_TOKENS: u32 = 32;
 /// Device bytes through which saved pages pass, or one page where that has more.
 const PACKED: usize = 32 << 20;
 
+/// What the elements of pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kept {
+    /// Of the weights' dtype.
+    Plain,
+    /// The same, rounded to e4m3: nothing here reads less.
+    Rounded,
+    /// e4m3, a byte each.
+    Fp8,
+}
+
+impl Kept {
+    /// On such a device, in a model with weights of `dtype`.
+    pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
+        match kv {
+            KvDtype::Model => Kept::Plain,
+            KvDtype::Fp8 if facts.major == 9 && reads_fp8(dtype, head_dim) => Kept::Fp8,
+            KvDtype::Fp8 => Kept::Rounded,
+        }
+    }
+
+    pub fn element_bytes(self, dtype: Dtype) -> usize {
+        match self {
+            Kept::Plain | Kept::Rounded => dtype.bytes(),
+            Kept::Fp8 => 1,
+        }
+    }
+}
+
 pub struct Kv {
     device: Device,
     memory: Memory,
     shape: KvShape,
+    kept: Kept,
+    append: Function,
     kv_save: Function,
     kv_restore: Function,
     /// `[P][layer][page bytes of the layer]` on their way to or from the host.
@@ -42,23 +76,23 @@ pub struct SavedPages {
 }
 
 /// Bytes that one page takes in one layer.
-pub fn layer_page_bytes(shape: &KvShape) -> usize {
-    2 * shape.heads.kv_heads * PAGE_TOKENS as usize * shape.heads.head_dim * shape.dtype.bytes()
+pub fn layer_page_bytes(shape: &KvShape, kept: Kept) -> usize {
+    2 * shape.heads.kv_heads * PAGE_TOKENS as usize * shape.heads.head_dim * kept.element_bytes(shape.dtype)
 }
 
 /// Bytes that one page takes, all layers.
-pub fn page_bytes(shape: &KvShape) -> usize {
-    shape.layers * layer_page_bytes(shape)
+pub fn page_bytes(shape: &KvShape, kept: Kept) -> usize {
+    shape.layers * layer_page_bytes(shape, kept)
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
-pub fn overhead_bytes(shape: &KvShape) -> usize {
-    let pages = packed_pages(shape);
-    pages * (page_bytes(shape) + size_of::<u32>())
+pub fn overhead_bytes(shape: &KvShape, kept: Kept) -> usize {
+    let pages = packed_pages(shape, kept);
+    pages * (page_bytes(shape, kept) + size_of::<u32>())
 }
 
-fn packed_pages(shape: &KvShape) -> usize {
-    (PACKED / page_bytes(shape)).clamp(1, shape.pages.max(1))
+fn packed_pages(shape: &KvShape, kept: Kept) -> usize {
+    (PACKED / page_bytes(shape, kept)).clamp(1, shape.pages.max(1))
 }
 
 /// Slot word of a padded row, as in kernels/kv_append.cu: its key and value are left out.
@@ -72,18 +106,21 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 
 impl Kv {
     /// Pages of unspecified contents: a slot is written before it is read.
-    pub fn new(device: &Device, shape: &KvShape) -> Result<Self> {
+    pub fn new(device: &Device, shape: &KvShape, kept: Kept) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let pages = packed_pages(shape);
+        let pages = packed_pages(shape, kept);
+        let (append, name) = units::kv_append(shape.dtype, kept);
         Ok(Self {
-            memory: device.alloc(shape.pages * page_bytes(shape))?,
+            memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
+            append: device.function(&append, name)?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
-            packed: device.alloc(pages * page_bytes(shape))?,
+            packed: device.alloc(pages * page_bytes(shape, kept))?,
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
             shape: *shape,
+            kept,
         })
     }
 
@@ -95,17 +132,26 @@ impl Kv {
         &self.shape
     }
 
+    pub fn kept(&self) -> Kept {
+        self.kept
+    }
+
+    /// The kernel that appends.
+    pub(super) fn append(&self) -> &Function {
+        &self.append
+    }
+
     /// The byte of `memory` at which a layer begins.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
         assert!(layer.ix() < self.shape.layers, "layer {layer} of {}", self.shape.layers);
-        layer.ix() * self.shape.pages * layer_page_bytes(&self.shape)
+        layer.ix() * self.shape.pages * layer_page_bytes(&self.shape, self.kept)
     }
 
     /// Copies `pages` to host memory, and waits for them.
     pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<SavedPages> {
-        let page_bytes = page_bytes(&self.shape);
+        let page_bytes = page_bytes(&self.shape, self.kept);
         let mut bytes = host_bytes(pages.len() * page_bytes)?;
-        let at_once = packed_pages(&self.shape);
+        let at_once = packed_pages(&self.shape, self.kept);
         for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
             self.upload_ids(pages)?;
             self.launch(&self.kv_save, pages.len(), &self.packed, &self.memory);
@@ -117,8 +163,8 @@ impl Kv {
     /// Enqueues the copy of what was saved into `pages`, in the same order. `saved` may be dropped when it returns.
     pub fn restore(&self, saved: &SavedPages, pages: &[PageId], staging: &mut Staging) -> Result<()> {
         assert_eq!(saved.pages, pages.len(), "restore: as many pages as were saved");
-        let page_bytes = page_bytes(&self.shape);
-        let at_once = packed_pages(&self.shape);
+        let page_bytes = page_bytes(&self.shape, self.kept);
+        let at_once = packed_pages(&self.shape, self.kept);
         for (pages, bytes) in pages.chunks(at_once).zip(saved.bytes.chunks(at_once * page_bytes)) {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;
@@ -136,7 +182,7 @@ impl Kv {
     fn launch(&self, function: &Function, pages: usize, to: &Memory, from: &Memory) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
         let layer_pages = small(self.shape.pages);
-        let chunks = small(layer_page_bytes(&self.shape) / 16);
+        let chunks = small(layer_page_bytes(&self.shape, self.kept) / 16);
         let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
         self.device.launch(function, [small(pages), small(self.shape.layers), 1], 256, 0, &args);
     }
@@ -154,7 +200,7 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Dtype, HeadLayout};
+    use crate::backend::HeadLayout;
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
         let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
@@ -164,21 +210,27 @@ mod tests {
     #[test]
     fn a_page_counts_keys_and_values_of_all_heads_and_layers() {
         // llama3-8b: 2 * 8 heads * 128 * 2 bytes = 4 KiB a token and layer
-        assert_eq!(page_bytes(&shape(32, 8, 128, 100)), 32 * 32 * 4096);
+        assert_eq!(page_bytes(&shape(32, 8, 128, 100), Kept::Plain), 32 * 32 * 4096);
+        assert_eq!(page_bytes(&shape(32, 8, 128, 100), Kept::Rounded), 32 * 32 * 4096);
+        assert_eq!(page_bytes(&shape(32, 8, 128, 100), Kept::Fp8), 32 * 32 * 2048);
     }
 
     #[test]
     fn pages_are_whole_chunks_whatever_the_head() {
         for head_dim in (2..=256).step_by(2) {
-            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1)) % 128, 0, "head_dim {head_dim}");
+            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), Kept::Plain) % 128, 0, "head_dim {head_dim}");
+        }
+        for head_dim in [64, 128] {
+            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), Kept::Fp8) % 128, 0, "head_dim {head_dim}");
         }
     }
 
     #[test]
     fn pages_pass_to_the_host_many_at_a_time_and_at_least_one() {
-        assert_eq!(packed_pages(&shape(32, 8, 128, 100)), 8);
-        assert_eq!(packed_pages(&shape(32, 8, 128, 3)), 3, "no more than there are");
-        assert_eq!(packed_pages(&shape(80, 64, 256, 100)), 1, "a page larger than the usual buffer");
+        assert_eq!(packed_pages(&shape(32, 8, 128, 100), Kept::Plain), 8);
+        assert_eq!(packed_pages(&shape(32, 8, 128, 100), Kept::Fp8), 16);
+        assert_eq!(packed_pages(&shape(32, 8, 128, 3), Kept::Plain), 3, "no more than there are");
+        assert_eq!(packed_pages(&shape(80, 64, 256, 100), Kept::Plain), 1, "a page larger than the usual buffer");
     }
 
     #[test]
@@ -189,6 +241,9 @@ mod tests {
     #[test]
     fn the_kernel_has_pages_of_the_same_size() {
         assert_eq!(PAGE_TOKENS, 32);
-        assert!(include_str!("../../../kernels/kv_append.cu").contains("PAGE_TOKENS = 32;"));
+        for kernel in [include_str!("../../../kernels/kv_append.cu"), include_str!("../../../kernels/kv_append_fp8.cu")]
+        {
+            assert!(kernel.contains("PAGE_TOKENS = 32;"));
+        }
     }
 }

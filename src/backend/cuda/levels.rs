@@ -7,6 +7,7 @@ use super::attention::At;
 use super::buffer::Buffer;
 use super::device::Device;
 use super::function::Function;
+use super::kv::Kept;
 use super::level_words::level_words;
 use super::memory::Memory;
 use super::ops::small;
@@ -44,10 +45,10 @@ pub struct Operands<'a> {
 }
 
 impl Levels {
-    pub fn load(device: &Device, heads: HeadLayout, element: Dtype) -> Result<Self> {
+    pub fn load(device: &Device, heads: HeadLayout, element: Dtype, kept: Kept) -> Result<Self> {
         Ok(Self {
             heads,
-            lse: device.function(&units::level_lse(element, heads.head_dim), "level_lse")?,
+            lse: device.function(&units::level_lse(element, kept, heads.head_dim), "level_lse")?,
             mass: device.function(&units::level_mass(), "level_mass")?,
             borders: Staged::new(device, SMALLEST)?,
             plans: Vec::new(),

@@ -69,12 +69,13 @@ use self::cublaslt::Library;
 use self::device::Device;
 use self::gemm::Gemm;
 use self::graphs::Way;
+use self::kv::Kept;
 use self::ops::Ops;
 use self::probe::DeviceFacts;
 use self::weights::Loader;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
-    SwapRates, WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
+    StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -92,6 +93,7 @@ pub struct Cuda {
     moves: u64,
     skips_attention: bool,
     deterministic: bool,
+    kv: KvDtype,
 }
 
 impl Cuda {
@@ -102,7 +104,8 @@ impl Cuda {
         let choosing = Choosing::Fastest { at_most: chooser::A_START };
         let loader = Loader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
-        Ok(Self { loader, ops, gemms, choosing, moves, skips_attention, deterministic, device })
+        let kv = KvDtype::Model;
+        Ok(Self { loader, ops, gemms, choosing, moves, skips_attention, deterministic, kv, device })
     }
 
     pub fn device(&self) -> &Device {
@@ -137,6 +140,11 @@ impl Cuda {
             self.gemms.insert(dtype, gemm);
         }
         Ok(())
+    }
+
+    /// How keys and values lie in the pages of a model with these heads and weights.
+    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> Kept {
+        Kept::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
     fn ops(&self, dtype: Dtype) -> &Ops {
@@ -188,6 +196,10 @@ impl Backend for Cuda {
     fn be_deterministic(&mut self) {
         self.deterministic = true;
         self.choose_products(Choosing::Alike);
+    }
+
+    fn keep_kv(&mut self, kv: KvDtype) {
+        self.kv = kv;
     }
 
     /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
@@ -247,18 +259,22 @@ impl Backend for Cuda {
         buffer.read(&self.device, rows)
     }
 
-    fn page_bytes(shape: &KvShape) -> usize {
-        kv::page_bytes(shape)
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        self.kept(heads, dtype).element_bytes(dtype)
     }
 
-    fn kv_overhead_bytes(shape: &KvShape) -> usize {
-        kv::overhead_bytes(shape)
+    fn page_bytes(&self, shape: &KvShape) -> usize {
+        kv::page_bytes(shape, self.kept(shape.heads, shape.dtype))
+    }
+
+    fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
+        kv::overhead_bytes(shape, self.kept(shape.heads, shape.dtype))
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         self.moves += 1;
-        Kv::new(&self.device, shape)
+        Kv::new(&self.device, shape, self.kept(shape.heads, shape.dtype))
     }
 
     fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
@@ -274,7 +290,7 @@ impl Backend for Cuda {
             let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
-        Step::new(&self.device, heads, dtype, vocab, self.deterministic)
+        Step::new(&self.device, heads, dtype, self.kept(heads, dtype), vocab, self.deterministic)
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
@@ -355,6 +371,7 @@ impl Backend for Cuda {
         scale: f32,
     ) {
         if !self.skips_attention {
+            assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
             step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
     }
@@ -369,6 +386,7 @@ impl Backend for Cuda {
         plan: usize,
         scale: f32,
     ) {
+        assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
         step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
     }
 

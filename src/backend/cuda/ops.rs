@@ -6,7 +6,7 @@ use super::args::Args;
 use super::buffer::Buffer;
 use super::device::Device;
 use super::function::Function;
-use super::kv::Kv;
+use super::kv::{Kept, Kv};
 use super::memory::Memory;
 use super::unit::Unit;
 use super::units;
@@ -37,7 +37,6 @@ pub struct Ops {
     layer_norm: Function,
     head_norm: Function,
     rope: Function,
-    kv_append: Function,
     gated_silu: Function,
     gelu: Function,
     select_rows: Function,
@@ -83,7 +82,6 @@ impl Ops {
             layer_norm: typed(&units::LAYER_NORM, "layer_norm")?,
             head_norm: typed(&units::HEAD_NORM, "head_norm")?,
             rope: typed(&units::ROPE, "rope")?,
-            kv_append: plain(&units::KV_APPEND, "kv_append")?,
             gated_silu: typed(&units::GATED_SILU, "gated_silu")?,
             gelu: typed(&units::GELU, "gelu")?,
             select_rows: plain(&units::SELECT_ROWS, "select_rows")?,
@@ -167,14 +165,21 @@ impl Ops {
         let heads = kv.shape().heads;
         assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
         self.assert_operands(qkv);
-        let head_bytes = heads.head_dim * self.element.bytes();
+        let stored = 2 * heads.kv_heads * heads.head_dim;
+        // Bytes where they are copied, elements where they are rounded.
+        let (row, head, blocks) = match kv.kept() {
+            Kept::Plain => {
+                let bytes = self.element.bytes();
+                (qkv.row_bytes(), heads.head_dim * bytes, chunk_blocks(stored * bytes))
+            }
+            Kept::Rounded | Kept::Fp8 => (qkv.width, heads.head_dim, lane_blocks(small(stored))),
+        };
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(kv.memory(), kv.layer_at(layer)).memory(memory);
-            let args = args.memory_at(slots.0, slots.1).u32(small(qkv.row_bytes()));
-            args.u32(small(heads.kv_heads)).u32(small(head_bytes))
+            let args = args.memory_at(slots.0, slots.1).u32(small(row));
+            args.u32(small(heads.kv_heads)).u32(small(head))
         };
-        let blocks = chunk_blocks(2 * heads.kv_heads * head_bytes);
-        self.launch(&self.kv_append, qkv, blocks, LANE_BLOCK, 0, args);
+        self.launch(kv.append(), qkv, blocks, LANE_BLOCK, 0, args);
     }
 
     pub fn gated_silu(&self, out: &Buffer, x: &Buffer) {

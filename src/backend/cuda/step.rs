@@ -11,7 +11,7 @@ use super::device::Device;
 use super::device_plan::DevicePlan;
 use super::function::Function;
 use super::graphs::Graphs;
-use super::kv::{NO_SLOT, slot_word};
+use super::kv::{Kept, NO_SLOT, slot_word};
 use super::levels::{self, Levels};
 use super::memory::Memory;
 use super::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
@@ -32,6 +32,7 @@ const SMALLEST: usize = 4096;
 pub struct Step {
     heads: HeadLayout,
     dtype: Dtype,
+    kept: Kept,
     vocab: usize,
     advance: Function,
     attention: AttentionKernels,
@@ -76,14 +77,22 @@ struct Planned {
 
 impl Step {
     /// Where `deterministic`, attention gives a row the same bits whatever the others are.
-    pub fn new(device: &Device, heads: HeadLayout, dtype: Dtype, vocab: usize, deterministic: bool) -> Result<Self> {
+    pub fn new(
+        device: &Device,
+        heads: HeadLayout,
+        dtype: Dtype,
+        kept: Kept,
+        vocab: usize,
+        deterministic: bool,
+    ) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
             dtype,
+            kept,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
-            attention: AttentionKernels::load(device, dtype, heads, deterministic)?,
+            attention: AttentionKernels::load(device, dtype, kept, heads, deterministic)?,
             sampler: SamplerKernels::load(device, vocab)?,
             tokens: staged()?,
             positions: staged()?,
@@ -100,6 +109,11 @@ impl Step {
             graphs: Graphs::default(),
             turns: Turns::new(device, SMALLEST)?,
         })
+    }
+
+    /// The elements of the pages that its attention reads.
+    pub fn kept(&self) -> Kept {
+        self.kept
     }
 
     /// Makes room for the lists and draws of a step of this shape; partial states and lists of plans and requests have no bound.
@@ -192,7 +206,7 @@ impl Step {
     fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
         let made = match self.levels.take() {
             Some(levels) => levels,
-            None => Levels::load(device, self.heads, self.dtype)?,
+            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
         };
         Ok(self.levels.insert(made))
     }

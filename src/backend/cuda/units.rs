@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use super::kv::Kept;
 use super::ops::element_name;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
@@ -18,6 +19,7 @@ macro_rules! source {
 pub static HEADERS: &[Source] = &[
     source!("attention_barrier.cuh"),
     source!("attention_copy.cuh"),
+    source!("attention_fp8.cuh"),
     source!("attention_merge.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_narrow.cuh"),
@@ -49,6 +51,7 @@ pub static GATED_SILU: Source = source!("gated_silu.cu");
 pub static GELU: Source = source!("gelu.cu");
 pub static HEAD_NORM: Source = source!("head_norm.cu");
 pub static KV_APPEND: Source = source!("kv_append.cu");
+pub static KV_APPEND_FP8: Source = source!("kv_append_fp8.cu");
 pub static KV_PAGES: Source = source!("kv_pages.cu");
 pub static LAYER_NORM: Source = source!("layer_norm.cu");
 pub static LEVEL_LSE: Source = source!("level_lse.cu");
@@ -87,11 +90,16 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
     );
-    all.extend(DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| level_lse(element, dim))));
     all.push(level_mass());
-    for deterministic in [false, true] {
-        let wgmma = |element| HEAD_DIMS.into_iter().filter_map(move |dim| attention_wgmma(element, dim, deterministic));
-        all.extend(DTYPES.into_iter().flat_map(wgmma));
+    for kept in [Kept::Plain, Kept::Rounded, Kept::Fp8] {
+        let is_kept = |dim| kept != Kept::Fp8 || matches!(dim, 64 | 128);
+        let dims = move || HEAD_DIMS.into_iter().filter(move |&dim| is_kept(dim));
+        all.extend(DTYPES.map(|element| kv_append(element, kept).0));
+        all.extend(DTYPES.into_iter().flat_map(|element| dims().map(move |dim| level_lse(element, kept, dim))));
+        for deterministic in [false, true] {
+            let wgmma = |element| dims().filter_map(move |dim| attention_wgmma(element, kept, dim, deterministic));
+            all.extend(DTYPES.into_iter().flat_map(wgmma));
+        }
     }
     // Some serve several element types and came once with each.
     let mut seen = HashSet::new();
@@ -102,7 +110,7 @@ pub fn all() -> Vec<Unit> {
 /// What `Ops` launches for weights of `element`, and what moves pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
     let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
-    let plain = [&KV_APPEND, &SELECT_ROWS, &KV_PAGES];
+    let plain = [&SELECT_ROWS, &KV_PAGES];
     elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
 }
 
@@ -121,20 +129,35 @@ pub fn advance() -> Unit {
 /// Head widths of the models that are known, and of the demo's.
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
-/// What `AttentionKernels` launches on Hopper, where it has a kernel for keys and values of `element`.
-pub fn attention_wgmma(element: Dtype, head_dim: usize, deterministic: bool) -> Option<Unit> {
+/// What `kv_append` launches in a model of `element`, and its name.
+pub fn kv_append(element: Dtype, kept: Kept) -> (Unit, &'static str) {
+    match kept {
+        Kept::Plain => (Unit::new(&KV_APPEND), "kv_append"),
+        Kept::Rounded | Kept::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
+    }
+}
+
+/// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
+pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministic: bool) -> Option<Unit> {
     let has = element != Dtype::F32 && matches!(head_dim, 64 | 128);
-    let unit = || typed(&TREE_ATTENTION_WGMMA, element).define("HEAD_DIM", head_dim);
+    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kept).define("HEAD_DIM", head_dim);
     has.then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, with one exception. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 112 a
-/// thread, some too few for heads of 128 (132 bytes, NVRTC 13.0, 13.2 and 13.5); those that multiply would spill in their place.
+/// thread, some too few for heads of 128 (128 bytes, with fp8 keys and values up to 144: NVRTC 13.5); those that multiply would
+/// spill in their place. The one that copies has 48, which is some too few where it widens fp8: it spills 28 bytes once a tile.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
-    let streams = unit.source == &TREE_ATTENTION_WGMMA && is("DETERMINISTIC", "0");
-    if streams && is("HEAD_DIM", "128") { 160 } else { 0 }
+    if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
+        return 0;
+    }
+    match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
+        (true, _) => 160,
+        (false, true) => 32,
+        (false, false) => 0,
+    }
 }
 
 /// What it launches elsewhere.
@@ -149,9 +172,9 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// What steps with levels launch for keys of `element`.
-pub fn level_lse(element: Dtype, head_dim: usize) -> Unit {
-    typed(&LEVEL_LSE, element).define("HEAD_DIM", head_dim)
+/// What steps with levels launch in a model of `element`.
+pub fn level_lse(element: Dtype, kept: Kept, head_dim: usize) -> Unit {
+    with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim)
 }
 
 pub fn level_mass() -> Unit {
@@ -165,6 +188,12 @@ pub fn add_bias(out: Dtype) -> Unit {
 
 pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
     typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+/// Whose keys and values have an element type of their own.
+fn with_kv(source: &'static Source, element: Dtype, kept: Kept) -> Unit {
+    let kv_element = if kept == Kept::Fp8 { "e4m3" } else { element_name(element) };
+    typed(source, element).define("KV_ELEMENT", kv_element)
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {

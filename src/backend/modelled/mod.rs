@@ -26,10 +26,11 @@ pub use draw::draw;
 pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
+use super::cuda::attention::reads_fp8;
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvShape, RandomWeight, RopeTable, Sampled, StepBatch, StepShape,
-    SwapRates, WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
+    StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -39,6 +40,7 @@ use crate::plan::{CostModel, PageTurn};
 pub struct Modelled {
     profile: Arc<DeviceProfile>,
     clock: Clock,
+    kv: KvDtype,
     /// Bytes that weights, activations, keys and values would take.
     used: usize,
     /// Nanoseconds of the ops of the step that is being enqueued.
@@ -81,7 +83,7 @@ impl Matrix {
 
 impl Modelled {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
-        Self { profile, clock: Clock::default(), used: 0, spent: 0.0 }
+        Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
     }
 
     /// The time here, for whoever drives the engine.
@@ -155,6 +157,10 @@ impl Backend for Modelled {
     /// It computes nothing, and models devices as they are by default.
     fn be_deterministic(&mut self) {}
 
+    fn keep_kv(&mut self, kv: KvDtype) {
+        self.kv = kv;
+    }
+
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: self.profile.host_link_bytes_per_s, flops: self.profile.linear.flops_per_s }
     }
@@ -202,18 +208,26 @@ impl Backend for Modelled {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    fn page_bytes(shape: &KvShape) -> usize {
+    /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        let has_tiles = matches!(self.profile.attention.products, Products::Tiles { .. });
+        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && reads_fp8(dtype, heads.head_dim);
+        if fp8 { 1 } else { dtype.bytes() }
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
         let KvShape { layers, heads, dtype, .. } = *shape;
-        layers * 2 * heads.kv_heads * heads.head_dim * dtype.bytes() * PAGE_TOKENS as usize
+        let token = 2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype);
+        layers * token * PAGE_TOKENS as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
-        self.take(shape.pages * Self::page_bytes(shape))?;
+        self.take(shape.pages * self.page_bytes(shape))?;
         Ok(*shape)
     }
 
     fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SavedPages> {
-        let saved = SavedPages(pages.len() * Self::page_bytes(kv));
+        let saved = SavedPages(pages.len() * self.page_bytes(kv));
         self.transfer(saved.0);
         Ok(saved)
     }
@@ -224,7 +238,7 @@ impl Backend for Modelled {
     }
 
     fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
-        Ok(Step::new(heads, dtype, vocab))
+        Ok(Step::new(heads, self.kv_element_bytes(heads, dtype), vocab))
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
@@ -288,7 +302,7 @@ impl Backend for Modelled {
 
     fn kv_append(&mut self, kv: &mut KvShape, _: LayerIx, qkv: &Buffer, _: &Step) {
         let elements = 2 * qkv.rows * kv.heads.kv_heads * kv.heads.head_dim;
-        self.small_op(elements * (qkv.element_bytes + kv.dtype.bytes()));
+        self.small_op(elements * (qkv.element_bytes + self.kv_element_bytes(kv.heads, kv.dtype)));
     }
 
     fn tree_attention(
@@ -305,7 +319,7 @@ impl Backend for Modelled {
     }
 
     fn level_lse(&mut self, out: &mut Buffer, _: &Buffer, kv: &KvShape, _: LayerIx, step: &Step, plan: usize, _: f32) {
-        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * kv.dtype.bytes();
+        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * self.kv_element_bytes(kv.heads, kv.dtype);
         self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
     }
 

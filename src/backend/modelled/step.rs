@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 use super::clock::StepTime;
 use super::draw::draw;
 use super::profile::AttentionTimes;
-use crate::backend::{Dtype, HeadLayout, Sampled, StepBatch, StepShape};
+use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
 use crate::plan::{AttentionPlan, PageTurn};
 
 pub struct Step {
     heads: HeadLayout,
-    dtype: Dtype,
+    /// Bytes of an element of keys or values.
+    kv_bytes: usize,
     vocab: usize,
     batch: StepBatch,
     /// Of each plan, in one layer, nanoseconds.
@@ -20,9 +21,9 @@ pub struct Step {
 }
 
 impl Step {
-    pub(super) fn new(heads: HeadLayout, dtype: Dtype, vocab: usize) -> Self {
+    pub(super) fn new(heads: HeadLayout, kv_bytes: usize, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, dtype, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
+        Self { heads, kv_bytes, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, times: &AttentionTimes) -> StepShape {
@@ -36,8 +37,8 @@ impl Step {
     }
 
     fn time(&mut self, times: &AttentionTimes) -> StepShape {
-        let (heads, dtype) = (self.heads, self.dtype);
-        self.attention_ns = self.batch.plans.iter().map(|plan| times.ns(plan, heads, dtype)).collect();
+        let (heads, kv_bytes) = (self.heads, self.kv_bytes);
+        self.attention_ns = self.batch.plans.iter().map(|plan| times.ns(plan, heads, kv_bytes)).collect();
         self.batch.shape()
     }
 

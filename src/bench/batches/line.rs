@@ -15,7 +15,7 @@ impl Line {
     pub fn of(options: &BatchesOptions, device: &str, run: &Run) -> Self {
         Self(Map::new()).with(json!({
             "engine": "offshoot", "device": device, "modelled": options.modelled.is_some(), "shape": options.shape,
-            "dtype": options.dtype, "table": run.table, "job": run.job, "way": run.way.name,
+            "dtype": options.dtype, "kv_dtype": options.kv, "table": run.table, "job": run.job, "way": run.way.name,
             "policy": run.way.policy.to_string(), "plan": run.way.planner, "step_rows": options.step_rows,
         }))
     }

@@ -15,7 +15,7 @@ use self::tables::{Run, Work};
 use super::tables::print_json;
 use super::workload_file::read_shape;
 use crate::backend::modelled::{DeviceProfile, Modelled};
-use crate::backend::{Backend, Dtype, KvShape};
+use crate::backend::{Backend, Dtype, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::out;
@@ -47,6 +47,7 @@ pub struct BatchesOptions {
     pub file: Option<PathBuf>,
     pub shape: String,
     pub dtype: Dtype,
+    pub kv: KvDtype,
     pub step_rows: usize,
     /// Tokens that the pool of keys and values has room for; `None`: nine tenths of what is free, as far as it is useful.
     pub kv_tokens: Option<usize>,
@@ -57,11 +58,11 @@ pub struct BatchesOptions {
 }
 
 /// Runs the tables on `backend`, by the wall clock.
-pub fn measured<B: Backend>(backend: B, options: &BatchesOptions) -> Result<()> {
+pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let device = backend.describe();
-    let session = Session::new(options, kv_bytes::<B>(options, &model), device);
-    let mut loaded = LoadedModel::random(backend, model, options.dtype)?;
+    let session = Session::new(options, kv_bytes(&mut backend, options, &model), device);
+    let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv)?;
     let most = runs.iter().map(|run| run.work.most_samples()).max().unwrap_or(1);
     out::aside(format_args!("{}: the model is loaded; warming up", session.device));
     loaded.run(WallClock::beside::<B>(), &session.settings, &warm_up(most))?;
@@ -72,15 +73,17 @@ pub fn measured<B: Backend>(backend: B, options: &BatchesOptions) -> Result<()> 
 pub fn modelled(profile: &str, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let profile = Arc::new(DeviceProfile::named(profile)?);
-    let device = Modelled::new(profile.clone()).describe();
-    let session = Session::new(options, kv_bytes::<Modelled>(options, &model), device);
-    let machine = Machine { model, dtype: options.dtype, profile };
+    let mut backend = Modelled::new(profile.clone());
+    let session = Session::new(options, kv_bytes(&mut backend, options, &model), backend.describe());
+    let machine = Machine { model, dtype: options.dtype, kv: options.kv, profile };
     session.all(&runs, |settings, job| simulate(&machine, settings, job))
 }
 
 /// Bytes of the pool, where its tokens are given: whole pages.
-fn kv_bytes<B: Backend>(options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
-    let page = B::page_bytes(&KvShape { layers: model.layers, heads: model.heads, dtype: options.dtype, pages: 1 });
+fn kv_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
+    options.kv.keep_on(backend, model.heads, options.dtype);
+    let page =
+        backend.page_bytes(&KvShape { layers: model.layers, heads: model.heads, dtype: options.dtype, pages: 1 });
     options.kv_tokens.map(|tokens| tokens.div_ceil(B::PAGE_TOKENS as usize).saturating_mul(page))
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::Suite;
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvShape, StepBatch};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
 use crate::check::attention::{hints, solitary};
 use crate::check::case::{ANY_VOCAB, Case, buffer, numbers, rounded, rows_at};
 use crate::check::device::Effort;
@@ -26,9 +26,11 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
         let heads = HeadLayout { q_heads: group * kv_heads, kv_heads, head_dim };
         let rows = dice.pick(&[1, 2, 9, 40]);
         let qkv = numbers(dice, dtype, rows * heads.qkv_width());
-        for moved in [false, true] {
+        for (moved, kv) in
+            [(false, KvDtype::Model), (true, KvDtype::Model), (false, KvDtype::Fp8), (true, KvDtype::Fp8)]
+        {
             let op = if moved { "restore_pages" } else { "kv_append" };
-            suite.hold(op, &Values { dtype, heads, rows, qkv: qkv.clone(), moved })?;
+            suite.hold(op, &Values { dtype, kv, heads, rows, qkv: qkv.clone(), moved })?;
         }
     }
     Ok(())
@@ -37,6 +39,7 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
 /// Every row in the first slot of a page of its own, at position 0.
 struct Values {
     dtype: Dtype,
+    kv: KvDtype,
     heads: HeadLayout,
     rows: usize,
     qkv: Vec<f32>,
@@ -64,6 +67,7 @@ impl Values {
 
 impl Case for Values {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        backend.keep_kv(self.kv);
         let [written, read] = self.pages();
         let shape = KvShape { layers: LAYERS, heads: self.heads, dtype: self.dtype, pages: 2 * self.rows };
         let mut kv = backend.kv(&shape)?;
@@ -90,6 +94,7 @@ impl Case for Values {
             Ok(())
         })?;
         backend.collect(&mut step)?;
+        backend.keep_kv(KvDtype::Model);
         backend.read(&out, self.rows)
     }
 
@@ -102,6 +107,6 @@ impl Case for Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HeadLayout { q_heads, kv_heads, head_dim } = self.heads;
-        write!(f, "{} rows, {q_heads} / {kv_heads} x {head_dim}", self.rows)
+        write!(f, "{} rows, {q_heads} / {kv_heads} x {head_dim}, --kv-dtype {}", self.rows, self.kv)
     }
 }

@@ -64,7 +64,7 @@ impl fmt::Display for Facts {
         let (files, tensors, bytes) = (self.files, self.tensors, self.tensor_bytes);
         let plural = if files == 1 { "" } else { "s" };
         line("weights", format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", ")))?;
-        line("kv", format!("{} bytes a token", config.kv_bytes_per_token(self.dtype)))
+        line("kv", format!("{} bytes a token", config.kv_bytes_per_token(self.dtype.bytes())))
     }
 }
 

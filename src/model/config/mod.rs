@@ -131,8 +131,8 @@ impl ModelConfig {
     }
 
     /// Bytes of one token's keys and values, all layers.
-    pub fn kv_bytes_per_token(&self, dtype: Dtype) -> usize {
-        2 * self.layers * self.heads.kv_heads * self.heads.head_dim * dtype.bytes()
+    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> usize {
+        2 * self.layers * self.heads.kv_heads * self.heads.head_dim * element_bytes
     }
 }
 

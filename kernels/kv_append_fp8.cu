@@ -1,0 +1,45 @@
+// Stores the keys and values of row r of qkv in slot slots[r] of one layer, rounded to e4m3: to nearest even, what is larger
+// than 448 as 448. KV_ELEMENT is e4m3, or ELEMENT where no kernel of the device reads less, which holds the same numbers.
+//
+// Shapes: qkv ELEMENT [R, width], the keys and values of kv_heads heads of `head_dim` last; layer KV_ELEMENT
+// [page][kv_head][keys, values][PAGE_TOKENS][head_dim]; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which
+// is left out.
+// Grid: x = row, y = the row's keys and values by blocks.
+// Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an element.
+// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
+//
+// Defines: ELEMENT, KV_ELEMENT.
+#include "lanes.cuh"
+
+constexpr unsigned PAGE_TOKENS = 32;
+constexpr unsigned NO_SLOT = ~0u;
+
+template <int N>
+__device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row, unsigned slot, unsigned kv_heads, unsigned head_dim) {
+    const unsigned long long page = slot / PAGE_TOKENS;
+    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < 2 * kv_heads * head_dim; i += gridDim.y * blockDim.x * N) {
+        const unsigned head = i / head_dim % kv_heads, is_value = i / head_dim / kv_heads;
+        const unsigned long long run = (page * kv_heads + head) * 2 + is_value;
+        Lanes<float, N> x = load<N>(row + i);
+        // Storing rounds to the element's own type alone.
+        if constexpr (sizeof(KV_ELEMENT) > sizeof(e4m3)) {
+#pragma unroll
+            for (int lane = 0; lane < N; ++lane) {
+                x.at[lane] = to_f32(from_f32<e4m3>(x.at[lane]));
+            }
+        }
+        store<N>(layer + (run * PAGE_TOKENS + slot % PAGE_TOKENS) * head_dim + i % head_dim, x);
+    }
+}
+
+extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv, const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads, unsigned head_dim) {
+    if (slots[blockIdx.x] == NO_SLOT) {
+        return;
+    }
+    const ELEMENT* row = qkv + (blockIdx.x + 1ull) * width - 2 * kv_heads * head_dim;
+    if (head_dim % LANES == 0) {
+        append_row<LANES>(layer, row, slots[blockIdx.x], kv_heads, head_dim);
+    } else {
+        append_row<1>(layer, row, slots[blockIdx.x], kv_heads, head_dim);
+    }
+}

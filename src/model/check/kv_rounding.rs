@@ -1,0 +1,103 @@
+//! What it does to a model that keys and values are rounded: a text is drawn from the model as it is, and the log-probabilities of
+//! its tokens are compared with those that the same weights give it when keys and values are rounded.
+
+use std::fmt;
+
+use crate::backend::{Backend, KvDtype};
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::mix::{GOLDEN, mix};
+
+use super::super::decoder::Decoder;
+use super::sequence::Sequence;
+
+/// Printable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundingReport {
+    /// Drawn, and compared.
+    pub tokens: usize,
+    /// Of the differences of their log-probabilities (natural logarithms), without signs.
+    pub mean: f64,
+    pub largest: f64,
+    /// Tokens where another one is the likeliest.
+    pub turned: usize,
+}
+
+/// Draws `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that `backend` makes
+/// afterwards are not rounded.
+pub fn kv_rounding<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    kv: KvDtype,
+    tokens: usize,
+) -> Result<RoundingReport> {
+    backend.keep_kv(KvDtype::Model);
+    let text = drawn(backend, model, tokens)?;
+    let exact = all_logits(backend, model, &text)?;
+    backend.keep_kv(kv);
+    let rounded = all_logits(backend, model, &text);
+    backend.keep_kv(KvDtype::Model);
+    let (rounded, vocab) = (rounded?, model.config().vocab);
+    let rows = exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)).zip(&text[1..]);
+    let mut report = RoundingReport { tokens, mean: 0.0, largest: 0.0, turned: 0 };
+    for ((exact, rounded), token) in rows {
+        let off = (logprob(exact, *token) - logprob(rounded, *token)).abs();
+        report.mean += off / tokens as f64;
+        report.largest = report.largest.max(off);
+        report.turned += usize::from(likeliest(exact) != likeliest(rounded));
+    }
+    Ok(report)
+}
+
+/// The first token of a text and `tokens` more, each drawn from all of the vocabulary.
+fn drawn<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: usize) -> Result<Vec<TokenId>> {
+    let mut text = vec![model.config().bos.unwrap_or(TokenId(0))];
+    let mut sequence = Sequence::new(backend, model, tokens)?;
+    for number in 0..tokens as u64 {
+        let logits = sequence.extend(&text[text.len() - 1..], 0..1)?;
+        let coin = (mix((number + 1).wrapping_mul(GOLDEN)) >> 11) as f64 / (1u64 << 53) as f64;
+        text.push(draw(&logits, coin));
+    }
+    Ok(text)
+}
+
+/// By the inverse of the cumulative distribution.
+fn draw(logits: &[f32], coin: f64) -> TokenId {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: f32| f64::from(logit - most).exp();
+    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
+    let mut below = 0.0;
+    let reached = |&logit: &f32| {
+        below += weight(logit);
+        below > coin * total
+    };
+    TokenId::new(logits.iter().position(reached).unwrap_or(0))
+}
+
+/// Behind every token of `text` but the last, in one step.
+fn all_logits<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[TokenId]) -> Result<Vec<f32>> {
+    let given = &text[..text.len() - 1];
+    let rows = u32::try_from(given.len()).expect("a context has fewer than 2^32 tokens");
+    Sequence::new(backend, model, given.len())?.extend(given, 0..rows)
+}
+
+fn logprob(logits: &[f32], token: TokenId) -> f64 {
+    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum();
+    f64::from(logits[token.ix()]) - most - total.ln()
+}
+
+fn likeliest(logits: &[f32]) -> Option<usize> {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+}
+
+impl fmt::Display for RoundingReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoundingReport { tokens, mean, largest, turned } = *self;
+        write!(
+            f,
+            "log-probabilities of {tokens} tokens that the model drew: {mean:.4} off on average, {largest:.4} at most; another \
+             token is the likeliest for {turned} of them"
+        )
+    }
+}
