@@ -51,14 +51,23 @@ constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB 
 constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// Division of small numbers by one that is known only when the kernel starts: exact where n * by < 2^32.
+// Division of small numbers by one that is known only when the kernel starts. Where MULTIPLIES is defined, by one multiplication,
+// which is exact where n * by < 2^32 and takes a register more.
 struct Divisor {
-    unsigned by, inverse;
+    unsigned by;
+#ifdef MULTIPLIES
+    unsigned inverse;
 
     __device__ __forceinline__ explicit Divisor(unsigned by) : by(by), inverse(0xffffffffu / by + 1) {}
     __device__ __forceinline__ unsigned quotient(unsigned n) const {
         return by == 1 ? n : __umulhi(n, inverse);
     }
+#else
+    __device__ __forceinline__ explicit Divisor(unsigned by) : by(by) {}
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return n / by;
+    }
+#endif
     __device__ __forceinline__ unsigned remainder(unsigned n) const {
         return n - quotient(n) * by;
     }

@@ -13,6 +13,7 @@
 //
 // Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM, DETERMINISTIC (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define MULTIPLIES
 #include "attention_copy.cuh"
 #include "attention_merge.cuh"
 #include "attention_stream.cuh"

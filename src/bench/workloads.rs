@@ -168,7 +168,7 @@ fn measure<'a>(
         shape: &options.shape,
         workload: &job.name,
         seconds: rounded(seconds, 3),
-        prefill_s: rounded(prefill_s, 3),
+        prefill_s: rounded(prefill_s, 6),
         out_tokens,
         tok_s: rounded(out_tokens as f64 / seconds, 0),
         decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
