@@ -125,7 +125,7 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     }
 #pragma unroll
     for (unsigned h = 0; h < HEADS; h++) {
-        const float scale = normaliser(__shfl_sync(ALL_LANES, l, h));
+        const float scale = normaliser_fast(__shfl_sync(ALL_LANES, l, h));
         if (unit.head + h <= last_head) {
             T* out = job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + lane * LANE_FLOATS;
 #pragma unroll

@@ -42,6 +42,11 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
 
 // What `o` is multiplied by at last.
 __device__ __forceinline__ float normaliser(float l) {
+    return l == 0.0f ? 0.0f : 1.0f / l;
+}
+
+// The same by fewer instructions.
+__device__ __forceinline__ float normaliser_fast(float l) {
     return l == 0.0f ? 0.0f : reciprocal_fast(l);
 }
 

@@ -336,7 +336,7 @@ struct StreamRows {
 #pragma unroll
         for (unsigned c = 0; c < 2; c++) {
             l[c] = column_sum(l[c]);
-            scale[c] = normaliser(l[c]);
+            scale[c] = normaliser_fast(l[c]);
             const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = job.by_group.quotient(packed);
             if (i >= tile.rows) {
                 continue;

@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
         }
         const unsigned q_head = head * job.group + job.by_group.remainder(packed);
         if (has_one_state(job.words, tile.states, row)) {
-            const float scale = normaliser(l);
+            const float scale = normaliser_fast(l);
             T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < 2 * STEPS; n++) {
