@@ -32,8 +32,9 @@ struct Sight {
     }
 };
 
-// What the weights of a step may sum up to in a lane until m must rise, which takes longer than the step. Weights are as exact
-// when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30 products with values up to 2^30.
+// What the weights of a step may sum up to in a lane before m rises; a step in which it does takes twice as long or more. Weights are as
+// exact when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30 products with values of which
+// it is assumed that they are below 2^30.
 template <class Element>
 constexpr float MOST_WEIGHT = 0x1p60f;
 template <>

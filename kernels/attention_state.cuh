@@ -1,5 +1,6 @@
 // The state (o, m, l) of a softmax that is computed piece by piece, and how states combine. For scores s (in units of log2:
-// q.k * scale * log2 e) and values v: m = max s or a little less, l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. The
+// q.k * scale * log2 e) and values v: l = sum 2^(s - m), o = sum 2^(s - m) v, not divided by l. m is max s, or less: so much, of a
+// wide tile, that weights stay below MOST_WEIGHT (attention_rows.cuh), l then between 1 and 2^80, far from both ends of f32. The
 // state of no scores at all is m = -inf, which must never be subtracted from itself, or LOWEST; l = 0, o = 0.
 #pragma once
 
@@ -45,7 +46,7 @@ __device__ __forceinline__ float normaliser(float l) {
     return l == 0.0f ? 0.0f : 1.0f / l;
 }
 
-// The same by fewer instructions.
+// To a unit of the last place, by fewer instructions; in tree_attention, where registers are short, it would cost spills.
 __device__ __forceinline__ float normaliser_fast(float l) {
     return l == 0.0f ? 0.0f : reciprocal_fast(l);
 }

@@ -1,6 +1,6 @@
 // Narrow tiles by single warps: up to 8 packed rows, the tile's keys one piece after the other, one key head after the other.
 // Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of slots ahead of what
-// it computes, across the ends of tiles. It draws the next tile when it has issued the last copy of this one.
+// it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a turn after it has issued the last copy of this one.
 //
 // Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
 // 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T
@@ -22,7 +22,7 @@ constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
 static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
 constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
 constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
-// Tiles known at a time: each has three copies or more, and the next one is opened with the last copy of one.
+// Tiles known at a time: each has three copies or more, and the next one is opened a turn after the last copy of one.
 constexpr unsigned OPENED = MOST_SLOTS - 1;
 static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 

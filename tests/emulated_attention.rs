@@ -144,6 +144,8 @@ struct Step<'a> {
     /// What each row is called, so that it asks the same whoever is beside it.
     names: &'a [usize],
     kv: &'a [u8],
+    /// Key heads that a warp takes of a narrow tile; `None`: as the plan says.
+    narrow_heads: Option<u32>,
 }
 
 /// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
@@ -171,7 +173,10 @@ fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
     let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
-    let words = made_earlier(plan_words.words());
+    let mut words = made_earlier(plan_words.words());
+    if let Some(heads) = step.narrow_heads {
+        words[PlanWord::NarrowHeads as usize] = heads;
+    }
     let mut device_words = Aligned::of(&words, 0, 0);
     let mut positions = Aligned::of(&plan.row_positions, 3, 0);
     let stored = heads.qkv_width() - heads.q_width();
@@ -244,10 +249,16 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
     for planner in Planner::ALL {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
-        let step = Step { setting, plan: &plan, names: &names, kv: &kv };
+        let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
         let found = attend(kernel, &step, &tiling, &schedules(seed));
         assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
         assert_exact(setting, &found[0], &exact, &case);
+        let kv_heads = u32::try_from(setting.heads.kv_heads).expect("few heads");
+        for heads in (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads)) {
+            let step = Step { narrow_heads: Some(heads), ..step };
+            let found_by = attend(kernel, &step, &tiling, &schedules(seed)[2..]);
+            assert!(found_by[0] == found[0], "{case}: other bits where a warp takes {heads} key heads");
+        }
     }
 }
 
@@ -281,7 +292,7 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
     let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
         let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
-        attend(kernel, &Step { setting, plan: &plan, names, kv: &kv }, &tiling, runs)
+        attend(kernel, &Step { setting, plan: &plan, names, kv: &kv, narrow_heads: None }, &tiling, runs)
     };
     let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
     let all: Vec<usize> = (0..exact.len()).collect();
@@ -308,7 +319,7 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed:
     for row in [one, longest] {
         let (forest, kv) = laid_anew(setting, &grown, row, &kv);
         let plan = Planner::Balanced.plan(&forest, &hints(setting, TILE));
-        let step = Step { setting, plan: &plan, names: &[row], kv: &kv };
+        let step = Step { setting, plan: &plan, names: &[row], kv: &kv, narrow_heads: None };
         let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
         assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
     }
@@ -343,7 +354,7 @@ impl Variant {
     fn shapes(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(false) else { return };
         let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
-        let layouts = [(4, 1), (2, 2), (8, 1), (16, 1), (1, 1)];
+        let layouts = [(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)];
         for seed in seeds {
             let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
             let number = seed as usize % shapes.len();
@@ -354,7 +365,7 @@ impl Variant {
     fn deterministic(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(true) else { return };
         let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
-        let layouts = [(4, 1), (2, 2), (8, 1), (1, 1), (16, 1)];
+        let layouts = [(4, 1), (6, 2), (7, 1), (1, 1), (16, 1)];
         // Longer than a tile, and shorter: rows of one item see other tiles of it.
         let windows = [None, Some(200), Some(70)];
         for seed in seeds {
@@ -384,7 +395,7 @@ fn heads_of_64_f16() {
 
 #[test]
 fn eight_bits_beside_bf16() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(2..4);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(0..2);
 }
 
 #[test]
@@ -399,5 +410,5 @@ fn deterministic_rows_depend_on_their_own_tokens_alone() {
 
 #[test]
 fn deterministic_rows_of_eight_bits_do_too() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(2..3);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..1);
 }

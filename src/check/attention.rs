@@ -22,12 +22,12 @@ pub const LAYERS: usize = 2;
 pub const LAYER: LayerIx = LayerIx(1);
 
 const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
-const GROUPS: [(usize, usize); 5] = [(4, 1), (2, 2), (8, 1), (8, 4), (1, 1)];
+const GROUPS: [(usize, usize); 5] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
 /// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way.
 /// How much it rises before kernels act on it differs: where that is by more than f16 holds, elements are larger still. In f32,
 /// roundings of larger scores would count.
-const fn sharpness(dtype: Dtype) -> [f32; 3] {
+pub const fn sharpness(dtype: Dtype) -> [f32; 3] {
     match dtype {
         Dtype::F32 => [1.0, 1.0, 16.0],
         Dtype::F16 => [1.0, 1.0, 64.0],
@@ -61,7 +61,7 @@ impl Setting {
     /// The same with fp8 keys and values, and more often heads that are kept in a byte an element somewhere.
     pub fn fp8(i: usize, dtype: Dtype) -> Self {
         let setting = Self::number(i, dtype);
-        let head_dim = [128, 64, setting.heads.head_dim][i % 3];
+        let head_dim = [128, 64, setting.heads.head_dim][i / 3 % 3];
         Self { kv: KvDtype::Fp8, heads: HeadLayout { head_dim, ..setting.heads }, ..setting }
     }
 

@@ -11,6 +11,7 @@ use crate::bench::decode::DecodeOptions;
 use crate::bench::products::ProductOptions;
 use crate::bench::tree_attention::TreeOptions;
 use crate::bench::workloads::WorkloadOptions;
+use crate::error::{Error, Result};
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -123,7 +124,7 @@ pub struct AttentionArgs {
     #[arg(long, value_enum, value_name = "DTYPE", default_value_t, requires = "trees")]
     pub kv_dtype: KvDtype,
     /// How far scores are apart: their deviation
-    #[arg(long, value_name = "TIMES", value_parser = rate, default_value = "1", requires = "trees")]
+    #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1", requires = "trees")]
     pub sharpness: f64,
 }
 
@@ -256,5 +257,14 @@ impl DecodeArgs {
             json: args.json,
             budget: args.engine.into(),
         }
+    }
+}
+
+/// So that no query is infinite in 16 bits.
+fn sharpness(text: &str) -> Result<f64> {
+    const MOST: f64 = 1e4;
+    match rate(text)? {
+        sharpness if sharpness > MOST => Err(Error::value("value", format!("a number up to {MOST}"), text)),
+        sharpness => Ok(sharpness),
     }
 }

@@ -142,6 +142,9 @@ impl AttentionKernels {
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
             Kernels::Wgmma { attention, shared_bytes } => {
+                // What its `Divisor` is exact for.
+                let heads = self.heads.q_heads as u64;
+                assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} query heads");
                 let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
             }

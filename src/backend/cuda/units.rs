@@ -144,7 +144,7 @@ pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministi
     has.then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
-/// Bytes that the kernels of `unit` may spill, stores and loads together: none, with one exception. In
+/// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 112 a
 /// thread, some too few for heads of 128 (128 bytes, with fp8 keys and values up to 144: NVRTC 13.5); those that multiply would
 /// spill in their place. The one that copies has 48, which is some too few where it widens fp8: it spills 28 bytes once a tile.

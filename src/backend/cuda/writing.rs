@@ -241,12 +241,16 @@ fn states_of(lists: &[u32]) -> u32 {
 fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Pieces, workers: Workers) -> usize {
     /// Takes by each worker, at which the last ones to end are late by little.
     const TAKES: usize = 8;
-    /// Pieces of one take, of which reading them is not what bounds: measured on an H200 (benches/attention/NOTES.md, fifth round).
+    /// Pieces of one take, of which reading them is not what bounds; times the pieces of the mean tile that the longest may have; and
+    /// the share of workers with a wide tile that makes the others busy. Chosen by what was measured on an H200
+    /// (benches/attention/NOTES.md, fifth round).
     const SHORT: usize = 16;
+    const ALIKE: (usize, usize) = (5, 4);
+    const BUSY: (usize, usize) = (3, 4);
     let mut heads = (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads));
     if let Workers::Apart { wide, .. } = workers {
-        let busy = 4 * wide_tiles * kv_heads >= 3 * wide;
-        let alike = 4 * tiles * pieces.longest <= 5 * pieces.all;
+        let busy = BUSY.1 * wide_tiles * kv_heads >= BUSY.0 * wide;
+        let alike = ALIKE.1 * tiles * pieces.longest <= ALIKE.0 * pieces.all;
         let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= LONE * wide);
         if let Some(heads) = once.filter(|heads| busy && alike && heads * pieces.longest <= SHORT) {
             return heads;
@@ -276,6 +280,12 @@ mod tests {
         assert_eq!(heads(8, 1024, 1), 1);
         // The others have nothing to do.
         assert_eq!(beside(2, 8, 256, 4), 1);
+    }
+
+    #[test]
+    fn the_kernel_has_as_many_lone_warps() {
+        let kernel = include_str!("../../../kernels/attention_stream.cuh");
+        assert!(kernel.contains(&format!("NARROW_WARPS = {LONE};")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::Differences;
 use crate::backend::{Backend, Dtype, HeadLayout, KvDtype};
-use crate::check::attention::{Setting, attend, context, filled, hints, queries};
+use crate::check::attention::{Setting, attend, context, filled, hints, queries, sharpness};
 use crate::check::device::Effort;
 use crate::check::dice::Dice;
 use crate::check::forests::{Grown, Shape, grow};
@@ -14,7 +14,7 @@ use crate::kv::StepRow;
 use crate::plan::Planner;
 
 /// Query heads, key heads, and their width: those that tensor cores take, then others.
-const HEADS: [(usize, usize, usize); 6] = [(8, 2, 128), (4, 4, 64), (16, 1, 128), (8, 1, 64), (2, 2, 80), (4, 1, 16)];
+const HEADS: [(usize, usize, usize); 6] = [(8, 2, 128), (4, 4, 64), (16, 1, 128), (7, 1, 64), (2, 2, 80), (4, 1, 16)];
 /// None, longer than a tile of any device, and shorter.
 const WINDOWS: [Option<u32>; 4] = [None, Some(700), None, Some(45)];
 const SHAPES: [Shape; 6] =
@@ -36,7 +36,8 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
                 let is_first = i == d + seed as usize && seed % 2 == 0;
                 let kept = [KvDtype::Model, KvDtype::Fp8];
                 for kv in kept.into_iter().take(if is_first { 2 } else { 1 }) {
-                    let setting = Setting { heads, dtype, kv, window, sharpness: 1.0 };
+                    let sharpness = sharpness(dtype)[(i + 2) % 3];
+                    let setting = Setting { heads, dtype, kv, window, sharpness };
                     forest(backend, &setting, shape, seed, report)?;
                 }
             }
