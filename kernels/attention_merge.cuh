@@ -25,6 +25,22 @@ __device__ __forceinline__ LaneFloats load_state(const float* from) {
     return to;
 }
 
+// A head's result from its lanes, which hold it in the order of a state: two neighbours of each of two 8s, or one.
+__device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float scale) {
+    const unsigned lane = threadIdx.x % 32;
+    if constexpr (LANE_FLOATS == 4) {
+        unsigned* to = reinterpret_cast<unsigned*>(out + lane / 4 * 16 + lane % 4 * 2);
+        to[0] = pack<T>(o.x[0] * scale, o.x[LANE_FLOATS - 2] * scale);
+        to[4] = pack<T>(o.x[1] * scale, o.x[LANE_FLOATS - 1] * scale);
+    } else {
+        // The even one of two lanes takes the first 8's neighbours, the odd one the second's.
+        const bool odd = lane % 2;
+        const float other = __shfl_xor_sync(ALL_LANES, odd ? o.x[0] : o.x[1], 1);
+        unsigned* to = reinterpret_cast<unsigned*>(out + lane / 8 * 16 + lane % 8 / 2 * 2 + odd * 8);
+        *to = odd ? pack<T>(other * scale, o.x[1] * scale) : pack<T>(o.x[0] * scale, other * scale);
+    }
+}
+
 __device__ __forceinline__ Extent load_extent(const Extent* from) {
     Extent to;
     asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(to.m), "=f"(to.l) : "l"(from) : "memory");
@@ -127,11 +143,7 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     for (unsigned h = 0; h < HEADS; h++) {
         const float scale = normaliser_fast(__shfl_sync(ALL_LANES, l, h));
         if (unit.head + h <= last_head) {
-            T* out = job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + lane * LANE_FLOATS;
-#pragma unroll
-            for (unsigned e = 0; e < LANE_FLOATS; e += 2) {
-                *reinterpret_cast<unsigned*>(out + e) = pack<T>(o[h].x[e] * scale, o[h].x[e + 1] * scale);
-            }
+            store_merged(job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM, o[h], scale);
         }
     }
 }

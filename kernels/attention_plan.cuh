@@ -123,7 +123,7 @@ __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned st
     return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
-// Partial states: o [slot][q head][HEAD_DIM], behind all of them Extent [slot][q head].
+// Partial states: o [slot][q head][HEAD_DIM] (tree_attention_wgmma: by `state_place`), behind all of them Extent [slot][q head].
 struct Partials {
     float* o;
     Extent* extents;

@@ -51,6 +51,12 @@ __device__ __forceinline__ float normaliser_fast(float l) {
     return l == 0.0f ? 0.0f : reciprocal_fast(l);
 }
 
+// Where element `column` of o lies in a state of tree_attention_wgmma: two neighbouring 8s take turns. So what a lane holds of matrix
+// instructions' results are four neighbours, or two, and a warp's stores meet half as many lines.
+__device__ __forceinline__ unsigned state_place(unsigned column) {
+    return column / 16 * 16 + column % 8 * 2 + column / 8 % 2;
+}
+
 // `m` and `l` as partial states are stored.
 struct Extent {
     float m, l;

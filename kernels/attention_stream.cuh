@@ -93,6 +93,16 @@ __device__ __forceinline__ unsigned given_units() {
     return gridDim.x * NARROW_WARPS;
 }
 
+// The one that is given to warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the first
+// blocks; where both are few, none has both.
+__device__ __forceinline__ unsigned given_unit(const Job& job, unsigned warp) {
+    const unsigned busy = min(job.words[WIDE_TILES] * job.kv_heads, gridDim.x), idle = gridDim.x - busy;
+    if (blockIdx.x >= busy) {
+        return warp * idle + blockIdx.x - busy;
+    }
+    return NARROW_WARPS * idle + warp * busy + blockIdx.x;
+}
+
 // The unit that a warp takes next, by one thread; it may lie behind the last one.
 __device__ __forceinline__ unsigned draw_unit(const Job& job) {
     return given_units() + atomicAdd(job.words + NARROW_TICKET, 1);
@@ -346,14 +356,14 @@ struct StreamRows {
                 continue;
             }
             size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
-            float* to = job.partials.o + state * HEAD_DIM + lane / 4 * (FP8 ? 2 : 1);
+            float* to = job.partials.o + state * HEAD_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
                 if constexpr (FP8) {
-                    *reinterpret_cast<float2*>(to + n * 16) = {o[n][c], o[n][c + 2]};
-                } else {
                     to[n * 16] = o[n][c];
-                    to[n * 16 + 8] = o[n][c + 2];
+                    to[n * 16 + 2] = o[n][c + 2];
+                } else {
+                    *reinterpret_cast<float2*>(to + n * 16) = {o[n][c], o[n][c + 2]};
                 }
             }
             if (lane / 4 == 0) {

@@ -26,10 +26,10 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
             }
         } else {
             const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
-            float* o = job.partials.o + state * HEAD_DIM + lane % 4 * 2;
+            float* o = job.partials.o + state * HEAD_DIM + state_place(lane % 4 * 2);
 #pragma unroll
-            for (int n = 0; n < 2 * STEPS; n++) {
-                *reinterpret_cast<float2*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n][2 * r + 1]};
+            for (int n = 0; n < 2 * STEPS; n += 2) {
+                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1], rows.o[n + 1][2 * r + 1]};
             }
             if (lane % 4 == 0) {
                 job.partials.extents[state] = {rows.m[r], l};

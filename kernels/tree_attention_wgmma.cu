@@ -52,18 +52,26 @@ __device__ __forceinline__ void wait_for_states(unsigned* words) {
     }
 }
 
-// Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps.
+// By one warp: its share by HEADS heads, AHEAD states at a time.
+template <unsigned HEADS, unsigned AHEAD>
+__device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsigned warps, unsigned* words) {
+    MergeShare<HEADS, AHEAD> share(job, first, warps);
+    wait_for_states(words);
+    share.merge(job);
+}
+
+// Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps, so that
+// none has to come back for a few.
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = (NARROW_WARPS + HELPERS) * gridDim.x;
-    // How many decides in which order states are added.
-    if (DETERMINISTIC || words[REAL_ROWS] * job.group * job.kv_heads > 2 * warps) {
-        MergeShare<4, 2> share(job, first, warps);
-        wait_for_states(words);
-        share.merge(job);
+    const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads;
+    // How many states are ahead decides in which order they are added.
+    if (DETERMINISTIC || heads > 2 * warps) {
+        merge_share<4, 2>(job, first, warps, words);
+    } else if (heads > warps) {
+        merge_share<2, 4>(job, first, warps, words);
     } else {
-        MergeShare<1, 8> share(job, first, warps);
-        wait_for_states(words);
-        share.merge(job);
+        merge_share<1, 8>(job, first, warps, words);
     }
 }
 
@@ -90,7 +98,7 @@ tree_attention_wgmma(T* out, const T* qkv, const Kept* kv, unsigned* words, cons
     } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
         if constexpr (!DETERMINISTIC) {
-            stream_narrow<NARROW_SLOTS>(job, warp * gridDim.x + blockIdx.x, queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+            stream_narrow<NARROW_SLOTS>(job, given_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
         }
     } else {
         fewer_registers<COPIER_REGISTERS>();

@@ -168,7 +168,7 @@ fn made_earlier(words: &[u32]) -> Vec<u32> {
 fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
     let heads = setting.heads;
-    let Workers::Apart { wide: blocks, .. } = tiling.workers else { panic!("the kernel's workers are apart") };
+    let Workers::Apart(blocks) = tiling.workers else { panic!("the kernel's workers are apart") };
     let grid = u32::try_from(blocks).expect("few blocks");
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
@@ -244,7 +244,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
-    let workers = Workers::Apart { wide: blocks, narrow: blocks * 12 };
+    let workers = Workers::Apart(blocks);
     let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers };
     for planner in Planner::ALL {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
@@ -287,7 +287,7 @@ fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
-    let workers = Workers::Apart { wide: blocks, narrow: blocks * 12 };
+    let workers = Workers::Apart(blocks);
     let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers };
     let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();

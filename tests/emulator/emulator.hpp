@@ -34,8 +34,11 @@ struct uint2 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-struct float2 {
+struct alignas(8) float2 {
     float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
 };
 
 namespace emulated {

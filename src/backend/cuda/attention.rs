@@ -4,7 +4,7 @@
 
 use super::args::Args;
 use super::device::Device;
-use super::device_plan::{Tiling, Workers};
+use super::device_plan::{LONE_WARPS, Tiling, Workers};
 use super::function::Function;
 use super::kv::Kept;
 use super::memory::Memory;
@@ -25,12 +25,9 @@ const MOST_MERGE_WARPS: usize = 32;
 const BLOCKS: usize = 2;
 /// Packed rows of a narrow tile.
 const NARROW_ROWS: usize = 16;
-/// The same of tree_attention_wgmma, its packed rows of a wide tile, and its warps that take narrow tiles.
+/// The same of tree_attention_wgmma, and its packed rows of a wide tile.
 const WGMMA_NARROW_ROWS: usize = 8;
 const WGMMA_WIDE_ROWS: usize = 128;
-const WGMMA_NARROW_WARPS: usize = 4;
-/// Warps that take narrow tiles where there are no wide ones.
-const WGMMA_NARROW_WORKERS: usize = 12;
 /// The widest head of any kernel.
 pub const MOST_HEAD_DIM: usize = 256;
 /// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
@@ -89,7 +86,7 @@ impl AttentionKernels {
             && let Some(unit) = units::attention_wgmma(element, kept, head_dim, deterministic)
         {
             let attention = device.function(&unit, "tree_attention_wgmma")?;
-            let workers = Workers::Apart { wide: multiprocessors, narrow: multiprocessors * WGMMA_NARROW_WORKERS };
+            let workers = Workers::Apart(multiprocessors);
             // How many rows there are must not decide who computes them.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
             let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
@@ -197,7 +194,7 @@ fn shared_bytes_wgmma(head_dim: usize, kept: Kept) -> usize {
     let slots = if head_dim == 128 { 3 } else { 4 };
     let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
     let raw = if is_fp8 { 6 * 64 } else { 0 };
-    (2 * widened + raw + element * WGMMA_NARROW_WARPS * slots * 32) * head_dim + 1008
+    (2 * widened + raw + element * LONE_WARPS * slots * 32) * head_dim + 1008
 }
 
 /// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.

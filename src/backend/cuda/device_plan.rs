@@ -55,9 +55,15 @@ pub struct Tiling {
 pub enum Workers {
     /// So many blocks at a time, of which each takes wide tiles, then narrow ones.
     Alike(usize),
-    /// So many of which each takes wide tiles and, beside them, so many of which each takes narrow ones.
-    Apart { wide: usize, narrow: usize },
+    /// So many blocks, of which each takes wide tiles. Beside them, [`LONE_WARPS`] warps of each take narrow ones and nothing
+    /// else; the others help, where nothing wide is left.
+    Apart(usize),
 }
+
+/// NARROW_WARPS of kernels/attention_stream.cuh.
+pub const LONE_WARPS: usize = 4;
+/// With those that help: HELPERS of kernels/tree_attention_wgmma.cu.
+pub const NARROW_WARPS: usize = LONE_WARPS + 8;
 
 impl Tiling {
     /// Whether a tile of so many packed rows is wide.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::device_plan::Workers;
+use super::device_plan::{LONE_WARPS, NARROW_WARPS, Workers};
 
 /// Pieces that a block could compute in the time that a tile costs besides: looking it up, loading queries and first keys,
 /// and writing states that are read again.
@@ -15,6 +15,12 @@ const LONE_TILE_COST: usize = 4;
 /// Pieces that a tile keeps at least: below this, merging more states costs more than is gained.
 const LEAST_WIDE_PIECES: usize = 6;
 const LEAST_NARROW_PIECES: usize = 4;
+/// The same where each warp that takes nothing else then has one tile at most, and a tile has at most so many parts. Such a warp
+/// takes 2 us for a piece, three times as long as a block for a wide one, so that a tree of few short leaves waits for it.
+const LEAST_LONE_PIECES: usize = 2;
+const MOST_LONE_PARTS: usize = 16;
+/// Pieces that a wide tile may have more where no block then has a wide tile and a narrow one: each would delay the other.
+const APART_PIECES: usize = 2;
 /// Where blocks take narrow tiles after wide ones, a narrow item is divided when one of its tiles would be more than a block's
 /// fair share of all work divided by this.
 const NARROW_PARTS: usize = 2;
@@ -55,8 +61,18 @@ impl Tiles {
         classes.filter(|class| class.pieces > 0 && class.tiles > 0).collect()
     }
 
+    /// Pieces of the longest, where there are any.
+    fn longest(&self) -> Option<usize> {
+        self.0.iter().rposition(|&tiles| tiles > 0).filter(|&pieces| pieces > 0)
+    }
+
     fn count(&self) -> usize {
         self.0.iter().skip(1).sum()
+    }
+
+    /// How many there are when none has more than `most` pieces.
+    fn tiles_of(&self, most: usize) -> usize {
+        self.0.iter().enumerate().map(|(pieces, tiles)| pieces.div_ceil(most) * tiles).sum()
     }
 
     fn pieces(&self) -> usize {
@@ -66,8 +82,7 @@ impl Tiles {
     /// The most pieces that a tile should have, at least `least`, for `workers` that have to do something else for as long as
     /// `beside` pieces in all, and for whom each tile costs `cost` besides.
     fn most_pieces(&self, workers: usize, least: usize, cost: usize, beside: usize) -> usize {
-        let (all, classes) = (self.pieces(), self.classes());
-        let longest = classes.last().map(|class| class.pieces);
+        let (all, classes, longest) = (self.pieces(), self.classes(), self.longest());
         let share = |rounds: usize, percent: usize| (all * percent).div_ceil(workers * rounds * 100);
         let shares =
             ROUNDS.into_iter().flat_map(|rounds| PERCENT.into_iter().map(move |percent| share(rounds, percent)));
@@ -173,17 +188,31 @@ impl Work {
                 let all = self.wide.pieces() + self.narrow.pieces();
                 all.div_ceil(blocks * NARROW_PARTS).max(LEAST_NARROW_PIECES)
             }
-            Workers::Apart { narrow, .. } => self.narrow.most_pieces(narrow, LEAST_NARROW_PIECES, LONE_TILE_COST, 0),
+            Workers::Apart(blocks) => {
+                let longest = self.narrow.longest().unwrap_or(0);
+                let fits = |&most: &usize| {
+                    self.narrow.tiles_of(most) <= LONE_WARPS * blocks && longest <= MOST_LONE_PARTS * most
+                };
+                (LEAST_LONE_PIECES..LEAST_NARROW_PIECES).find(fits).unwrap_or_else(|| {
+                    self.narrow.most_pieces(NARROW_WARPS * blocks, LEAST_NARROW_PIECES, LONE_TILE_COST, 0)
+                })
+            }
         }
     }
 
     /// The most pieces that a wide tile should have.
     pub fn most_wide_pieces(&self) -> usize {
-        let (blocks, beside) = match self.workers {
-            Workers::Alike(blocks) => (blocks, self.narrow.pieces() + self.narrow.count() * NARROW_TILE_COST),
-            Workers::Apart { wide, .. } => (wide, 0),
-        };
-        self.wide.most_pieces(blocks, LEAST_WIDE_PIECES, TILE_COST, beside)
+        let most = |blocks, beside| self.wide.most_pieces(blocks, LEAST_WIDE_PIECES, TILE_COST, beside);
+        match self.workers {
+            Workers::Alike(blocks) => most(blocks, self.narrow.pieces() + self.narrow.count() * NARROW_TILE_COST),
+            Workers::Apart(blocks) => {
+                let by_all = most(blocks, 0);
+                let narrow_tiles = self.narrow.tiles_of(self.most_narrow_pieces());
+                let others = blocks.saturating_sub(narrow_tiles.div_ceil(LONE_WARPS));
+                let apart = (others > 0).then(|| most(others, 0));
+                apart.filter(|&apart| apart <= by_all + APART_PIECES).unwrap_or(by_all)
+            }
+        }
     }
 }
 
@@ -223,17 +252,37 @@ mod tests {
         assert!(work.most_narrow_pieces() >= 1000);
     }
 
+    fn apart(wide: (usize, usize), narrow: (usize, usize)) -> Work {
+        let mut work = Work::new(Workers::Apart(132));
+        work.add_wide(wide.0, wide.1);
+        work.add_narrow(narrow.0, narrow.1);
+        work
+    }
+
     #[test]
-    fn where_each_lone_worker_has_a_tile_none_is_divided() {
-        let workers = Workers::Apart { wide: 132, narrow: 1584 };
-        let parts = |tiles: usize, pieces: usize| {
-            let mut work = Work::new(workers);
-            work.add_wide(1000, 1000);
-            work.add_narrow(tiles, pieces);
-            pieces.div_ceil(work.most_narrow_pieces())
-        };
+    fn lone_workers_get_a_tile_each_where_there_are_enough_for_all_parts() {
+        let parts =
+            |tiles: usize, pieces: usize| pieces.div_ceil(apart((1000, 1000), (tiles, pieces)).most_narrow_pieces());
         assert_eq!(parts(1024, 8), 1, "two halves would only come one after the other");
-        assert_eq!(parts(64, 8), 2);
+        assert_eq!(parts(64, 8), 4);
+        assert_eq!(parts(132, 8), 4, "all 528");
+        assert_eq!(parts(133, 8), 3, "the least that one take each is enough for");
+        assert_eq!(parts(256, 8), 2, "fewer pieces would be more than one take each");
         assert!((1200..=1584).contains(&(8 * parts(8, 1000))), "nearly all have one");
+        assert!(parts(1, 64) <= MOST_LONE_PARTS, "a row's states are merged by one warp");
+    }
+
+    #[test]
+    fn wide_tiles_leave_blocks_to_narrow_ones_where_that_costs_little() {
+        // Four row tiles over 4,096 tokens, and a leaf of two pieces below each of 64 rows: 16 blocks for these.
+        let most = apart((4, 128), (64, 2)).most_wide_pieces();
+        assert!(4 * 128usize.div_ceil(most) <= 132 - 16);
+        // 256 leaves: 64 blocks for these, with tiles of 8 pieces instead of 6.
+        let [alone, beside] = [0, 256].map(|leaves| apart((4, 128), (leaves, 2)).most_wide_pieces());
+        assert!(alone < beside && beside <= alone + APART_PIECES, "{alone} {beside}");
+        assert!(4 * 128usize.div_ceil(beside) <= 132 - 64);
+        // Half of the blocks would take twice as long.
+        let [alone, beside] = [0, 256].map(|leaves| apart((4, 512), (leaves, 2)).most_wide_pieces());
+        assert_eq!(alone, beside);
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::cutting::{Cutter, SHARED_PIECE, Scratch, SharedPiece, make_room, piece_at, word};
 use super::device_plan::{
-    DevicePlan, HEADER_WORDS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Workers,
-    base_of, first_seen,
+    DevicePlan, HEADER_WORDS, LONE_WARPS, NARROW_WARPS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS, TILE_PIECES,
+    TILE_WORDS, Workers, base_of, first_seen,
 };
 use super::tiles::{Cut, Most, Tile, for_each_tile};
 
@@ -14,10 +14,6 @@ use super::tiles::{Cut, Most, Tile, for_each_tile};
 const SEVERAL: u32 = 0;
 const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
-
-/// Of the workers apart that take narrow tiles, those beside each one that takes wide tiles that take nothing else: NARROW_WARPS of
-/// kernels/attention_stream.cuh.
-const LONE: usize = 4;
 
 /// How many tiles there are.
 struct Count {
@@ -248,15 +244,18 @@ fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Piece
     const ALIKE: (usize, usize) = (5, 4);
     const BUSY: (usize, usize) = (3, 4);
     let mut heads = (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads));
-    if let Workers::Apart { wide, .. } = workers {
-        let busy = BUSY.1 * wide_tiles * kv_heads >= BUSY.0 * wide;
+    if let Workers::Apart(blocks) = workers {
+        let busy = BUSY.1 * wide_tiles * kv_heads >= BUSY.0 * blocks;
         let alike = ALIKE.1 * tiles * pieces.longest <= ALIKE.0 * pieces.all;
-        let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= LONE * wide);
+        let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= LONE_WARPS * blocks);
         if let Some(heads) = once.filter(|heads| busy && alike && heads * pieces.longest <= SHORT) {
             return heads;
         }
     }
-    let (Workers::Alike(workers) | Workers::Apart { narrow: workers, .. }) = workers;
+    let workers = match workers {
+        Workers::Alike(blocks) => blocks,
+        Workers::Apart(blocks) => NARROW_WARPS * blocks,
+    };
     heads.rfind(|heads| tiles * (kv_heads / heads) >= TAKES * workers).unwrap_or(1)
 }
 
@@ -264,7 +263,7 @@ fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Piece
 mod tests {
     use super::*;
 
-    const WORKERS: Workers = Workers::Apart { wide: 132, narrow: 12 * 132 };
+    const WORKERS: Workers = Workers::Apart(132);
 
     #[test]
     fn short_tiles_of_one_length_are_taken_once_by_those_that_take_nothing_else() {
@@ -283,9 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_as_many_lone_warps() {
-        let kernel = include_str!("../../../kernels/attention_stream.cuh");
-        assert!(kernel.contains(&format!("NARROW_WARPS = {LONE};")));
+    fn the_kernel_has_as_many_warps_for_narrow_tiles() {
+        let (stream, kernel) = [
+            include_str!("../../../kernels/attention_stream.cuh"),
+            include_str!("../../../kernels/tree_attention_wgmma.cu"),
+        ]
+        .into();
+        assert!(stream.contains(&format!("NARROW_WARPS = {LONE_WARPS};")));
+        assert!(kernel.contains("HELPERS = 2 * GROUP_THREADS / 32,"));
+        assert_eq!(NARROW_WARPS - LONE_WARPS, 2 * 128 / 32);
     }
 
     #[test]
