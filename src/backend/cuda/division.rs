@@ -15,6 +15,8 @@ const LONE_TILE_COST: usize = 4;
 /// Pieces that a tile keeps at least: below this, merging more states costs more than is gained.
 const LEAST_WIDE_PIECES: usize = 6;
 const LEAST_NARROW_PIECES: usize = 4;
+/// The same of tiles that lone warps take.
+const LEAST_TAKEN_PIECES: usize = 5;
 /// The same where each warp that takes nothing else then has one tile at most, and a tile has at most so many parts. Such a warp
 /// takes 2 us for a piece, three times as long as a block for a wide one, so that a tree of few short leaves waits for it.
 const LEAST_LONE_PIECES: usize = 2;
@@ -193,8 +195,8 @@ impl Work {
                 let fits = |&most: &usize| {
                     self.narrow.tiles_of(most) <= LONE_WARPS * blocks && longest <= MOST_LONE_PARTS * most
                 };
-                (LEAST_LONE_PIECES..LEAST_NARROW_PIECES).find(fits).unwrap_or_else(|| {
-                    self.narrow.most_pieces(NARROW_WARPS * blocks, LEAST_NARROW_PIECES, LONE_TILE_COST, 0)
+                (LEAST_LONE_PIECES..LEAST_TAKEN_PIECES).find(fits).unwrap_or_else(|| {
+                    self.narrow.most_pieces(NARROW_WARPS * blocks, LEAST_TAKEN_PIECES, LONE_TILE_COST, 0)
                 })
             }
         }
