@@ -51,8 +51,8 @@ __device__ __forceinline__ float normaliser_fast(float l) {
     return l == 0.0f ? 0.0f : reciprocal_fast(l);
 }
 
-// Where element `column` of o lies in a state of tree_attention_wgmma: two neighbouring 8s take turns. So what a lane holds of matrix
-// instructions' results are four neighbours, or two, and a warp's stores meet half as many lines.
+// Where element `column` of o lies in a state of tree_attention_wgmma: two neighbouring 8s take turns. So what a lane
+// holds of matrix instructions' results are four neighbours, or two; not in narrow tiles of eight-bit values, whose lanes hold others.
 __device__ __forceinline__ unsigned state_place(unsigned column) {
     return column / 16 * 16 + column % 8 * 2 + column / 8 % 2;
 }

@@ -20,7 +20,7 @@ constexpr unsigned LINE_BYTES = HEAD_DIM * sizeof(Kept);  // of a token
 constexpr unsigned QUERY_LINE_BYTES = HEAD_DIM * sizeof(T);
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
 static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
-constexpr unsigned NARROW_WARPS = 4;  // of a block, that take nothing else
+constexpr unsigned LONE_WARPS = 4;  // of a block, that take nothing else
 constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
 // Tiles known at a time: each has three copies or more, and the next one is opened a turn after the last copy of one.
 constexpr unsigned OPENED = MOST_SLOTS - 1;
@@ -90,7 +90,7 @@ __device__ __forceinline__ unsigned units_of(const Job& job) {
 
 // Units given away without being drawn, one to each of the warps that take nothing else.
 __device__ __forceinline__ unsigned given_units() {
-    return gridDim.x * NARROW_WARPS;
+    return gridDim.x * LONE_WARPS;
 }
 
 // The one that is given to warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the first
@@ -100,7 +100,7 @@ __device__ __forceinline__ unsigned given_unit(const Job& job, unsigned warp) {
     if (blockIdx.x >= busy) {
         return warp * idle + blockIdx.x - busy;
     }
-    return NARROW_WARPS * idle + warp * busy + blockIdx.x;
+    return LONE_WARPS * idle + warp * busy + blockIdx.x;
 }
 
 // The unit that a warp takes next, by one thread; it may lie behind the last one.

@@ -21,7 +21,7 @@
 
 constexpr unsigned BLOCK_THREADS = 4 * GROUP_THREADS;
 constexpr unsigned NARROW_SLOTS = HEAD_DIM == 128 ? 3 : 4;
-static_assert(NARROW_WARPS * 32 == GROUP_THREADS, "a warpgroup");
+static_assert(LONE_WARPS * 32 == GROUP_THREADS, "a warpgroup");
 // Those who multiply, when there is nothing wide to do.
 constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
@@ -63,9 +63,9 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
 // Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps, so that
 // none has to come back for a few.
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
-    const unsigned first = warp * gridDim.x + blockIdx.x, warps = (NARROW_WARPS + HELPERS) * gridDim.x;
+    const unsigned first = warp * gridDim.x + blockIdx.x, warps = (LONE_WARPS + HELPERS) * gridDim.x;
     const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads;
-    // How many states are ahead decides in which order they are added.
+    // How many heads a warp takes decides how many states share a maximum, and with that the roundings.
     if (DETERMINISTIC || heads > 2 * warps) {
         merge_share<4, 2>(job, first, warps, words);
     } else if (heads > warps) {
@@ -79,20 +79,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
 tree_attention_wgmma(T* out, const T* qkv, const Kept* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2, unsigned rows_padded) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ WideShared wide;
-    __shared__ StreamShared streams[NARROW_WARPS + HELPERS];
+    __shared__ StreamShared streams[LONE_WARPS + HELPERS];
     const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
-    const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % NARROW_WARPS;
+    const unsigned queries = (shared_address(memory) + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES, warp = threadIdx.x / 32 % LONE_WARPS;
     const unsigned role = __shfl_sync(ALL_LANES, threadIdx.x / GROUP_THREADS, 0);  // known to be one for a warp
     if (role < NARROW) {
         more_registers<MULTIPLIER_REGISTERS>();
         meet(READY, 3 * GROUP_THREADS);
         multiply_wide(job, role, queries, wide);
-        const unsigned helper = role * NARROW_WARPS + warp;
+        const unsigned helper = role * LONE_WARPS + warp;
         if (!DETERMINISTIC && units_of(job) > given_units()) {
             // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
             const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
-            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[NARROW_WARPS + helper]);
+            stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[LONE_WARPS + helper]);
         }
         fewer_registers<NARROW_REGISTERS>();
     } else if (role == NARROW) {
@@ -124,6 +124,6 @@ tree_attention_wgmma(T* out, const T* qkv, const Kept* kv, unsigned* words, cons
         return;
     }
     // One copy of this code for all: instructions come from afar too.
-    merge_states(job, role * NARROW_WARPS + warp, words);
+    merge_states(job, role * LONE_WARPS + warp, words);
 }
 #endif

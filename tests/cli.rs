@@ -182,7 +182,7 @@ fn without_a_gpu_auto_is_the_cpu_and_says_why() {
 #[test]
 fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
     let batches = ["bench", "batches", "--shape", "s", "--table", "rate"];
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["run", "--limit", "x"], "--limit: expected a whole number from 1 up, found x"),
         (&["run", "--limit", "-1"], "--limit: expected a whole number from 1 up, found -1"),
         (&["run", "--limit="], "--limit: expected a whole number from 1 up, found nothing"),
@@ -203,6 +203,10 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
             "--step-rows: expected a whole number from 1 up, found 0",
         ),
         (&["judge", "--language", "cobol"], "--language: expected "),
+        (
+            &["run", "--limit", "18446744073709551616"],
+            "--limit: expected a whole number of 64 bits, found 18446744073709551616",
+        ),
     ];
     for (arguments, expected) in cases {
         let ran = output(arguments);
@@ -217,12 +221,19 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
 
 #[test]
 fn what_a_command_would_have_to_ignore_it_refuses() {
-    for command in [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]] {
+    let commands = [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]];
+    for command in commands.into_iter().chain([&["check", "--kernels"][..]]) {
         for option in [["--device", "cuda"], ["--threads", "2"]] {
             let said = ["expected no such option of `offshoot ", command[0], option[0], option[1]];
             fails(&output(&[command, &option[..]].concat()), &said);
         }
     }
+    let help = |command: &str| String::from_utf8(output(&[command, "--help"]).stdout).expect("help is text");
+    for command in commands.map(|command| command[0]) {
+        assert!(!help(command).contains("--device <") && !help(command).contains("--threads"), "{command}");
+    }
+    assert!(!help("plan").contains("--device <") && help("plan").contains("--threads"));
+    assert!(help("run").contains("--device <") && help("run").contains("--threads"));
 }
 
 #[test]

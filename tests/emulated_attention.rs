@@ -10,7 +10,7 @@ use std::ops::Range;
 use emulator::{Emulated, Schedule, When};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use offshoot::backend::cuda::device_plan::{DevicePlan, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot::backend::cuda::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot::backend::cuda::kv::Kept;
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
@@ -362,6 +362,32 @@ impl Variant {
         }
     }
 
+    /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide tile: these
+    /// are given narrow ones first.
+    fn few_rows(self) {
+        let Some(kernel) = self.compile(false) else { return };
+        let (setting, seed) = (self.setting((4, 1), None, 2), 0);
+        let grown = grow(Shape::Many(6), 32, seed);
+        let (kv, exact) = (kv(&setting, &grown), exact(&setting, &grown));
+        let names: Vec<usize> = (0..grown.rows.len()).collect();
+        let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
+        let step = Step { setting: &setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        let heads = grown.rows.len() * setting.heads.q_heads;
+        let mut mixed = 0;
+        for (rounds, warps) in [(1, heads), (2, heads * 2 / 3)] {
+            let blocks = warps.div_ceil(NARROW_WARPS);
+            assert_eq!(heads.div_ceil(NARROW_WARPS * blocks), rounds, "{heads} heads, {blocks} blocks");
+            let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(blocks) };
+            let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
+            let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
+            let busy = wide as usize * setting.heads.kv_heads;
+            mixed += usize::from((1..blocks).contains(&busy) && narrow > 0);
+            let found = attend(&kernel, &step, &tiling, &schedules(seed)[..1]);
+            assert_exact(&setting, &found[0], &exact, &format!("{blocks} blocks"));
+        }
+        assert!(mixed > 0, "no case has blocks with wide tiles and blocks without");
+    }
+
     fn deterministic(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(true) else { return };
         let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
@@ -391,6 +417,16 @@ fn heads_of_128_bf16() {
 #[test]
 fn heads_of_64_f16() {
     Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn few_rows_by_heads_of_128() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.few_rows();
+}
+
+#[test]
+fn few_rows_by_heads_of_64() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.few_rows();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command line as it is read: what is wrong with an option is an error like all others, which names the option, what was
-//! expected and what was found. Help, versions and options that nobody knows are clap's affair.
+//! expected and what was found, and so is an option that the command would have to ignore. Help, versions and options that nobody
+//! knows are clap's affair.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
@@ -10,7 +11,7 @@ use crate::error::{Error, Result};
 impl Cli {
     /// Reads the command line; where clap has the last word, it is said and the process ends.
     pub fn read() -> Result<Self> {
-        let command = with_negative_numbers(Self::command());
+        let command = with_what_means_something(with_negative_numbers(Self::command()));
         let read = command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
         let cli =
             read.map_err(|error| of_value(&error).unwrap_or_else(|| error.format(&mut Self::command()).exit()))?;
@@ -34,6 +35,7 @@ impl Cli {
             Some(Command::Tree(_)) => "tree",
             Some(Command::Judge(_)) => "judge",
             Some(Command::New(_)) => "new",
+            Some(Command::Check(check)) if check.kernels => "check --kernels",
             None | Some(Command::Run(_) | Command::Check(_) | Command::Bench(_) | Command::Batch(_)) => return Ok(()),
         };
         match (self.device, self.threads) {
@@ -42,6 +44,23 @@ impl Cli {
             (None, None) => Ok(()),
         }
     }
+}
+
+/// Does not list the options of what computes where nothing is computed on a device; they are known still, to be refused in words.
+fn with_what_means_something(command: clap::Command) -> clap::Command {
+    const WITHOUT: [(&str, &[&str]); 5] = [
+        ("rescore", &["device", "threads"]),
+        ("tree", &["device", "threads"]),
+        ("judge", &["device", "threads"]),
+        ("new", &["device", "threads"]),
+        ("plan", &["device"]),
+    ];
+    let options: Vec<clap::Arg> = command.get_arguments().cloned().collect();
+    WITHOUT.into_iter().fold(command, |command, (name, without)| {
+        let hidden = options.iter().filter(|option| without.contains(&option.get_id().as_str()));
+        // Where a subcommand has an option of this name itself, it is not given the one of all.
+        command.mut_subcommand(name, |command| command.args(hidden.map(|option| option.clone().hide(true))))
+    })
 }
 
 /// Has `-1` read as a value, which an option may refuse, and not as an option that nobody knows.

@@ -102,7 +102,9 @@ pub(super) fn whole<T: TryFrom<u64>>(
     move |text| {
         let number = text.parse().ok().filter(|number: &u64| range.contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
-            if number.is_some() {
+            let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let is_longer = is_whole && text.parse::<u64>().is_err() && range.end_bound() == Bound::Unbounded;
+            if number.is_some() || is_longer {
                 return Error::value("number", format!("a whole number of {} bits", 8 * size_of::<T>()), text);
             }
             let least = match range.start_bound() {

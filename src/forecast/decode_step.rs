@@ -116,7 +116,8 @@ impl Growing {
     }
 }
 
-/// What planners need to know of `model` on a device that takes so many bytes for an element of keys and values, for each kind of window with the number of layers that have it.
+/// What planners need to know of `model` on a device that takes so many bytes for an element of keys and values, for each kind of
+/// window with the number of layers that have it.
 pub fn hints(model: &Model, kv_element_bytes: usize, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)> {
     let (config, heads) = (&model.config, model.config.heads);
     let small = |count: usize| u32::try_from(count).expect("heads are few");

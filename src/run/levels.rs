@@ -11,8 +11,7 @@ use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
 /// Levels of the prompts of `finished`, and the samples last, a token's keys and values in `kv_bytes` bytes; none where nothing has
-/// finished. And how many samples say where
-/// their attention fell, if any does.
+/// finished. And how many samples say where their attention fell, if any does.
 pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> (Vec<LevelUse>, Option<Told>) {
     if finished.is_empty() {
         return (Vec::new(), None);

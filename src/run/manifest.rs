@@ -126,8 +126,8 @@ impl Manifest {
         text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
     }
 
-    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding of keys and values, and no fewer samples
-    /// where their number may change (`samples_may_rise`). The error names what differs.
+    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding of keys and
+    /// values, and no fewer samples where their number may change (`samples_may_rise`). The error names what differs.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {

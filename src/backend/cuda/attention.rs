@@ -75,8 +75,8 @@ enum Kernels {
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row depends on that row alone where they are
-    /// `deterministic`. Panics on heads wider than 256, which no model has.
+    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row
+    /// depends on that row alone where they are `deterministic`. Panics on heads wider than 256, which no model has.
     pub fn load(device: &Device, element: Dtype, kept: Kept, heads: HeadLayout, deterministic: bool) -> Result<Self> {
         let head_dim = heads.head_dim;
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");

@@ -81,7 +81,10 @@ pub(super) fn cut(
     let work = cutter.cut_items();
     let most = match keeps_tiles {
         true => Most::Tiles((plan.tile / PIECE_TOKENS) as usize),
-        false => Most::Pieces { wide: work.most_wide_pieces(), narrow: work.most_narrow_pieces() },
+        false => {
+            let narrow = work.most_narrow_pieces();
+            Most::Pieces { wide: work.most_wide_pieces(narrow), narrow }
+        }
     };
     cutter.write(most, rows_padded);
 }

@@ -60,9 +60,9 @@ pub enum Workers {
     Apart(usize),
 }
 
-/// NARROW_WARPS of kernels/attention_stream.cuh.
+/// As in kernels/attention_stream.cuh.
 pub const LONE_WARPS: usize = 4;
-/// With those that help: HELPERS of kernels/tree_attention_wgmma.cu.
+/// Of a block, with those that help: the HELPERS of kernels/tree_attention_wgmma.cu.
 pub const NARROW_WARPS: usize = LONE_WARPS + 8;
 
 impl Tiling {

@@ -11,18 +11,18 @@ const TILE_COST: usize = 8;
 /// The same of a narrow tile, whose states are an eighth: where blocks take it, and where a warp by itself does, which has
 /// nothing else to do meanwhile.
 const NARROW_TILE_COST: usize = 2;
-const LONE_TILE_COST: usize = 4;
+const WARP_TILE_COST: usize = 4;
 /// Pieces that a tile keeps at least: below this, merging more states costs more than is gained.
 const LEAST_WIDE_PIECES: usize = 6;
 const LEAST_NARROW_PIECES: usize = 4;
-/// The same of tiles that lone warps take.
-const LEAST_TAKEN_PIECES: usize = 5;
+/// The same of tiles that warps take by themselves.
+const LEAST_WARP_PIECES: usize = 5;
 /// The same where each warp that takes nothing else then has one tile at most, and a tile has at most so many parts. Such a warp
 /// takes 2 us for a piece, three times as long as a block for a wide one, so that a tree of few short leaves waits for it.
 const LEAST_LONE_PIECES: usize = 2;
 const MOST_LONE_PARTS: usize = 16;
-/// Pieces that a wide tile may have more where no block then has a wide tile and a narrow one: each would delay the other.
-const APART_PIECES: usize = 2;
+/// Pieces that a wide tile may have more where that spares the blocks that narrow tiles need: in one block, each delays the other.
+const MOST_SPARING_PIECES: usize = 2;
 /// Where blocks take narrow tiles after wide ones, a narrow item is divided when one of its tiles would be more than a block's
 /// fair share of all work divided by this.
 const NARROW_PARTS: usize = 2;
@@ -195,24 +195,26 @@ impl Work {
                 let fits = |&most: &usize| {
                     self.narrow.tiles_of(most) <= LONE_WARPS * blocks && longest <= MOST_LONE_PARTS * most
                 };
-                (LEAST_LONE_PIECES..LEAST_TAKEN_PIECES).find(fits).unwrap_or_else(|| {
-                    self.narrow.most_pieces(NARROW_WARPS * blocks, LEAST_TAKEN_PIECES, LONE_TILE_COST, 0)
+                (LEAST_LONE_PIECES..LEAST_WARP_PIECES).find(fits).unwrap_or_else(|| {
+                    self.narrow.most_pieces(NARROW_WARPS * blocks, LEAST_WARP_PIECES, WARP_TILE_COST, 0)
                 })
             }
         }
     }
 
-    /// The most pieces that a wide tile should have.
-    pub fn most_wide_pieces(&self) -> usize {
+    /// The most pieces that a wide tile should have where a narrow one has at most `most_narrow`.
+    pub fn most_wide_pieces(&self, most_narrow: usize) -> usize {
         let most = |blocks, beside| self.wide.most_pieces(blocks, LEAST_WIDE_PIECES, TILE_COST, beside);
         match self.workers {
             Workers::Alike(blocks) => most(blocks, self.narrow.pieces() + self.narrow.count() * NARROW_TILE_COST),
             Workers::Apart(blocks) => {
                 let by_all = most(blocks, 0);
-                let narrow_tiles = self.narrow.tiles_of(self.most_narrow_pieces());
-                let others = blocks.saturating_sub(narrow_tiles.div_ceil(LONE_WARPS));
-                let apart = (others > 0).then(|| most(others, 0));
-                apart.filter(|&apart| apart <= by_all + APART_PIECES).unwrap_or(by_all)
+                let others = blocks.saturating_sub(self.narrow.tiles_of(most_narrow).div_ceil(LONE_WARPS));
+                let spares = |most: &usize| {
+                    (by_all..=by_all + MOST_SPARING_PIECES).contains(most) && self.wide.tiles_of(*most) <= others
+                };
+                let sparing = (others > 0).then(|| most(others, 0));
+                sparing.filter(spares).unwrap_or(by_all)
             }
         }
     }
@@ -226,7 +228,7 @@ mod tests {
     fn rounds(tiles: usize, pieces: usize, blocks: usize) -> (usize, usize) {
         let mut work = Work::new(Workers::Alike(blocks));
         work.add_wide(tiles, pieces);
-        let parts = pieces.div_ceil(work.most_wide_pieces());
+        let parts = pieces.div_ceil(work.most_wide_pieces(0));
         ((tiles * parts).div_ceil(blocks), parts)
     }
 
@@ -275,16 +277,22 @@ mod tests {
     }
 
     #[test]
-    fn wide_tiles_leave_blocks_to_narrow_ones_where_that_costs_little() {
+    fn wide_tiles_spare_the_blocks_of_narrow_ones_where_that_costs_little() {
+        let most_wide = |wide, narrow| {
+            let work = apart(wide, narrow);
+            work.most_wide_pieces(work.most_narrow_pieces())
+        };
         // Four row tiles over 4,096 tokens, and a leaf of two pieces below each of 64 rows: 16 blocks for these.
-        let most = apart((4, 128), (64, 2)).most_wide_pieces();
-        assert!(4 * 128usize.div_ceil(most) <= 132 - 16);
+        assert!(4 * 128usize.div_ceil(most_wide((4, 128), (64, 2))) <= 132 - 16);
         // 256 leaves: 64 blocks for these, with tiles of 8 pieces instead of 6.
-        let [alone, beside] = [0, 256].map(|leaves| apart((4, 128), (leaves, 2)).most_wide_pieces());
-        assert!(alone < beside && beside <= alone + APART_PIECES, "{alone} {beside}");
+        let [alone, beside] = [0, 256].map(|leaves| most_wide((4, 128), (leaves, 2)));
+        assert!(alone < beside && beside <= alone + MOST_SPARING_PIECES, "{alone} {beside}");
         assert!(4 * 128usize.div_ceil(beside) <= 132 - 64);
-        // Half of the blocks would take twice as long.
-        let [alone, beside] = [0, 256].map(|leaves| apart((4, 512), (leaves, 2)).most_wide_pieces());
-        assert_eq!(alone, beside);
+        // Half of the blocks would take twice as long; wide tiles in several rounds, or more of them than blocks, spare none.
+        for wide in [(4, 512), (64, 624), (40, 20), (128, 64)] {
+            assert_eq!(most_wide(wide, (256, 2)), most_wide(wide, (0, 2)), "{wide:?}");
+            assert_eq!(most_wide(wide, (500, 2)), most_wide(wide, (0, 2)), "{wide:?}");
+        }
+        assert_eq!(most_wide((64, 624), (64, 2)), most_wide((64, 624), (0, 2)));
     }
 }

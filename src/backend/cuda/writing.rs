@@ -288,8 +288,9 @@ mod tests {
             include_str!("../../../kernels/tree_attention_wgmma.cu"),
         ]
         .into();
-        assert!(stream.contains(&format!("NARROW_WARPS = {LONE_WARPS};")));
-        assert!(kernel.contains("HELPERS = 2 * GROUP_THREADS / 32,"));
+        assert!(stream.contains(&format!("LONE_WARPS = {LONE_WARPS};")));
+        let ring = include_str!("../../../kernels/attention_ring.cuh");
+        assert!(ring.contains("GROUP_THREADS = 128;") && kernel.contains("HELPERS = 2 * GROUP_THREADS / 32,"));
         assert_eq!(NARROW_WARPS - LONE_WARPS, 2 * 128 / 32);
     }
 
