@@ -1,6 +1,7 @@
 // Narrow tiles by single warps: up to 8 packed rows, the tile's keys one piece after the other, one key head after the other.
 // Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of slots ahead of what
-// it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a turn after it has issued the last copy of this one.
+// it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a turn after it has issued the
+// last copy of this one.
 //
 // Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
 // 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T

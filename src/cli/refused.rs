@@ -11,55 +11,54 @@ use crate::error::{Error, Result};
 impl Cli {
     /// Reads the command line; where clap has the last word, it is said and the process ends.
     pub fn read() -> Result<Self> {
-        let command = with_what_means_something(with_negative_numbers(Self::command()));
-        let read = command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
-        let cli =
+        let command = without_what_means_nothing(with_negative_numbers(Self::command()));
+        let read = command.try_get_matches().and_then(|matches| {
+            let name = matches.subcommand_name().unwrap_or_default().to_string();
+            Ok((Self::from_arg_matches(&matches)?, name))
+        });
+        let (cli, name) =
             read.map_err(|error| of_value(&error).unwrap_or_else(|| error.format(&mut Self::command()).exit()))?;
-        cli.refuse_what_means_nothing()?;
+        cli.refuse_what_means_nothing(&name)?;
         Ok(cli)
     }
 
-    /// Refuses what the command would have to ignore.
-    fn refuse_what_means_nothing(&self) -> Result<()> {
-        let refused = |option: &str, command: &str, found: &str| {
-            let expected = format!("no such option of `offshoot {command}`, which computes on no device");
-            Err(Error::value(option, expected, found))
+    /// Refuses what the command of this name would have to ignore.
+    fn refuse_what_means_nothing(&self, name: &str) -> Result<()> {
+        let (name, nothing) = match &self.command {
+            Some(Command::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
+            _ => (name, means_nothing(name)),
         };
-        let command = match &self.command {
-            Some(Command::Plan(_)) => {
-                let Some(device) = self.device else { return Ok(()) };
-                let expected = "--device-profile in its place, for `offshoot plan` computes on no device";
-                return Err(Error::value("--device", expected, device.to_string()));
-            }
-            Some(Command::Rescore(_)) => "rescore",
-            Some(Command::Tree(_)) => "tree",
-            Some(Command::Judge(_)) => "judge",
-            Some(Command::New(_)) => "new",
-            Some(Command::Check(check)) if check.kernels => "check --kernels",
-            None | Some(Command::Run(_) | Command::Check(_) | Command::Bench(_) | Command::Batch(_)) => return Ok(()),
-        };
-        match (self.device, self.threads) {
-            (Some(device), _) => refused("--device", command, &device.to_string()),
-            (None, Some(threads)) => refused("--threads", command, &threads.to_string()),
-            (None, None) => Ok(()),
+        let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];
+        for (option, found) in given {
+            let Some(found) = found.filter(|_| nothing.contains(&option)) else { continue };
+            let expected = match name {
+                "plan" => "--device-profile in its place, for `offshoot plan` computes on no device".to_string(),
+                _ => format!("no such option of `offshoot {name}`, which computes on no device"),
+            };
+            return Err(Error::value(format!("--{option}"), expected, found));
         }
+        Ok(())
     }
 }
 
-/// Does not list the options of what computes where nothing is computed on a device; they are known still, to be refused in words.
-fn with_what_means_something(command: clap::Command) -> clap::Command {
-    const WITHOUT: [(&str, &[&str]); 5] = [
-        ("rescore", &["device", "threads"]),
-        ("tree", &["device", "threads"]),
-        ("judge", &["device", "threads"]),
-        ("new", &["device", "threads"]),
-        ("plan", &["device"]),
-    ];
+/// Options of all commands that mean nothing to the one of this name, which computes on no device.
+fn means_nothing(command: &str) -> &'static [&'static str] {
+    match command {
+        "rescore" | "tree" | "judge" | "new" => &["device", "threads"],
+        // It sorts prompts, by as many threads as it is told.
+        "plan" => &["device"],
+        _ => &[],
+    }
+}
+
+/// Does not list them; they are known still, to be refused in words.
+fn without_what_means_nothing(command: clap::Command) -> clap::Command {
     let options: Vec<clap::Arg> = command.get_arguments().cloned().collect();
-    WITHOUT.into_iter().fold(command, |command, (name, without)| {
-        let hidden = options.iter().filter(|option| without.contains(&option.get_id().as_str()));
+    command.mut_subcommands(|command| {
+        let nothing = means_nothing(command.get_name());
+        let hidden = options.iter().filter(|option| nothing.contains(&option.get_id().as_str()));
         // Where a subcommand has an option of this name itself, it is not given the one of all.
-        command.mut_subcommand(name, |command| command.args(hidden.map(|option| option.clone().hide(true))))
+        command.args(hidden.map(|option| option.clone().hide(true)))
     })
 }
 

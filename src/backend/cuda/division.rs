@@ -18,7 +18,7 @@ const LEAST_NARROW_PIECES: usize = 4;
 /// The same of tiles that warps take by themselves.
 const LEAST_WARP_PIECES: usize = 5;
 /// The same where each warp that takes nothing else then has one tile at most, and a tile has at most so many parts. Such a warp
-/// takes 2 us for a piece, three times as long as a block for a wide one, so that a tree of few short leaves waits for it.
+/// takes 2 us for a piece, several times as long as a block for a wide one, so that a tree of few short leaves waits for it.
 const LEAST_LONE_PIECES: usize = 2;
 const MOST_LONE_PARTS: usize = 16;
 /// Pieces that a wide tile may have more where that spares the blocks that narrow tiles need: in one block, each delays the other.
