@@ -12,6 +12,11 @@ __device__ __forceinline__ void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Has the phase wait for `bytes` of the copy engine too, and arrives for all 32 lanes of a warp.
+__device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\nmbarrier.arrive.shared::cta.b64 _, [%0], 32;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 // Once all copies that this thread has issued are done; does not wait for them.
 __device__ __forceinline__ void arrive_with_copies(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

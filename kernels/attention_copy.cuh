@@ -20,8 +20,8 @@ __device__ __forceinline__ void tell(unsigned full) {
 // Stages that are copied to where they are multiplied. `last`: the stage that was copied last and not told, as the `full` barrier
 // of it, or 0; it is told when the copies of the next one are issued.
 struct Copied {
-    // Chunks of a row that a thread copies, a panel each; its rows, STRIDE bytes apart for each row between them.
-    static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, OPERAND = OPERAND_BYTES;
+    // Rows that all threads copy at a time; chunks of a row that a thread copies, a panel each; bytes in the ring from a row, and from a panel, to the next.
+    static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, PANEL = PANEL_BYTES, OPERAND = OPERAND_BYTES;
     unsigned ring, last;
     Turnstile turn;
 
@@ -30,12 +30,12 @@ struct Copied {
     __device__ __forceinline__ static unsigned row(unsigned thread) {
         return thread / 8;
     }
-    // The first element.
+    // The first byte, as rows lie in pages.
     __device__ __forceinline__ static unsigned column(unsigned thread) {
-        return thread % 8 * 8;
+        return thread % 8 * 16;
     }
     __device__ __forceinline__ static unsigned place(unsigned thread) {
-        return row(thread) * 128 + (thread % 8 ^ row(thread) % 8) * 16;
+        return thread * 16;
     }
 
     // Where the next stage goes, when there is room.
@@ -69,24 +69,26 @@ struct Copied {
 // Stages of eight-bit keys and values, which arrive in a ring of as many beside the other. Each thread widens what it has copied
 // itself, when the copies of the two stages behind it are under way; of the last ones of a tile, when those of the next tile are.
 struct Widened {
-    static constexpr unsigned ROWS = GROUP_THREADS * 16 / HEAD_DIM, COLUMNS = 1, STRIDE = HEAD_DIM, OPERAND = RAW_OPERAND_BYTES;
+    static constexpr unsigned ROWS = GROUP_THREADS * 16 / KEPT_BYTES, COLUMNS = 1, STRIDE = KEPT_BYTES, PANEL = 0, OPERAND = RAW_OPERAND_BYTES;
     unsigned ring, under_way;
     Turnstile turn;  // of the oldest stage under way
 
     __device__ __forceinline__ explicit Widened(unsigned ring) : ring(ring), under_way(0) {}
 
-    // Eight neighbouring lanes take four chunks each of two rows: when these are written as eight, they meet all banks.
+    // Eight neighbouring lanes take four chunks each of two rows, whose numbers differ in bits 0 and 2: so they read all banks, and when
+    // these are written as eight, they meet all banks.
     __device__ __forceinline__ static unsigned row(unsigned thread) {
-        return thread / (8 * PANELS) * 2 + thread / 4 % 2;
+        const unsigned pair = thread / (8 * PANELS);
+        return pair / 4 * 8 + (pair % 4 ^ thread / 4 % 2 * 5);
     }
     __device__ __forceinline__ static unsigned panel(unsigned thread) {
         return thread / 8 % PANELS;
     }
     __device__ __forceinline__ static unsigned column(unsigned thread) {
-        return panel(thread) * 64 + thread % 4 * 16;
+        return (panel(thread) * 4 + thread % 4 ^ turn_of(row(thread), KEPT_BYTES)) * 16;
     }
     __device__ __forceinline__ static unsigned place(unsigned thread) {
-        return thread * 16;
+        return row(thread) * KEPT_BYTES + column(thread);
     }
 
     __device__ __forceinline__ unsigned begin(WideShared& wide, const Note& note) {
@@ -149,6 +151,19 @@ struct SupplyOf<true> {
 };
 using Supply = SupplyOf<FP8>::Type;
 
+// Queries of a tile. What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
+__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
+    constexpr unsigned ROWS = GROUP_THREADS / 8;  // at a time, a chunk of each panel a thread
+    const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
+    for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += ROWS) {
+        const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
+#pragma unroll
+        for (unsigned panel = 0; panel < PANELS; panel++) {
+            copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, first < tile.rows);
+        }
+    }
+}
+
 // The warpgroup that copies. A thread's rows take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
@@ -175,31 +190,25 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
 
         wait_barrier(shared_address(&wide.queries_empty), query_parity);
         query_parity ^= 1;
-        // What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
-        for (unsigned first = 0; first < (tile.rows > 64 ? 128 : 64); first += Copied::ROWS) {
-            const T* from = job.query(packed_row(tile, first + Copied::row(thread)), head) + Copied::column(thread);
-#pragma unroll
-            for (unsigned panel = 0; panel < PANELS; panel++) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + Copied::place(thread), from + panel * 64, first < tile.rows);
-            }
-        }
+        copy_queries(job, tile, head, queries);
         arrive_with_copies(shared_address(&wide.queries_full));
 
         // The pieces of a step, cut to what is written.
         struct StepPieces {
             Piece of[2];
-            const Kept* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
-            bool full;          // every slot of both pages
+            const char* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
+            bool full;             // every slot of both pages
         };
+        auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + row * KEPT_BYTES + column; };
         // Keys, or values, which lie `offset` slots behind them. Instructions count here too: full pages take few.
         auto copy = [&](unsigned to, const StepPieces& pieces, unsigned offset) {
             if (pieces.full) {
 #pragma unroll
                 for (unsigned r = 0; r < STEP_TOKENS; r += Supply::ROWS) {
-                    const Kept* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * HEAD_DIM;
+                    const char* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * KEPT_BYTES;
 #pragma unroll
                     for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
-                        copy_16(to + panel * PANEL_BYTES + r * Supply::STRIDE + place, line + panel * 64, true);
+                        copy_16(to + panel * Supply::PANEL + r * Supply::STRIDE + place, line + panel * 128, true);
                     }
                 }
                 return;
@@ -209,10 +218,10 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                 const Piece& here = pieces.of[r / PIECE_TOKENS];
                 const unsigned slot = r % PIECE_TOKENS + row;
                 const unsigned page = DETERMINISTIC ? page_of(job.words, here.page, slot) : here.page;
-                const Kept* line = job.keys(page, head) + (offset + slot) * HEAD_DIM + column;
+                const char* line = line_in(page) + (offset + r % PIECE_TOKENS) * KEPT_BYTES;
 #pragma unroll
                 for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
-                    copy_16(to + panel * PANEL_BYTES + r * Supply::STRIDE + place, line + panel * 64, slot >= here.from && slot < here.to);
+                    copy_16(to + panel * Supply::PANEL + r * Supply::STRIDE + place, line + panel * 128, slot >= here.from && slot < here.to);
                 }
             }
         };
@@ -236,7 +245,7 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                     words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
                 }
                 now.of[half] = piece_of(words, tile.highest);
-                now.lines[half] = job.keys(words.x, head) + row * HEAD_DIM + column;
+                now.lines[half] = line_in(words.x);
                 now.full &= now.of[half].from == 0 && now.of[half].to == PIECE_TOKENS && !(DETERMINISTIC && words.x & SHARED_PIECE);
                 note.pieces[half] = words.y;
             }

@@ -3,8 +3,7 @@
 // The layout of operands is that of wgmma.cuh: queries are [panel][128 rows], keys and values [panel][64 tokens].
 #pragma once
 
-#include "attention_barrier.cuh"
-#include "attention_tile.cuh"
+#include "attention_page.cuh"
 
 constexpr unsigned GROUP_THREADS = 128;         // of a warpgroup
 constexpr unsigned STEP_TOKENS = 2 * PIECE_TOKENS;  // scored before the softmax is taken
@@ -14,8 +13,8 @@ constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
 constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
 // Of the ring: the keys of a step, and the values of the step before, which are multiplied at the same time.
 constexpr unsigned STAGES = 3, STAGE_BYTES = 2 * OPERAND_BYTES;
-// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][64 tokens][HEAD_DIM].
-constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * HEAD_DIM, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
+// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][two pieces], as they lie in pages.
+constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * KEPT_BYTES, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
 constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAGES * RAW_STAGE_BYTES : 0);
 static_assert(HEAD_DIM % 64 == 0, "whole panels");
 

@@ -13,14 +13,12 @@
 #pragma once
 
 #include "attention_fp8.cuh"
-#include "attention_tile.cuh"
+#include "attention_page.cuh"
 
 constexpr unsigned NARROW_ROWS = 8;
-constexpr unsigned CHUNK_ELEMENTS = 16 / sizeof(Kept);
-constexpr unsigned LINE_BYTES = HEAD_DIM * sizeof(Kept);  // of a token
-constexpr unsigned QUERY_LINE_BYTES = HEAD_DIM * sizeof(T);
-constexpr unsigned SLOT_BYTES = PIECE_TOKENS * LINE_BYTES;
-static_assert(NARROW_ROWS * QUERY_LINE_BYTES <= SLOT_BYTES, "queries take a slot too");
+// A row of queries in shared memory, in bytes: eight rows below one another begin in different banks.
+constexpr unsigned QUERY_ROW_BYTES = HEAD_DIM * sizeof(T) + 16;
+static_assert(NARROW_ROWS * QUERY_ROW_BYTES <= SLOT_BYTES, "queries take a slot too");
 constexpr unsigned LONE_WARPS = 4;  // of a block, that take nothing else
 constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
 // Tiles known at a time: each has three copies or more, and the next one is opened a turn after the last copy of one.
@@ -29,35 +27,10 @@ static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 
 // Of one warp: here, so that it takes no registers while nobody asks.
 struct StreamShared {
-    Tile tiles[OPENED];  // their positions as they are now
-    unsigned heads[OPENED];
+    unsigned long long full[MOST_SLOTS];
+    Tile tiles[OPENED];          // their positions as they are now
     unsigned notes[MOST_SLOTS];  // the second word of the piece in each slot
-};
-
-// Where 16-byte chunk c of a slot's row of BYTES lies: rows below one another lie in different banks. Slots begin at multiples
-// of BYTES, so that chunk c ^ d lies at slot_place(..., c) ^ d * 16.
-template <unsigned BYTES>
-__device__ __forceinline__ unsigned turned(unsigned row) {
-    return BYTES < 128 ? row / 2 % 4 : row % 8;
-}
-
-template <unsigned BYTES>
-__device__ __forceinline__ unsigned slot_place(unsigned slot, unsigned row, unsigned chunk) {
-    return slot + row * BYTES + (chunk ^ turned<BYTES>(row)) * 16;
-}
-
-// The chunk that a lane copies of the first rows of BYTES that a warp copies at a time.
-template <unsigned BYTES>
-struct LaneChunk {
-    static constexpr unsigned CHUNKS = BYTES / 16, ROWS = 32 / CHUNKS;
-    unsigned row, chunk, place;
-
-    __device__ __forceinline__ LaneChunk(unsigned slot, unsigned lane) : row(lane / CHUNKS), chunk(lane % CHUNKS), place(slot_place<BYTES>(slot, row, chunk)) {}
-
-    // Where it lies of the row `r` further, a multiple of ROWS.
-    __device__ __forceinline__ unsigned below(unsigned r) const {
-        return (place ^ turned<BYTES>(r) * 16) + r * BYTES;
-    }
+    unsigned short heads[OPENED];
 };
 
 // The transpose of an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
@@ -171,14 +144,14 @@ struct StreamCopies {
     // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
-            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES;
-            const LaneChunk<QUERY_LINE_BYTES> queries(to, lane);
-            const LaneChunk<LINE_BYTES> stored(to, lane);
+            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES, full = shared_address(&shared.full[slot]);
             if (item == 0) {
                 const unsigned first_row = field(0), rows = field(1);
-#pragma unroll
-                for (unsigned r = 0; r < NARROW_ROWS; r += queries.ROWS) {
-                    copy_16(queries.below(r), job.query(first_row + min(queries.row + r, rows - 1), head) + queries.chunk * 8, true);
+                if (lane == 0) {
+                    arrive_expecting(full, NARROW_ROWS * HEAD_DIM * sizeof(T));
+                }
+                if (lane < NARROW_ROWS) {
+                    copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head), HEAD_DIM * sizeof(T), full);
                 }
             } else {
                 const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
@@ -187,11 +160,7 @@ struct StreamCopies {
                 }
                 const uint2 words = piece(at);
                 const Piece piece = piece_of(words, field(6));
-                const Kept* from = job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM + lane * CHUNK_ELEMENTS;
-#pragma unroll
-                for (unsigned r = 0; r < PIECE_TOKENS; r += stored.ROWS) {
-                    copy_16(stored.below(r), from + r * HEAD_DIM, stored.row + r >= piece.from && stored.row + r < piece.to);
-                }
+                copy_piece(to, job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM, piece, full);
                 if (lane == 0) {
                     shared.notes[slot] = words.y;
                 }
@@ -206,7 +175,6 @@ struct StreamCopies {
                 }
             }
         }
-        copies_issued();
     }
 };
 
@@ -221,7 +189,7 @@ struct StreamRows {
         if constexpr (FP8) {
 #pragma unroll
             for (unsigned k = 0; k < STEPS; k++) {
-                load_8(query[k], (slot_place<QUERY_LINE_BYTES>(queries, lane / 4, lane % 4 / 2) ^ k * 32) + lane % 2 * 8);
+                load_8(query[k], queries + lane / 4 * QUERY_ROW_BYTES + k * 32 + lane % 4 * 8);
                 query[k][0] = as_f16<T>(query[k][0]);
                 query[k][1] = as_f16<T>(query[k][1]);
             }
@@ -229,7 +197,7 @@ struct StreamRows {
 #pragma unroll
             for (unsigned k = 0; k < STEPS; k += 2) {
                 unsigned b[4];
-                load_matrices(b, slot_place<QUERY_LINE_BYTES>(queries, lane % 8, lane / 8) ^ k * 32);
+                load_matrices(b, queries + lane % 8 * QUERY_ROW_BYTES + lane / 8 * 16 + k * 32);
                 query[k][0] = b[0];
                 query[k][1] = b[1];
                 query[k + 1][0] = b[2];
@@ -256,7 +224,7 @@ struct StreamRows {
         for (unsigned k = 0; k < STEPS; k++) {
             unsigned bytes[4];
             if constexpr (FP8) {
-                load_matrices(bytes, slot_place<LINE_BYTES>(keys, lane, 0) ^ k * 16);
+                load_matrices(bytes, row_place(keys, lane, 0) ^ k * 16);
             }
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
@@ -267,7 +235,7 @@ struct StreamRows {
                     widen(lower, bytes[2 * h + 1]);
                     a[0] = upper[0], a[1] = lower[0], a[2] = upper[1], a[3] = lower[1];
                 } else {
-                    load_matrices(a, (slot_place<LINE_BYTES>(keys, row, lane / 16) ^ k * 32) + h * 16 * LINE_BYTES);
+                    load_matrices(a, (row_place(keys, row, lane / 16) ^ k * 32) + h * 16 * KEPT_BYTES);
                 }
                 // Two chains of sums each, but where registers are too few for what is widened.
                 multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
@@ -315,7 +283,7 @@ struct StreamRows {
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
                 unsigned bytes[4];
-                load_matrices_transposed(bytes, slot_place<LINE_BYTES>(values, lane, 0) ^ n * 16);
+                load_matrices_transposed(bytes, row_place(values, lane, 0) ^ n * 16);
 #pragma unroll
                 for (unsigned h = 0; h < 2; h++) {
                     // Of two tokens an even and an odd element each: to two tokens' even ones, then their odd ones.
@@ -333,7 +301,7 @@ struct StreamRows {
 #pragma unroll
             for (unsigned n = 0; n < STEPS; n++) {
                 unsigned a[4];
-                load_matrices_transposed(a, (slot_place<LINE_BYTES>(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * LINE_BYTES);
+                load_matrices_transposed(a, (row_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * KEPT_BYTES);
                 multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
             }
         }
@@ -415,19 +383,26 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     if (!copies.more) {
         return;
     }
+    if (threadIdx.x % 32 == 0) {
+        for (unsigned i = 0; i < SLOTS; i++) {
+            init_barrier(shared_address(&shared.full[i]), 32);
+        }
+        admit_copies();
+    }
+    __syncwarp();
 #pragma unroll 1
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
     }
-    unsigned slot = 0, free = SLOTS - 1;
+    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // of the oldest copy's phase
     // Reuses the slot before the oldest copy for the newest, waits for the oldest, and returns where it lies.
     auto turn = [&] {
         __syncwarp();
         copies.issue(job, ring, free, shared);
-        wait_copies<SLOTS - 1>();
-        __syncwarp();
+        wait_barrier(shared_address(&shared.full[slot]), parity);
         free = slot;
         slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        parity ^= slot == 0;
         return ring + free * SLOT_BYTES;
     };
 #pragma unroll 1
@@ -468,5 +443,4 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
             rows.store(job, tile, head);
         }
     }
-    wait_copies<0>();
 }

@@ -1,13 +1,15 @@
 // Stores the keys and values of row r of qkv in slot slots[r] of one layer.
 //
 // Shapes: qkv ELEMENT [R, q | keys | values], a key and a value of `head_bytes` for each of kv_heads; layer
-// [page][kv_head][keys, values][PAGE_TOKENS][head]; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which is
+// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which is
 // left out. The element types are one, so bytes are copied.
 // Grid: x = row, y = the row's keys and values by blocks.
 // Limit: bytes, 2 * sizeof(ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
+//
+// Defines: TURNED (0 or 1).
+#include "kv_page.cuh"
 
-constexpr unsigned PAGE_TOKENS = 32;
 constexpr unsigned NO_SLOT = ~0u;
 
 template <class Chunk>
@@ -15,13 +17,13 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
                                            unsigned head_bytes) {
     unsigned head_chunks = head_bytes / sizeof(Chunk);
     const Chunk* from = reinterpret_cast<const Chunk*>(row);
-    Chunk* to = reinterpret_cast<Chunk*>(layer);
     unsigned long long page = slot / PAGE_TOKENS;
     for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < 2 * kv_heads * head_chunks; i += gridDim.y * blockDim.x) {
         unsigned head = i / head_chunks % kv_heads;
         unsigned is_value = i / head_chunks / kv_heads;
         unsigned long long run = (page * kv_heads + head) * 2 + is_value;
-        to[(run * PAGE_TOKENS + slot % PAGE_TOKENS) * head_chunks + i % head_chunks] = from[i];
+        unsigned place = page_place<TURNED>(slot % PAGE_TOKENS, i % head_chunks * sizeof(Chunk), head_bytes);
+        *reinterpret_cast<Chunk*>(layer + run * PAGE_TOKENS * head_bytes + place) = from[i];
     }
 }
 

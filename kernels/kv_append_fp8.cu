@@ -2,16 +2,16 @@
 // than 448 as 448. KV_ELEMENT is e4m3, or ELEMENT where no kernel of the device reads less, which holds the same numbers.
 //
 // Shapes: qkv ELEMENT [R, width], the keys and values of kv_heads heads of `head_dim` last; layer KV_ELEMENT
-// [page][kv_head][keys, values][PAGE_TOKENS][head_dim]; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which
+// [page][kv_head][keys, values], as they lie by kv_page.cuh; slots[r] = page * PAGE_TOKENS + slot, or NO_SLOT for a padded row, which
 // is left out.
 // Grid: x = row, y = the row's keys and values by blocks.
 // Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 //
-// Defines: ELEMENT, KV_ELEMENT.
+// Defines: ELEMENT, KV_ELEMENT, TURNED (0 or 1).
+#include "kv_page.cuh"
 #include "lanes.cuh"
 
-constexpr unsigned PAGE_TOKENS = 32;
 constexpr unsigned NO_SLOT = ~0u;
 
 template <int N>
@@ -28,7 +28,8 @@ __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row
                 x.at[lane] = to_f32(from_f32<e4m3>(x.at[lane]));
             }
         }
-        store<N>(layer + (run * PAGE_TOKENS + slot % PAGE_TOKENS) * head_dim + i % head_dim, x);
+        const unsigned place = page_place<TURNED>(slot % PAGE_TOKENS, i % head_dim * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
+        store<N>(layer + run * PAGE_TOKENS * head_dim + place / sizeof(KV_ELEMENT), x);
     }
 }
 

@@ -3,7 +3,7 @@
 // Level l of row i ends where `borders[i][l]` begins the next; the last one has no end.
 //
 // Shapes: out f32 [asks_padded, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
-// [PAGE_TOKENS][HEAD_DIM] of one layer; words as in level_words.cuh; positions [R]; wanted [asks_padded]; borders
+// of one layer, as they lie by kv_page.cuh; words as in level_words.cuh; positions [R]; wanted [asks_padded]; borders
 // [asks_padded, MOST_LEVELS - 1]. Asks behind the real ones have empty levels alone.
 //
 // Grid: asks_padded * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
@@ -12,9 +12,10 @@
 // context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
 // Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), TURNED (0 or 1).
 #include "attention_state.cuh"
 #include "element.cuh"
+#include "kv_page.cuh"
 #include "level_words.cuh"
 
 using T = ELEMENT;
@@ -84,7 +85,8 @@ struct Walk {
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
-                float key = d < HEAD_DIM ? to_f32(keys[slot * HEAD_DIM + d]) : 0.0f;
+                unsigned place = page_place<TURNED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
+                float key = d < HEAD_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
                     dot[h] += query[h][e] * key;

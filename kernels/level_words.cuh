@@ -2,6 +2,8 @@
 // positions. And the levels themselves.
 #pragma once
 
+#include "kv_page.cuh"
+
 // Header. Offsets count words from the start.
 enum LevelWord {
     ASKS,       // wanted rows, without padding
@@ -15,5 +17,4 @@ enum LevelWord {
 };
 
 constexpr unsigned SPAN_WORDS = 3;
-constexpr unsigned PAGE_TOKENS = 32;
 constexpr unsigned MOST_LEVELS = 8;

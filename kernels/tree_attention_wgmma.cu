@@ -27,8 +27,9 @@ constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
 // Warpgroups by what they do; the first two multiply.
 enum Role { NARROW = 2 };
-// Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup.
-constexpr unsigned MULTIPLIER_REGISTERS = 176, NARROW_REGISTERS = 112, COPIER_REGISTERS = 48;
+// Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup. The copier needs more where it widens,
+// and where pieces are of several pages.
+constexpr unsigned MULTIPLIER_REGISTERS = 176, COPIER_REGISTERS = DETERMINISTIC || FP8 ? 48 : 40, NARROW_REGISTERS = 160 - COPIER_REGISTERS;
 static_assert(2 * MULTIPLIER_REGISTERS + NARROW_REGISTERS + COPIER_REGISTERS <= 512, "all fit");
 
 template <unsigned COUNT>

@@ -1,13 +1,13 @@
-//! The kernel that rounds keys and values to fp8 on the CPU, instruction by instruction (`emulator`): every slot has the numbers of
-//! the definition, as bytes or in the weights' dtype, and padded rows leave none.
+//! The kernels that append keys and values, copied or rounded to fp8, on the CPU, instruction by instruction (`emulator`): every slot has
+//! the numbers of the definition, as bytes or in the weights' dtype, rows lie as they should, and padded ones leave none.
 
 mod emulator;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When};
+use emulator::{Emulated, Schedule, When, turned_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::kv::{Kept, NO_SLOT, slot_word};
+use offshoot::backend::cuda::kv::{Kept, NO_SLOT, Rows, slot_word};
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::check::dice::Dice;
@@ -33,8 +33,8 @@ fn number(dice: &mut Dice) -> f32 {
     }
 }
 
-fn hold(dtype: Dtype, kept: Kept, heads: HeadLayout) {
-    let (unit, name) = units::kv_append(dtype, kept);
+fn hold(dtype: Dtype, kept: Kept, rows: Rows, heads: HeadLayout) {
+    let (unit, name) = units::kv_append(dtype, kept, rows);
     let Some(kernel) = Emulated::compile(&unit, name) else { return };
     let mut dice = Dice::new(heads.head_dim as u64);
     let slots = [(2, 31), (0, 0), (1, 7)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
@@ -47,12 +47,14 @@ fn hold(dtype: Dtype, kept: Kept, heads: HeadLayout) {
     let mut layer =
         vec![u64::from_ne_bytes([untouched; 8]); 2 * heads.kv_heads * heads.head_dim * PAGES * PAGE * element / 8];
     let (mut layer_at, mut qkv_at, mut slots_at) = (layer.as_mut_ptr(), given.as_ptr(), words.as_ptr());
-    let (mut width, mut kv_heads) = (heads.qkv_width() as u32, heads.kv_heads as u32);
-    let mut head_dim = heads.head_dim as u32;
+    // Bytes where they are copied, elements where they are rounded.
+    let unit = if kept == Kept::Plain { dtype.bytes() } else { 1 };
+    let (mut width, mut kv_heads) = ((heads.qkv_width() * unit) as u32, heads.kv_heads as u32);
+    let mut head = (heads.head_dim * unit) as u32;
     let args =
-        [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at), at(&mut width), at(&mut kv_heads), at(&mut head_dim)];
+        [at(&mut layer_at), at(&mut qkv_at), at(&mut slots_at), at(&mut width), at(&mut kv_heads), at(&mut head)];
     let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
-    // SAFETY: the arguments of kv_append_fp8, in its order, each with memory for what its head says.
+    // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
     unsafe { kernel.launch(words.len() as u32, 128, 0, any, &args) };
 
     let bytes: &[u8] = bytemuck::cast_slice(&layer);
@@ -60,12 +62,18 @@ fn hold(dtype: Dtype, kept: Kept, heads: HeadLayout) {
     for (row, slot) in qkv.chunks_exact(heads.qkv_width()).zip(&slots) {
         for (i, &x) in row[heads.q_width()..].iter().enumerate() {
             let (value, head) = (i / heads.head_dim / heads.kv_heads, i / heads.head_dim % heads.kv_heads);
-            let line = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE + slot.slot as usize;
-            let place = (line * heads.head_dim + i % heads.head_dim) * element;
+            let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
+            let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * row_bytes;
+            let place = run
+                + match rows {
+                    Rows::Plain => slot.slot as usize * row_bytes + byte,
+                    Rows::Turned => turned_place(slot.slot as usize, byte, row_bytes),
+                };
             let found = &bytes[place..place + element];
             let expected = match kept {
+                Kept::Plain => dtype.encode(&[x]),
                 Kept::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],
-                Kept::Plain | Kept::Rounded => dtype.encode(&[e4m3(x)]),
+                Kept::Rounded => dtype.encode(&[e4m3(x)]),
             };
             // What is no number may be any that is none.
             let is_none = |bytes: &[u8]| match (kept, dtype) {
@@ -83,11 +91,15 @@ fn hold(dtype: Dtype, kept: Kept, heads: HeadLayout) {
 }
 
 #[test]
-fn slots_have_the_rounded_numbers() {
+fn slots_have_the_numbers() {
     let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 2, head_dim };
-    hold(Dtype::F16, Kept::Fp8, heads(64));
-    hold(Dtype::Bf16, Kept::Fp8, heads(128));
-    hold(Dtype::F32, Kept::Rounded, heads(64));
-    hold(Dtype::F16, Kept::Rounded, heads(18));
-    hold(Dtype::Bf16, Kept::Rounded, heads(80));
+    hold(Dtype::F16, Kept::Plain, Rows::Turned, heads(64));
+    hold(Dtype::Bf16, Kept::Plain, Rows::Turned, heads(128));
+    hold(Dtype::Bf16, Kept::Plain, Rows::Plain, heads(128));
+    hold(Dtype::F16, Kept::Plain, Rows::Plain, heads(18));
+    hold(Dtype::F16, Kept::Fp8, Rows::Turned, heads(64));
+    hold(Dtype::Bf16, Kept::Fp8, Rows::Turned, heads(128));
+    hold(Dtype::F32, Kept::Rounded, Rows::Plain, heads(64));
+    hold(Dtype::F16, Kept::Rounded, Rows::Plain, heads(18));
+    hold(Dtype::Bf16, Kept::Rounded, Rows::Plain, heads(80));
 }

@@ -7,7 +7,7 @@ mod emulator;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use emulator::{Emulated, Schedule, When};
+use emulator::{Emulated, Schedule, When, turned_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot::backend::cuda::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
@@ -96,7 +96,14 @@ fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
     element[..element_bytes(setting)].repeat(elements)
 }
 
-/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]`; what no row sees is not a number.
+/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of turned rows.
+fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
+    let row_bytes = setting.heads.head_dim * element_bytes(setting);
+    let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
+    run + turned_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
+}
+
+/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of turned rows; what no row sees is not a number.
 fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
@@ -105,8 +112,8 @@ fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
         for slot in context(&grown.forest, row) {
             for (i, x) in setting.kv(slot).enumerate() {
                 let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
-                let line = ((slot.page.ix() * kv_heads + head) * 2 + values) * PAGE + slot.slot as usize;
-                kv[(line * head_dim + element) * bytes..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
+                let at = place(setting, slot, 2 * head + values, element);
+                kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
             }
         }
     }
@@ -272,12 +279,11 @@ fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest
     let position = tree.end(segment) - 1;
     tree.mark_computed(segment, position);
     let forest = tree.forest(&[StepRow { segment, position }]);
-    let line = |slot: &KvSlot, head: usize| (slot.page.ix() * kv_heads * 2 + head) * PAGE + slot.slot as usize;
-    let (mut laid, head_bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), head_dim * element_bytes(setting));
-    for (from, to) in from.iter().zip(&context(&forest, 0)) {
-        for head in 0..2 * kv_heads {
-            let stored = &kv[line(from, head) * head_bytes..][..head_bytes];
-            laid[line(to, head) * head_bytes..][..head_bytes].copy_from_slice(stored);
+    let (mut laid, bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), element_bytes(setting));
+    for (&from, &to) in from.iter().zip(&context(&forest, 0)) {
+        for (part, element) in (0..2 * kv_heads).flat_map(|part| (0..head_dim).map(move |element| (part, element))) {
+            let stored = &kv[place(setting, from, part, element)..][..bytes];
+            laid[place(setting, to, part, element)..][..bytes].copy_from_slice(stored);
         }
     }
     (forest, laid)

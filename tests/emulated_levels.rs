@@ -5,9 +5,10 @@ mod emulator;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When};
+use emulator::{Emulated, Schedule, When, turned_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::kv::Kept;
+use offshoot::backend::cuda::attention::has_wgmma;
+use offshoot::backend::cuda::kv::{Kept, Rows};
 use offshoot::backend::cuda::level_words::level_words;
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
@@ -40,16 +41,26 @@ fn words(dtype: Dtype, values: &[f32]) -> Vec<u32> {
     dtype.encode(values).chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
 }
 
+/// Turned where Hopper's attention reads them so.
+fn rows(setting: &Setting) -> Rows {
+    if has_wgmma(setting.dtype, setting.heads.head_dim) { Rows::Turned } else { Rows::Plain }
+}
+
 /// Keys and values `[page][kv head][k, v][32][head_dim]`; what no row sees, and every value, is not a number.
 fn kv(setting: &Setting, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap();
+    let bytes = if setting.kv == KvDtype::Fp8 { 1 } else { setting.dtype.bytes() };
     let mut kv = vec![f32::NAN; pages * kv_heads * 2 * PAGE * head_dim];
     for &slot in contexts.iter().flatten() {
         for (i, x) in setting.kv(slot).take(kv_heads * head_dim).enumerate() {
             let (head, element) = (i / head_dim, i % head_dim);
-            let line = (slot.page.ix() * kv_heads + head) * 2 * PAGE + slot.slot as usize;
-            kv[line * head_dim + element] = x;
+            let run = (slot.page.ix() * kv_heads + head) * 2 * PAGE * head_dim;
+            let place = match rows(setting) {
+                Rows::Plain => slot.slot as usize * head_dim + element,
+                Rows::Turned => turned_place(slot.slot as usize, element * bytes, head_dim * bytes) / bytes,
+            };
+            kv[run + place] = x;
         }
     }
     match setting.kv {
@@ -167,6 +178,7 @@ fn compile(setting: &Setting) -> Option<Emulated> {
         &units::level_lse(
             setting.dtype,
             if setting.kv == KvDtype::Fp8 { Kept::Fp8 } else { Kept::Plain },
+            rows(setting),
             setting.heads.head_dim,
         ),
         "level_lse",

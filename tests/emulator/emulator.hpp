@@ -63,6 +63,14 @@ struct Copy {
     unsigned barrier;
 };
 
+// What the copy engine was told to bring, in any order; a barrier's phase waits for its bytes.
+struct Bulk {
+    unsigned to;
+    const void* from;
+    unsigned bytes;
+    unsigned barrier;
+};
+
 // A product that was issued and may not be computed yet.
 using Product = std::function<void()>;
 
@@ -76,6 +84,7 @@ struct Warp {
 
 struct Phases {
     unsigned expected = 0, pending = 0, parity = 0;
+    long bytes = 0;  // of the copy engine that this phase waits for, less those that came before it was told
     Queue waiting;
 };
 
@@ -90,6 +99,7 @@ struct Block {
     std::vector<Warp> warps;
     Meeting meetings[16];
     std::map<unsigned, Phases> phases;  // by address
+    std::vector<Bulk> bulks;  // that are not done
     unsigned char* shared;
     size_t dynamic, used;
     std::map<std::string, size_t> named;  // __shared__ variables
@@ -246,12 +256,20 @@ inline void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d
 
 // Barriers.
 
-inline void complete(Phases& phases) {
-    if (--phases.pending == 0) {
+inline void end_phase_if_complete(Phases& phases) {
+    if (phases.pending == 0 && phases.bytes == 0) {
         phases.pending = phases.expected;
         phases.parity ^= 1;
         wake(phases.waiting);
     }
+}
+
+inline void complete(Phases& phases, unsigned arrivals = 1) {
+    if (phases.pending < arrivals) {
+        stop("more arrivals than a phase has");
+    }
+    phases.pending -= arrivals;
+    end_phase_if_complete(phases);
 }
 
 inline Phases& phases_at(unsigned barrier) {
@@ -270,6 +288,12 @@ inline void init_barrier(unsigned barrier, unsigned arrivals) {
 
 inline void arrive(unsigned barrier) {
     complete(phases_at(barrier));
+}
+
+inline void arrive_expecting(unsigned barrier, unsigned bytes) {
+    Phases& phases = phases_at(barrier);
+    phases.bytes += bytes;
+    complete(phases, WARP);
 }
 
 inline void wait_barrier(unsigned barrier, unsigned parity) {
@@ -323,6 +347,28 @@ inline void arrive_with_copies(unsigned barrier) {
     phases_at(barrier);
     enqueue({0, nullptr, false, true, barrier});
     current->ungrouped++;
+}
+
+inline void do_bulk(Block& block, size_t which) {
+    const Bulk bulk = block.bulks[which];
+    block.bulks.erase(block.bulks.begin() + static_cast<long>(which));
+    std::memcpy(block.shared + bulk.to, bulk.from, bulk.bytes);
+    Phases& phases = block.phases.at(bulk.barrier);
+    phases.bytes -= bulk.bytes;
+    end_phase_if_complete(phases);
+}
+
+inline void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+    if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<size_t>(from) % 16 != 0) {
+        stop("a copy of the copy engine that is not aligned");
+    }
+    phases_at(barrier);
+    at(to + bytes - 16);
+    Block& block = *current->block;
+    block.bulks.push_back({to, from, bytes, barrier});
+    if (!late_copies) {
+        do_bulk(block, block.bulks.size() - 1);
+    }
 }
 
 inline void copies_issued() {
@@ -734,13 +780,23 @@ inline bool do_some_copies() {
             have.push_back(fiber.get());
         }
     }
-    if (have.empty()) {
+    std::vector<Block*> tell;
+    for (auto& block : blocks) {
+        if (!block->bulks.empty()) {
+            tell.push_back(block.get());
+        }
+    }
+    if (have.empty() && tell.empty()) {
         return false;
     }
     for (unsigned i = 0; i < 64; i++) {
-        Fiber* fiber = have[dice() % have.size()];
-        if (!fiber->copies.empty()) {
-            do_copy(*fiber);
+        const size_t which = dice() % (have.size() + tell.size());
+        if (which < have.size()) {
+            if (!have[which]->copies.empty()) {
+                do_copy(*have[which]);
+            }
+        } else if (Block& block = *tell[which - have.size()]; !block.bulks.empty()) {
+            do_bulk(block, dice() % block.bulks.size());
         }
     }
     return true;
@@ -825,6 +881,9 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
         munmap(fiber->stack, STACK_BYTES);
     }
     for (auto& block : blocks) {
+        if (fault.empty() && !block->bulks.empty()) {
+            fault = "a block ends before what the copy engine brings";
+        }
         std::free(block->shared);
     }
     fibers.clear();

@@ -42,7 +42,7 @@ pub type At<'a> = (&'a Memory, usize);
 pub struct Operands<'a> {
     pub out: &'a Memory,
     pub qkv: &'a Memory,
-    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`.
+    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`super::kv::Rows`] says.
     pub kv: At<'a>,
     /// `DevicePlan::words`, at a multiple of 16 bytes.
     pub plan: At<'a>,
@@ -165,8 +165,9 @@ pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
     partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
 }
 
-/// Whether there is a kernel, for Hopper, that reads fp8 keys and values of a model with weights of `element`.
-pub fn reads_fp8(element: Dtype, head_dim: usize) -> bool {
+/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads pages of turned
+/// rows ([`super::kv::Rows`]), also of fp8.
+pub fn has_wgmma(element: Dtype, head_dim: usize) -> bool {
     units::attention_wgmma(element, Kept::Fp8, head_dim, false).is_some()
 }
 

@@ -1,13 +1,13 @@
-//! Keys and values of all layers, in pages of 32 slots. This file and kernels/kv_append*.cu know how a page is laid out; which
+//! Keys and values of all layers, in pages of 32 slots. This file and kernels/kv_page.cuh know how a page is laid out; which
 //! page holds which token is the prefix tree's affair.
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys and
 //! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of fp8, which only
-//! heads of 64 or 128 are kept in ([`Kept`]).
+//! heads of 64 or 128 are kept in ([`Kept`]). Within a row the order depends on who reads it ([`Rows`]).
 
 use super::args::Args;
-use super::attention::reads_fp8;
+use super::attention::has_wgmma;
 use super::device::Device;
 use super::function::Function;
 use super::memory::Memory;
@@ -42,7 +42,7 @@ impl Kept {
     pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
         match kv {
             KvDtype::Model => Kept::Plain,
-            KvDtype::Fp8 if facts.major == 9 && reads_fp8(dtype, head_dim) => Kept::Fp8,
+            KvDtype::Fp8 if Rows::of(facts, dtype, head_dim) == Rows::Turned => Kept::Fp8,
             KvDtype::Fp8 => Kept::Rounded,
         }
     }
@@ -52,6 +52,22 @@ impl Kept {
             Kept::Plain | Kept::Rounded => dtype.bytes(),
             Kept::Fp8 => 1,
         }
+    }
+}
+
+/// How the rows of a page lie (kernels/kv_page.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One element after the other.
+    Plain,
+    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in shared memory.
+    Turned,
+}
+
+impl Rows {
+    /// On such a device, in a model with weights of `dtype`.
+    pub fn of(facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
+        if facts.major == 9 && has_wgmma(dtype, head_dim) { Rows::Turned } else { Rows::Plain }
     }
 }
 
@@ -110,7 +126,8 @@ impl Kv {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
         let pages = packed_pages(shape, kept);
-        let (append, name) = units::kv_append(shape.dtype, kept);
+        let rows = Rows::of(device.facts(), shape.dtype, shape.heads.head_dim);
+        let (append, name) = units::kv_append(shape.dtype, kept, rows);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
             append: device.function(&append, name)?,
@@ -239,11 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_pages_of_the_same_size() {
+    fn the_kernels_have_pages_of_the_same_size() {
         assert_eq!(PAGE_TOKENS, 32);
-        for kernel in [include_str!("../../../kernels/kv_append.cu"), include_str!("../../../kernels/kv_append_fp8.cu")]
-        {
-            assert!(kernel.contains("PAGE_TOKENS = 32;"));
-        }
+        assert!(include_str!("../../../kernels/kv_page.cuh").contains("PAGE_TOKENS = 32;"));
     }
 }

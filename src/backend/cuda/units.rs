@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::kv::Kept;
+use super::attention::has_wgmma;
+use super::kv::{Kept, Rows};
 use super::ops::element_name;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
@@ -23,6 +24,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention_merge.cuh"),
     source!("attention_mma.cuh"),
     source!("attention_narrow.cuh"),
+    source!("attention_page.cuh"),
     source!("attention_plan.cuh"),
     source!("attention_ring.cuh"),
     source!("attention_rows.cuh"),
@@ -32,6 +34,7 @@ pub static HEADERS: &[Source] = &[
     source!("attention_wgmma.cuh"),
     source!("attention_wide.cuh"),
     source!("element.cuh"),
+    source!("kv_page.cuh"),
     source!("lanes.cuh"),
     source!("level_words.cuh"),
     source!("reduce.cuh"),
@@ -94,8 +97,18 @@ pub fn all() -> Vec<Unit> {
     for kept in [Kept::Plain, Kept::Rounded, Kept::Fp8] {
         let is_kept = |dim| kept != Kept::Fp8 || matches!(dim, 64 | 128);
         let dims = move || HEAD_DIMS.into_iter().filter(move |&dim| is_kept(dim));
-        all.extend(DTYPES.map(|element| kv_append(element, kept).0));
-        all.extend(DTYPES.into_iter().flat_map(|element| dims().map(move |dim| level_lse(element, kept, dim))));
+        for rows in [Rows::Plain, Rows::Turned] {
+            let lie = move |element, dim| match (kept, rows) {
+                (Kept::Fp8, Rows::Plain) | (Kept::Rounded, Rows::Turned) => false,
+                (_, Rows::Plain) => true,
+                (_, Rows::Turned) => has_wgmma(element, dim),
+            };
+            let kept_so = move |element| dims().filter(move |&dim| lie(element, dim));
+            let appended = DTYPES.into_iter().filter(|&element| kept_so(element).next().is_some());
+            all.extend(appended.map(|element| kv_append(element, kept, rows).0));
+            let level_lse = |element| kept_so(element).map(move |dim| level_lse(element, kept, rows, dim));
+            all.extend(DTYPES.into_iter().flat_map(level_lse));
+        }
         for deterministic in [false, true] {
             let wgmma = |element| dims().filter_map(move |dim| attention_wgmma(element, kept, dim, deterministic));
             all.extend(DTYPES.into_iter().flat_map(wgmma));
@@ -130,11 +143,12 @@ pub fn advance() -> Unit {
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
 /// What `kv_append` launches in a model of `element`, and its name.
-pub fn kv_append(element: Dtype, kept: Kept) -> (Unit, &'static str) {
-    match kept {
+pub fn kv_append(element: Dtype, kept: Kept, rows: Rows) -> (Unit, &'static str) {
+    let (unit, name) = match kept {
         Kept::Plain => (Unit::new(&KV_APPEND), "kv_append"),
         Kept::Rounded | Kept::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
-    }
+    };
+    (lying(unit, rows), name)
 }
 
 /// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
@@ -145,18 +159,20 @@ pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministi
 }
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
-/// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 112 a
-/// thread, some too few for heads of 128 (128 bytes, with fp8 keys and values up to 144: NVRTC 13.5); those that multiply would
-/// spill in their place. The one that copies has 48, which is some too few where it widens fp8: it spills 28 bytes once a tile.
+/// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
+/// thread, with fp8 keys and values 112, and the one that copies 40 or 48: some too few (52 bytes for heads of 128; with fp8 up to
+/// 92, for heads of 64 up to 12, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
-    if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
+    if unit.source != &TREE_ATTENTION_WGMMA {
         return 0;
     }
-    match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
-        (true, _) => 160,
-        (false, true) => 32,
-        (false, false) => 0,
+    match (is("HEAD_DIM", "128"), is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
+        (true, true, true) => 96,
+        (true, true, false) => 64,
+        (true, false, true) => 32,
+        (false, true, true) => 16,
+        (_, _, _) => 0,
     }
 }
 
@@ -173,8 +189,8 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
 }
 
 /// What steps with levels launch in a model of `element`.
-pub fn level_lse(element: Dtype, kept: Kept, head_dim: usize) -> Unit {
-    with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim)
+pub fn level_lse(element: Dtype, kept: Kept, rows: Rows, head_dim: usize) -> Unit {
+    lying(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), rows)
 }
 
 pub fn level_mass() -> Unit {
@@ -194,6 +210,11 @@ pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
 fn with_kv(source: &'static Source, element: Dtype, kept: Kept) -> Unit {
     let kv_element = if kept == Kept::Fp8 { "e4m3" } else { element_name(element) };
     typed(source, element).define("KV_ELEMENT", kv_element)
+}
+
+/// Which reads or writes pages whose rows may be turned.
+fn lying(unit: Unit, rows: Rows) -> Unit {
+    unit.define("TURNED", u8::from(rows == Rows::Turned))
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {

@@ -26,7 +26,7 @@ pub use draw::draw;
 pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
-use super::cuda::attention::reads_fp8;
+use super::cuda::attention::has_wgmma;
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
@@ -211,7 +211,7 @@ impl Backend for Modelled {
     /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let has_tiles = matches!(self.profile.attention.products, Products::Tiles { .. });
-        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && reads_fp8(dtype, heads.head_dim);
+        let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
 
