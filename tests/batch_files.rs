@@ -35,13 +35,17 @@ const QUESTION: &str = "Question: Mia has 3 pens and buys 4 more. How many pens 
 
 /// The answers to `lines`, in the order of the file.
 fn answers(folder: &Path, lines: &[Value]) -> Vec<Value> {
-    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    fs::write(folder.join("in.jsonl"), text).expect("the temporary folder is writable");
+    write(folder, lines);
     let out = folder.join("out.jsonl");
     drop(fs::remove_file(&out));
     let ran = batch(folder, "in.jsonl", "out.jsonl", &[]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     read(&out)
+}
+
+fn write(folder: &Path, lines: &[Value]) {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(folder.join("in.jsonl"), text).expect("the temporary folder is writable");
 }
 
 fn read(path: &Path) -> Vec<Value> {
@@ -245,6 +249,34 @@ fn a_job_that_was_cut_goes_on() {
         assert_eq!(a["response"]["body"]["choices"], b["response"]["body"]["choices"]);
     }
     assert!(!folder.path().join("out.jsonl.partial").exists());
+}
+
+#[test]
+fn answers_of_another_job_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ask = |id: &str, more: Value| {
+        let mut body = json!({"prompt": QUESTION, "max_tokens": 4});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        completions(id, body)
+    };
+    let lines = [ask("own", json!({"seed": 1})), ask("usual", json!({}))];
+    answers(folder.path(), &lines);
+    let before = fs::read(folder.path().join("out.jsonl")).expect("written");
+    let refused = |field: &str, args: &[&str]| {
+        let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[&["--resume"], args].concat());
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains(field), "{said}");
+        assert_eq!(fs::read(folder.path().join("out.jsonl")).expect("still there"), before, "nothing is written");
+    };
+    refused("line 1: response.body.system_fingerprint", &["--kv-dtype", "fp8"]);
+    // A request with a seed of its own does not ask for another one.
+    refused("line 2: response.request_id", &["--seed", "7"]);
+    write(folder.path(), &[ask("own", json!({"seed": 1, "top_p": 0.5})), lines[1].clone()]);
+    refused("line 1: response.request_id", &[]);
+    write(folder.path(), &[lines[1].clone(), lines[0].clone(), ask("new", json!({}))]);
+    let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("2 of them before"), "in another order they stay");
 }
 
 #[test]

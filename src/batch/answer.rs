@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::Refusal;
-use super::input::{Endpoint, Line};
+use super::input::{Call, Endpoint, Line};
+use super::origin::{Origin, name_of};
 use super::request::{Prompt, Request};
 use crate::engine::{Finish, FinishReason};
 use crate::ids::TokenId;
@@ -25,14 +26,21 @@ pub struct Candidates {
 
 impl Answer {
     pub fn refused(line: &Line, refusal: &Refusal) -> Self {
-        let id = id_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
+        let id = name_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
         let error = json!({ "code": refusal.code, "message": refusal.message });
         let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
         Answer { line, refused: true }
     }
 
-    /// The answer of a request whose prompts all have their candidates.
-    pub fn of(request: &Request, candidates: &[Candidates], tokenizer: &Tokenizer, created: u64) -> Self {
+    /// The answer to `call`, of a request whose prompts all have their candidates.
+    pub fn of(
+        call: &Call,
+        request: &Request,
+        candidates: &[Candidates],
+        origin: &Origin,
+        tokenizer: &Tokenizer,
+        created: u64,
+    ) -> Self {
         let mut choices = Vec::new();
         for (prompt, candidates) in request.prompts.iter().zip(candidates) {
             for drawn in best(&candidates.drawn, request.n) {
@@ -49,10 +57,11 @@ impl Answer {
             Endpoint::Chat => ("chatcmpl-", "chat.completion"),
         };
         let body = json!({
-            "id": id_of(prefix, &request.custom_id),
+            "id": name_of(prefix, &request.custom_id),
             "object": object,
             "created": created,
             "model": request.model,
+            "system_fingerprint": origin.system_fingerprint,
             "choices": choices,
             "usage": {
                 "prompt_tokens": given,
@@ -62,18 +71,13 @@ impl Answer {
             },
         });
         let line = json!({
-            "id": id_of("batch_req_", &request.custom_id),
+            "id": name_of("batch_req_", &request.custom_id),
             "custom_id": request.custom_id,
-            "response": { "status_code": 200, "request_id": id_of("req_", &request.custom_id), "body": body },
+            "response": { "status_code": 200, "request_id": origin.request_id(call), "body": body },
             "error": null,
         });
         Answer { line, refused: false }
     }
-}
-
-/// The same for the same request, so that equal jobs leave equal answers.
-fn id_of(prefix: &str, name: &str) -> String {
-    format!("{prefix}{}", &blake3::hash(name.as_bytes()).to_hex()[..24])
 }
 
 /// All, where no more were drawn than are wanted; else the `n` of the largest log-probability a token, best first, of equals the

@@ -6,6 +6,7 @@ mod answer;
 mod asked;
 mod fields;
 mod input;
+mod origin;
 mod output;
 mod request;
 mod work;
@@ -27,6 +28,7 @@ use crate::tokenizer::Tokenizer;
 
 use answer::Answer;
 pub use asked::{Asked, asked};
+use origin::Origin;
 use output::Output;
 use request::Request;
 use work::Worked;
@@ -37,7 +39,7 @@ pub struct BatchOptions {
     pub input: PathBuf,
     pub out: PathBuf,
     pub model: PathBuf,
-    /// Keeps the answers that `out` has already.
+    /// Keeps the answers that `out` has already, if they are of this model and these requests.
     pub resume: bool,
     /// Keys the coins of requests that bring no seed.
     pub seed: u64,
@@ -81,7 +83,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let lines = input::read(&options.input)?;
     let folder = ModelFolder::open(&options.model)?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let mut output = Output::open(&options.out, options.resume, &lines)?;
+    let origin = Origin::new(&options.model, options.budget.kv, options.seed)?;
+    let mut output = Output::open(&options.out, options.resume, &lines, &origin)?;
 
     let reader = request::Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
     let mut requests: Vec<Request> = Vec::new();
@@ -114,7 +117,15 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         }
         let progress = Progress::new(fitting.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work = work::Work { lines: &lines, engine, branches, tokenizer: &tokenizer, created, progress: &progress };
+        let work = work::Work {
+            lines: &lines,
+            origin: &origin,
+            engine,
+            branches,
+            tokenizer: &tokenizer,
+            created,
+            progress: &progress,
+        };
         let worked = work.answer_all(&fitting, output, interrupted);
         progress.finish();
         let Worked { output: back, ended, tokens } = worked;

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::input::Line;
+use super::input::{Call, Line};
+use super::origin::Origin;
 use crate::error::{Error, Result};
 use crate::out;
 
@@ -29,8 +30,9 @@ struct Place {
 }
 
 impl Output {
-    /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew.
-    pub fn open(path: &Path, resume: bool, lines: &[Line]) -> Result<Self> {
+    /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew. An answer of another
+    /// origin is an error.
+    pub fn open(path: &Path, resume: bool, lines: &[Line], origin: &Origin) -> Result<Self> {
         if !resume && path.exists() {
             let what = "exists already; give --resume to go on with it, or another --out";
             return Err(Error::format(path, what));
@@ -41,16 +43,18 @@ impl Output {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;
         let mut output = Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], end: 0 };
-        output.take_up(lines)?;
+        output.take_up(lines, origin)?;
         Ok(output)
     }
 
     /// Finds the answers that the file holds and cuts a half-written last line. Any other file is left as it is.
-    fn take_up(&mut self, lines: &[Line]) -> Result<()> {
+    fn take_up(&mut self, lines: &[Line], origin: &Origin) -> Result<()> {
         let mut bytes = Vec::new();
         self.file.read_to_end(&mut bytes).map_err(Error::io(&self.path, "read"))?;
-        let ids: HashMap<&str, usize> =
-            lines.iter().filter_map(|line| Some((line.call.as_ref().ok()?.custom_id.as_str(), line.index))).collect();
+        let calls: HashMap<&str, (usize, &Call)> = lines
+            .iter()
+            .filter_map(|line| line.call.as_ref().ok().map(|call| (call.custom_id.as_str(), (line.index, call))))
+            .collect();
         let mut start = 0;
         for (number, text) in (1..).zip(bytes.split_inclusive(|&byte| byte == b'\n')) {
             if text.last() != Some(&b'\n') && (number > 1 || text.starts_with(b"{\"id\"")) {
@@ -60,14 +64,34 @@ impl Output {
             else {
                 return Err(Error::format(&self.path, format!("line {number}: no answer to a request")));
             };
-            if let Some(&index) = line["custom_id"].as_str().and_then(|id| ids.get(id))
+            if let Some(&(index, call)) = line["custom_id"].as_str().and_then(|id| calls.get(id))
                 && line["error"].is_null()
             {
+                self.check(number, &line["response"], call, origin)?;
                 self.places[index] = Some(Place { start, bytes: text.len(), refused: false });
             }
             start += text.len() as u64;
         }
         self.cut(start).map_err(Error::io(&self.path, "cut a half-written line"))
+    }
+
+    /// Whether an answer in line `number` is what would be drawn now.
+    fn check(&self, number: usize, response: &Value, call: &Call, origin: &Origin) -> Result<()> {
+        let differs = |field: &str, expected: String, found: &Value| {
+            let found = found.as_str().unwrap_or("none");
+            Err(Error::field(&self.path, format!("line {number}: response.{field}"), expected, found))
+        };
+        let fingerprint = &response["body"]["system_fingerprint"];
+        if *fingerprint != origin.system_fingerprint.as_str() {
+            let expected = format!("{} of this model and --kv-dtype", origin.system_fingerprint);
+            return differs("body.system_fingerprint", expected, fingerprint);
+        }
+        let (id, found) = (origin.request_id(call), &response["request_id"]);
+        if *found != id.as_str() {
+            let expected = format!("{id} of what request {:?} asks now, with this --seed", call.custom_id);
+            return differs("request_id", expected, found);
+        }
+        Ok(())
     }
 
     fn cut(&mut self, end: u64) -> std::io::Result<()> {

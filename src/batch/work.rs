@@ -19,6 +19,7 @@ use crate::tokenizer::Tokenizer;
 use super::Refusal;
 use super::answer::{Answer, Candidates};
 use super::input::Line;
+use super::origin::Origin;
 use super::output::Output;
 use super::request::{Prompt, Request};
 
@@ -31,6 +32,7 @@ const TOKENS_AHEAD: usize = 1 << 24;
 
 pub struct Work<'a> {
     pub lines: &'a [Line],
+    pub origin: &'a Origin,
     pub engine: EngineHandle,
     /// Branches that grow at once.
     pub branches: usize,
@@ -239,7 +241,10 @@ impl Answering<'_> {
         }
         let all: Result<Vec<Candidates>, Refusal> = std::mem::take(parts).into_iter().flatten().collect();
         let answer = match all {
-            Ok(all) => Answer::of(request, &all, self.work.tokenizer, self.work.created),
+            Ok(all) => {
+                let call = self.work.lines[request.line].call.as_ref().expect("a request is read from a call");
+                Answer::of(call, request, &all, self.work.origin, self.work.tokenizer, self.work.created)
+            }
             Err(refusal) => Answer::refused(&self.work.lines[request.line], &refusal),
         };
         self.output.write(request.line, &answer)?;

@@ -19,7 +19,8 @@ pub struct BatchArgs {
     /// Model folder; the `model` that a request names is only repeated in its answer
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Go on with OUT: requests that it answers already are passed over
+    /// Go on with OUT: requests that it answers already are passed over; answers of another model, `--kv-dtype`, `--seed` or request are
+    /// refused by name
     #[arg(long)]
     pub resume: bool,
     /// Seed of the coins of requests that bring none

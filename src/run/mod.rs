@@ -38,6 +38,7 @@ use crate::tokenizer::Tokenizer;
 
 pub use budget::{Budget, check_path};
 pub use demo::bundled;
+pub use hashes::hash_of_folder;
 use manifest::Process;
 pub use order::{Draws, Order};
 pub use prepare::{ItemPrompt, Prepared, Rendered};
