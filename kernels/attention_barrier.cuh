@@ -30,6 +30,12 @@ __device__ __forceinline__ void wait_barrier(unsigned barrier, unsigned parity) 
         : "memory");
 }
 
+// Orders what this thread has read and written in shared memory, and what it was told of, before what the copy engine and matrix
+// instructions do there next.
+__device__ __forceinline__ void fence_proxies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Waits until `threads` threads are at barrier `id`, of 1 to 15; whole warps.
 __device__ __forceinline__ void meet(unsigned id, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

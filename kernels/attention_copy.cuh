@@ -10,7 +10,7 @@
 // Tells that a warp's part of what `full` guards is there, without those who multiply having to make it visible to matrix
 // instructions themselves.
 __device__ __forceinline__ void tell(unsigned full) {
-    admit_copies();
+    fence_proxies();
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
         arrive(full);
@@ -85,7 +85,7 @@ struct Widened {
         return thread / 8 % PANELS;
     }
     __device__ __forceinline__ static unsigned column(unsigned thread) {
-        return (panel(thread) * 4 + thread % 4 ^ turn_of(row(thread), KEPT_BYTES)) * 16;
+        return (panel(thread) * 4 + thread % 4 ^ swizzle_of(row(thread), KEPT_BYTES)) * 16;
     }
     __device__ __forceinline__ static unsigned place(unsigned thread) {
         return row(thread) * KEPT_BYTES + column(thread);

@@ -1,11 +1,10 @@
-// Turned pages (kv_page.cuh) in shared memory, and how a single warp brings a page's keys or values of one head there: whole ones by one
+// Swizzled pages (kv_page.cuh) in shared memory, and how a single warp brings a page's keys or values of one head there: whole ones by one
 // instruction of the copy engine. Who waits for them waits for a barrier of attention_barrier.cuh.
 #pragma once
 
 #include "attention_barrier.cuh"
 #include "attention_tile.cuh"
 #include "kv_page.cuh"
-#include "wgmma.cuh"
 
 constexpr unsigned KEPT_BYTES = HEAD_DIM * sizeof(Kept);  // of a row
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * KEPT_BYTES;
@@ -13,10 +12,10 @@ static_assert(PIECE_TOKENS == PAGE_TOKENS, "a piece lies in a page");
 
 // Where chunk `chunk` of row `row` lies of a page at `page`, a multiple of KEPT_BYTES. So chunk c ^ d lies at row_place(.., c) ^ d * 16.
 __device__ __forceinline__ unsigned row_place(unsigned page, unsigned row, unsigned chunk) {
-    return page + row * KEPT_BYTES + (chunk ^ turn_of(row, KEPT_BYTES)) * 16;
+    return page + row * KEPT_BYTES + (chunk ^ swizzle_of(row, KEPT_BYTES)) * 16;
 }
 
-// Copies `bytes`, a multiple of 16, by the copy engine; `barrier` hears of them.
+// Copies `bytes` by the copy engine, all three multiples of 16; `barrier` hears of them.
 __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
@@ -27,7 +26,7 @@ __device__ __forceinline__ void copy_piece(unsigned to, const Kept* from, const 
     if (piece.from == 0 && piece.to == PIECE_TOKENS) {
         if (lane == 0) {
             // What came there before may have come otherwise.
-            admit_copies();
+            fence_proxies();
             arrive_expecting(full, SLOT_BYTES);
             copy_bulk(to, from, SLOT_BYTES, full);
         }

@@ -27,9 +27,9 @@ static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 
 // Of one warp: here, so that it takes no registers while nobody asks.
 struct StreamShared {
-    unsigned long long full[MOST_SLOTS];
-    Tile tiles[OPENED];          // their positions as they are now
-    unsigned notes[MOST_SLOTS];  // the second word of the piece in each slot
+    unsigned long long full[MOST_SLOTS];  // 32 arrivals a copy
+    Tile tiles[OPENED];                   // their positions as they are now
+    unsigned notes[MOST_SLOTS];           // the second word of the piece in each slot
     unsigned short heads[OPENED];
 };
 
@@ -151,6 +151,8 @@ struct StreamCopies {
                     arrive_expecting(full, NARROW_ROWS * HEAD_DIM * sizeof(T));
                 }
                 if (lane < NARROW_ROWS) {
+                    // As in `copy_piece`.
+                    fence_proxies();
                     copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head), HEAD_DIM * sizeof(T), full);
                 }
             } else {
@@ -387,14 +389,14 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
         for (unsigned i = 0; i < SLOTS; i++) {
             init_barrier(shared_address(&shared.full[i]), 32);
         }
-        admit_copies();
+        fence_proxies();
     }
     __syncwarp();
 #pragma unroll 1
     for (unsigned i = 0; i < SLOTS - 1; i++) {
         copies.issue(job, ring, i, shared);
     }
-    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // of the oldest copy's phase
+    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // the last: of the phase that the oldest copy ends
     // Reuses the slot before the oldest copy for the newest, waits for the oldest, and returns where it lies.
     auto turn = [&] {
         __syncwarp();

@@ -84,7 +84,7 @@ struct Job {
     float scale;  // times log2 e
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
-    // Keys of one page and head, [PIECE_TOKENS][HEAD_DIM]; as many values follow.
+    // Keys of one page and head, PIECE_TOKENS rows of HEAD_DIM as they lie by kv_page.cuh; as many values follow.
     __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
         return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
     }

@@ -7,7 +7,7 @@
 // Limit: bytes, 2 * sizeof(ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 //
-// Defines: TURNED (0 or 1).
+// Defines: SWIZZLED (0 or 1).
 #include "kv_page.cuh"
 
 constexpr unsigned NO_SLOT = ~0u;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void append_row(char* layer, const char* row, unsigne
         unsigned head = i / head_chunks % kv_heads;
         unsigned is_value = i / head_chunks / kv_heads;
         unsigned long long run = (page * kv_heads + head) * 2 + is_value;
-        unsigned place = page_place<TURNED>(slot % PAGE_TOKENS, i % head_chunks * sizeof(Chunk), head_bytes);
+        unsigned place = page_place<SWIZZLED>(slot % PAGE_TOKENS, i % head_chunks * sizeof(Chunk), head_bytes);
         *reinterpret_cast<Chunk*>(layer + run * PAGE_TOKENS * head_bytes + place) = from[i];
     }
 }

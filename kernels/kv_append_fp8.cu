@@ -8,7 +8,7 @@
 // Limit: bytes, sizeof(ELEMENT) + sizeof(KV_ELEMENT) an element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose pages are laid out otherwise).
 //
-// Defines: ELEMENT, KV_ELEMENT, TURNED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT, SWIZZLED (0 or 1).
 #include "kv_page.cuh"
 #include "lanes.cuh"
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row
                 x.at[lane] = to_f32(from_f32<e4m3>(x.at[lane]));
             }
         }
-        const unsigned place = page_place<TURNED>(slot % PAGE_TOKENS, i % head_dim * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
+        const unsigned place = page_place<SWIZZLED>(slot % PAGE_TOKENS, i % head_dim * sizeof(KV_ELEMENT), head_dim * sizeof(KV_ELEMENT));
         store<N>(layer + run * PAGE_TOKENS * head_dim + place / sizeof(KV_ELEMENT), x);
     }
 }

@@ -12,7 +12,7 @@
 // context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
 // Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
-// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), TURNED (0 or 1).
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
 #include "attention_state.cuh"
 #include "element.cuh"
 #include "kv_page.cuh"
@@ -85,7 +85,7 @@ struct Walk {
 #pragma unroll
             for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
                 unsigned d = e * 32 + lane;
-                unsigned place = page_place<TURNED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
+                unsigned place = page_place<SWIZZLED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
                 float key = d < HEAD_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {

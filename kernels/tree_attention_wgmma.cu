@@ -3,7 +3,7 @@
 // copies for them, and the four warps of the last take narrow tiles, so that what is limited by multiplications and what is
 // limited by bytes run side by side.
 //
-// Operands as in tree_attention.cu. Rows behind those of the plan, up to `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
+// Operands as in tree_attention.cu, but for kv, whose rows are swizzled (kv_page.cuh). Rows behind those of the plan, up to `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
 //
 // With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch of
 // positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at the same positions

@@ -22,11 +22,6 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address, unsig
     return descriptor(address) | static_cast<unsigned long long>(panel_bytes / 16) << 16;
 }
 
-// Makes copies that were waited for visible to matrix instructions.
-__device__ __forceinline__ void admit_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Registers written so far may be operands of what follows.
 __device__ __forceinline__ void begin_products() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

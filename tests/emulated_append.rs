@@ -5,9 +5,9 @@ mod emulator;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, turned_place};
+use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::kv::{Kept, NO_SLOT, Rows, slot_word};
+use offshoot::backend::cuda::kv::{Kept, NO_SLOT, PageLayout, slot_word};
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::check::dice::Dice;
@@ -33,8 +33,8 @@ fn number(dice: &mut Dice) -> f32 {
     }
 }
 
-fn hold(dtype: Dtype, kept: Kept, rows: Rows, heads: HeadLayout) {
-    let (unit, name) = units::kv_append(dtype, kept, rows);
+fn hold(dtype: Dtype, kept: Kept, layout: PageLayout, heads: HeadLayout) {
+    let (unit, name) = units::kv_append(dtype, kept, layout);
     let Some(kernel) = Emulated::compile(&unit, name) else { return };
     let mut dice = Dice::new(heads.head_dim as u64);
     let slots = [(2, 31), (0, 0), (1, 7)].map(|(page, slot)| KvSlot { page: PageId(page), slot });
@@ -65,9 +65,9 @@ fn hold(dtype: Dtype, kept: Kept, rows: Rows, heads: HeadLayout) {
             let (row_bytes, byte) = (heads.head_dim * element, i % heads.head_dim * element);
             let run = ((slot.page.ix() * heads.kv_heads + head) * 2 + value) * PAGE * row_bytes;
             let place = run
-                + match rows {
-                    Rows::Plain => slot.slot as usize * row_bytes + byte,
-                    Rows::Turned => turned_place(slot.slot as usize, byte, row_bytes),
+                + match layout {
+                    PageLayout::Plain => slot.slot as usize * row_bytes + byte,
+                    PageLayout::Swizzled => swizzled_place(slot.slot as usize, byte, row_bytes),
                 };
             let found = &bytes[place..place + element];
             let expected = match kept {
@@ -93,13 +93,13 @@ fn hold(dtype: Dtype, kept: Kept, rows: Rows, heads: HeadLayout) {
 #[test]
 fn slots_have_the_numbers() {
     let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 2, head_dim };
-    hold(Dtype::F16, Kept::Plain, Rows::Turned, heads(64));
-    hold(Dtype::Bf16, Kept::Plain, Rows::Turned, heads(128));
-    hold(Dtype::Bf16, Kept::Plain, Rows::Plain, heads(128));
-    hold(Dtype::F16, Kept::Plain, Rows::Plain, heads(18));
-    hold(Dtype::F16, Kept::Fp8, Rows::Turned, heads(64));
-    hold(Dtype::Bf16, Kept::Fp8, Rows::Turned, heads(128));
-    hold(Dtype::F32, Kept::Rounded, Rows::Plain, heads(64));
-    hold(Dtype::F16, Kept::Rounded, Rows::Plain, heads(18));
-    hold(Dtype::Bf16, Kept::Rounded, Rows::Plain, heads(80));
+    hold(Dtype::F16, Kept::Plain, PageLayout::Swizzled, heads(64));
+    hold(Dtype::Bf16, Kept::Plain, PageLayout::Swizzled, heads(128));
+    hold(Dtype::Bf16, Kept::Plain, PageLayout::Plain, heads(128));
+    hold(Dtype::F16, Kept::Plain, PageLayout::Plain, heads(18));
+    hold(Dtype::F16, Kept::Fp8, PageLayout::Swizzled, heads(64));
+    hold(Dtype::Bf16, Kept::Fp8, PageLayout::Swizzled, heads(128));
+    hold(Dtype::F32, Kept::Rounded, PageLayout::Plain, heads(64));
+    hold(Dtype::F16, Kept::Rounded, PageLayout::Plain, heads(18));
+    hold(Dtype::Bf16, Kept::Rounded, PageLayout::Plain, heads(80));
 }

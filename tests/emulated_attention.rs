@@ -7,7 +7,7 @@ mod emulator;
 use std::ffi::c_void;
 use std::ops::Range;
 
-use emulator::{Emulated, Schedule, When, turned_place};
+use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot::backend::cuda::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
@@ -96,14 +96,14 @@ fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
     element[..element_bytes(setting)].repeat(elements)
 }
 
-/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of turned rows.
+/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of swizzled rows.
 fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
     let row_bytes = setting.heads.head_dim * element_bytes(setting);
     let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
-    run + turned_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
+    run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
 }
 
-/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of turned rows; what no row sees is not a number.
+/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a number.
 fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);

@@ -5,10 +5,9 @@ mod emulator;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, turned_place};
+use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::attention::has_wgmma;
-use offshoot::backend::cuda::kv::{Kept, Rows};
+use offshoot::backend::cuda::kv::{Kept, PageLayout};
 use offshoot::backend::cuda::level_words::level_words;
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
@@ -41,13 +40,8 @@ fn words(dtype: Dtype, values: &[f32]) -> Vec<u32> {
     dtype.encode(values).chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Turned where Hopper's attention reads them so.
-fn rows(setting: &Setting) -> Rows {
-    if has_wgmma(setting.dtype, setting.heads.head_dim) { Rows::Turned } else { Rows::Plain }
-}
-
 /// Keys and values `[page][kv head][k, v][32][head_dim]`; what no row sees, and every value, is not a number.
-fn kv(setting: &Setting, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
+fn kv(setting: &Setting, layout: PageLayout, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap();
     let bytes = if setting.kv == KvDtype::Fp8 { 1 } else { setting.dtype.bytes() };
@@ -56,9 +50,9 @@ fn kv(setting: &Setting, contexts: &[Vec<KvSlot>]) -> Vec<u32> {
         for (i, x) in setting.kv(slot).take(kv_heads * head_dim).enumerate() {
             let (head, element) = (i / head_dim, i % head_dim);
             let run = (slot.page.ix() * kv_heads + head) * 2 * PAGE * head_dim;
-            let place = match rows(setting) {
-                Rows::Plain => slot.slot as usize * head_dim + element,
-                Rows::Turned => turned_place(slot.slot as usize, element * bytes, head_dim * bytes) / bytes,
+            let place = match layout {
+                PageLayout::Plain => slot.slot as usize * head_dim + element,
+                PageLayout::Swizzled => swizzled_place(slot.slot as usize, element * bytes, head_dim * bytes) / bytes,
             };
             kv[run + place] = x;
         }
@@ -173,12 +167,12 @@ fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
     LevelBorders::behind(&ends).unwrap()
 }
 
-fn compile(setting: &Setting) -> Option<Emulated> {
+fn compile(setting: &Setting, layout: PageLayout) -> Option<Emulated> {
     Emulated::compile(
         &units::level_lse(
             setting.dtype,
             if setting.kv == KvDtype::Fp8 { Kept::Fp8 } else { Kept::Plain },
-            rows(setting),
+            layout,
             setting.heads.head_dim,
         ),
         "level_lse",
@@ -189,25 +183,27 @@ fn compile(setting: &Setting) -> Option<Emulated> {
 fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     let mut dice = Dice::new(5);
     let (model, fp8) = (KvDtype::Model, KvDtype::Fp8);
-    for (number, (dtype, kept, shape)) in [
-        (Dtype::F16, model, Shape::MidPageForks),
-        (Dtype::Bf16, model, Shape::Ragged),
-        (Dtype::F32, model, Shape::DeepChain),
-        (Dtype::Bf16, fp8, Shape::EmptyLeaves),
+    let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
+    // Heads of a group that fill no block, and more than one; windows; swizzled rows of 64, 128 and 256 bytes.
+    for (number, (dtype, kept, layout, shape, (q_heads, kv_heads, head_dim, window))) in [
+        (Dtype::F16, model, plain, Shape::MidPageForks, (4, 2, 80, 100)),
+        (Dtype::Bf16, model, swizzled, Shape::Ragged, (11, 1, 64, 17)),
+        (Dtype::F32, model, plain, Shape::DeepChain, (2, 2, 18, 1)),
+        (Dtype::Bf16, fp8, swizzled, Shape::EmptyLeaves, (3, 1, 128, 1000)),
+        (Dtype::F16, model, swizzled, Shape::MidPageForks, (2, 1, 128, 50)),
+        (Dtype::F16, fp8, swizzled, Shape::Ragged, (2, 1, 64, 9)),
+        (Dtype::Bf16, model, plain, Shape::EmptyLeaves, (2, 1, 64, 20)),
     ]
     .into_iter()
     .enumerate()
     {
-        // Heads of a group that fill no block, and more than one; windows.
-        let (q_heads, kv_heads, head_dim, window) =
-            [(4, 2, 80, 100), (11, 1, 64, 17), (2, 2, 18, 1), (3, 1, 128, 1000)][number];
         let heads = HeadLayout { q_heads, kv_heads, head_dim };
         for window in [None, Some(window)].into_iter().skip(number % 2) {
             let setting = Setting { heads, dtype, kv: kept, window, sharpness: 4.0 };
-            let Some(kernel) = compile(&setting) else { return };
+            let Some(kernel) = compile(&setting, layout) else { return };
             let grown = grow(shape, PAGE as u32, number as u64);
             let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
-            let kv = kv(&setting, &contexts);
+            let kv = kv(&setting, layout, &contexts);
             let mut wanted: Vec<u32> = (0..3).map(|_| dice.within(0, grown.rows.len() as u32 - 1)).collect();
             wanted.sort_unstable();
             let borders: Vec<LevelBorders> =
@@ -236,7 +232,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
     let setting = Setting { heads, dtype: Dtype::F32, kv: KvDtype::Model, window: None, sharpness: 2.0 };
-    let Some(kernel) = compile(&setting) else { return };
+    let Some(kernel) = compile(&setting, PageLayout::Plain) else { return };
     let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(100));
     let text = |len: usize| vec![TokenId(1); len];
     // The trunk ends in a page, of which each leaf has another.
@@ -257,7 +253,7 @@ fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
     }
     let contexts: Vec<Vec<KvSlot>> =
         leaves.iter().map(|&(leaf, _)| (0..tree.end(leaf)).map(|at| tree.slot(leaf, at)).collect()).collect();
-    let kv = kv(&setting, &contexts);
+    let kv = kv(&setting, PageLayout::Plain, &contexts);
     let borders = [[5, 40], [75, 80], [90, 91]].map(|ends| LevelBorders::behind(&ends).unwrap());
     for moved in [0, 3, 4] {
         let positions: Vec<u32> = plan.row_positions.iter().map(|at| at + moved).collect();

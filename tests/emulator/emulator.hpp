@@ -95,7 +95,7 @@ struct Meeting {
 
 struct Block {
     Dim index;
-    unsigned threads;
+    unsigned threads, running;
     std::vector<Warp> warps;
     Meeting meetings[16];
     std::map<unsigned, Phases> phases;  // by address
@@ -265,8 +265,9 @@ inline void end_phase_if_complete(Phases& phases) {
 }
 
 inline void complete(Phases& phases, unsigned arrivals = 1) {
-    if (phases.pending < arrivals) {
-        stop("more arrivals than a phase has");
+    // Whoever is to blame: copies arrive outside of threads too.
+    if (phases.pending < arrivals && fault.empty()) {
+        fault = "more arrivals than a phase has";
     }
     phases.pending -= arrivals;
     end_phase_if_complete(phases);
@@ -714,7 +715,7 @@ void wait_products() {
     });
 }
 
-inline void admit_copies() {}
+inline void fence_proxies() {}
 inline void begin_products() {}
 template <int N>
 void settled(float (&)[N][4]) {}
@@ -755,6 +756,9 @@ inline void run_fiber() {
     body();
     if (!current->copies.empty()) {
         stop("a thread ends before its copies");
+    }
+    if (--current->block->running == 0 && !current->block->bulks.empty()) {
+        stop("a block ends before what the copy engine brings");
     }
     current->ended = true;
     leave();
@@ -806,7 +810,7 @@ inline void make_blocks(unsigned threads, size_t dynamic_bytes) {
     for (unsigned index = 0; index < grid; index++) {
         auto block = std::make_unique<Block>();
         block->index = {index, 0, 0};
-        block->threads = threads;
+        block->threads = block->running = threads;
         block->warps.resize(threads / WARP);
         block->shared = static_cast<unsigned char*>(std::aligned_alloc(1024, SHARED_BYTES));
         // Nobody may rely on what lies there.
@@ -881,9 +885,6 @@ inline const char* run(unsigned blocks_, unsigned threads, size_t dynamic_bytes,
         munmap(fiber->stack, STACK_BYTES);
     }
     for (auto& block : blocks) {
-        if (fault.empty() && !block->bulks.empty()) {
-            fault = "a block ends before what the copy engine brings";
-        }
         std::free(block->shared);
     }
     fibers.clear();

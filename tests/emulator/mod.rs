@@ -1,4 +1,4 @@
-//! Kernels of `kernels/` on the CPU: their sources with every function that wraps an instruction turned into a call of
+//! Kernels of `kernels/` on the CPU: their sources with every function that wraps an instruction swizzled into a call of
 //! `emulator.hpp`, compiled by the machine's C++ compiler. What a kernel is given and what it should compute is the caller's.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,8 +13,8 @@ use offshoot::backend::cuda::units::HEADERS;
 use regex::Regex;
 use tempfile::TempDir;
 
-/// Where byte `byte` of the row in `slot` lies among the rows of a turned page (kernels/kv_page.cuh): the definition.
-pub fn turned_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
+/// Where byte `byte` of the row in `slot` lies among the rows of a swizzled page (kernels/kv_page.cuh): the definition.
+pub fn swizzled_place(slot: usize, byte: usize, row_bytes: usize) -> usize {
     let turn = if row_bytes == 64 { slot / 2 % 4 } else { slot % 8 };
     let (chunk, within) = (byte / 16, byte % 16);
     slot * row_bytes + (chunk ^ turn) * 16 + within

@@ -13,7 +13,6 @@ inline unsigned long long descriptor(unsigned address, unsigned panel_bytes) {
     return descriptor(address) | static_cast<unsigned long long>(panel_bytes / 16) << 16;
 }
 
-using emulated::admit_copies;
 using emulated::begin_products;
 using emulated::multiply_keys;
 using emulated::multiply_values;

@@ -6,7 +6,7 @@ use super::args::Args;
 use super::device::Device;
 use super::device_plan::{LONE_WARPS, Tiling, Workers};
 use super::function::Function;
-use super::kv::Kept;
+use super::kv::{Kept, PageLayout};
 use super::memory::Memory;
 use super::probe::DeviceFacts;
 use super::units;
@@ -42,7 +42,7 @@ pub type At<'a> = (&'a Memory, usize);
 pub struct Operands<'a> {
     pub out: &'a Memory,
     pub qkv: &'a Memory,
-    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`super::kv::Rows`] says.
+    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`PageLayout`] says.
     pub kv: At<'a>,
     /// `DevicePlan::words`, at a multiple of 16 bytes.
     pub plan: At<'a>,
@@ -82,9 +82,9 @@ impl AttentionKernels {
         assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
-        if facts.major == 9
-            && let Some(unit) = units::attention_wgmma(element, kept, head_dim, deterministic)
-        {
+        if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled {
+            let unit = units::attention_wgmma(element, kept, head_dim, deterministic);
+            let unit = unit.expect("pages are swizzled where it has a kernel");
             let attention = device.function(&unit, "tree_attention_wgmma")?;
             let workers = Workers::Apart(multiprocessors);
             // How many rows there are must not decide who computes them.
@@ -165,8 +165,8 @@ pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
     partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
 }
 
-/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads pages of turned
-/// rows ([`super::kv::Rows`]), also of fp8.
+/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads swizzled
+/// pages ([`PageLayout`]), also of fp8.
 pub fn has_wgmma(element: Dtype, head_dim: usize) -> bool {
     units::attention_wgmma(element, Kept::Fp8, head_dim, false).is_some()
 }

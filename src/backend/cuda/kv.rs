@@ -1,10 +1,10 @@
-//! Keys and values of all layers, in pages of 32 slots. This file and kernels/kv_page.cuh know how a page is laid out; which
-//! page holds which token is the prefix tree's affair.
+//! Keys and values of all layers, in pages of 32 slots. This file says how pages follow each other and kernels/kv_page.cuh how rows
+//! lie in one; which page holds which token is the prefix tree's affair.
 //!
 //! # Layout
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys and
 //! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of fp8, which only
-//! heads of 64 or 128 are kept in ([`Kept`]). Within a row the order depends on who reads it ([`Rows`]).
+//! heads of 64 or 128 are kept in ([`Kept`]). Within a row the order depends on who reads it ([`PageLayout`]).
 
 use super::args::Args;
 use super::attention::has_wgmma;
@@ -42,7 +42,7 @@ impl Kept {
     pub fn of(kv: KvDtype, facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
         match kv {
             KvDtype::Model => Kept::Plain,
-            KvDtype::Fp8 if Rows::of(facts, dtype, head_dim) == Rows::Turned => Kept::Fp8,
+            KvDtype::Fp8 if PageLayout::of(facts.major, dtype, head_dim) == PageLayout::Swizzled => Kept::Fp8,
             KvDtype::Fp8 => Kept::Rounded,
         }
     }
@@ -57,17 +57,18 @@ impl Kept {
 
 /// How the rows of a page lie (kernels/kv_page.cuh).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rows {
+pub enum PageLayout {
     /// One element after the other.
     Plain,
-    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in shared memory.
-    Turned,
+    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in shared memory,
+    /// which reads no others.
+    Swizzled,
 }
 
-impl Rows {
-    /// On such a device, in a model with weights of `dtype`.
-    pub fn of(facts: &DeviceFacts, dtype: Dtype, head_dim: usize) -> Self {
-        if facts.major == 9 && has_wgmma(dtype, head_dim) { Rows::Turned } else { Rows::Plain }
+impl PageLayout {
+    /// On devices of compute capability `major`, in a model with weights of `dtype`.
+    pub fn of(major: u32, dtype: Dtype, head_dim: usize) -> Self {
+        if major == 9 && has_wgmma(dtype, head_dim) { PageLayout::Swizzled } else { PageLayout::Plain }
     }
 }
 
@@ -126,8 +127,8 @@ impl Kv {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
         let pages = packed_pages(shape, kept);
-        let rows = Rows::of(device.facts(), shape.dtype, shape.heads.head_dim);
-        let (append, name) = units::kv_append(shape.dtype, kept, rows);
+        let layout = PageLayout::of(device.facts().major, shape.dtype, shape.heads.head_dim);
+        let (append, name) = units::kv_append(shape.dtype, kept, layout);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
             append: device.function(&append, name)?,
@@ -239,6 +240,24 @@ mod tests {
         }
         for head_dim in [64, 128] {
             assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), Kept::Fp8) % 128, 0, "head_dim {head_dim}");
+        }
+    }
+
+    #[test]
+    fn pages_are_swizzled_on_hopper_alone_and_where_its_kernel_reads_them() {
+        for major in [8, 9, 10, 12] {
+            for (dtype, head_dim) in [Dtype::F32, Dtype::F16, Dtype::Bf16]
+                .into_iter()
+                .flat_map(|dtype| [16, 64, 80, 128, 256].map(|dim| (dtype, dim)))
+            {
+                let is_read = major == 9 && dtype != Dtype::F32 && [64, 128].contains(&head_dim);
+                let expected = if is_read { PageLayout::Swizzled } else { PageLayout::Plain };
+                assert_eq!(
+                    PageLayout::of(major, dtype, head_dim),
+                    expected,
+                    "{major}.x, {dtype:?}, heads of {head_dim}"
+                );
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use super::attention::At;
 use super::buffer::Buffer;
 use super::device::Device;
 use super::function::Function;
-use super::kv::{Kept, Rows};
+use super::kv::{Kept, PageLayout};
 use super::level_words::level_words;
 use super::memory::Memory;
 use super::ops::small;
@@ -46,10 +46,10 @@ pub struct Operands<'a> {
 
 impl Levels {
     pub fn load(device: &Device, heads: HeadLayout, element: Dtype, kept: Kept) -> Result<Self> {
-        let rows = Rows::of(device.facts(), element, heads.head_dim);
+        let layout = PageLayout::of(device.facts().major, element, heads.head_dim);
         Ok(Self {
             heads,
-            lse: device.function(&units::level_lse(element, kept, rows, heads.head_dim), "level_lse")?,
+            lse: device.function(&units::level_lse(element, kept, layout, heads.head_dim), "level_lse")?,
             mass: device.function(&units::level_mass(), "level_mass")?,
             borders: Staged::new(device, SMALLEST)?,
             plans: Vec::new(),

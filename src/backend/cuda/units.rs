@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::attention::has_wgmma;
-use super::kv::{Kept, Rows};
+use super::kv::{Kept, PageLayout};
 use super::ops::element_name;
 use super::unit::{Source, Unit};
 use crate::backend::Dtype;
@@ -94,24 +94,16 @@ pub fn all() -> Vec<Unit> {
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
     );
     all.push(level_mass());
-    for kept in [Kept::Plain, Kept::Rounded, Kept::Fp8] {
-        let is_kept = |dim| kept != Kept::Fp8 || matches!(dim, 64 | 128);
-        let dims = move || HEAD_DIMS.into_iter().filter(move |&dim| is_kept(dim));
-        for rows in [Rows::Plain, Rows::Turned] {
-            let lie = move |element, dim| match (kept, rows) {
-                (Kept::Fp8, Rows::Plain) | (Kept::Rounded, Rows::Turned) => false,
-                (_, Rows::Plain) => true,
-                (_, Rows::Turned) => has_wgmma(element, dim),
-            };
-            let kept_so = move |element| dims().filter(move |&dim| lie(element, dim));
-            let appended = DTYPES.into_iter().filter(|&element| kept_so(element).next().is_some());
-            all.extend(appended.map(|element| kv_append(element, kept, rows).0));
-            let level_lse = |element| kept_so(element).map(move |dim| level_lse(element, kept, rows, dim));
-            all.extend(DTYPES.into_iter().flat_map(level_lse));
-        }
-        for deterministic in [false, true] {
-            let wgmma = |element| dims().filter_map(move |dim| attention_wgmma(element, kept, dim, deterministic));
-            all.extend(DTYPES.into_iter().flat_map(wgmma));
+    let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
+    let pages = [(Kept::Plain, plain), (Kept::Plain, swizzled), (Kept::Rounded, plain), (Kept::Fp8, swizzled)];
+    for (kept, layout) in pages {
+        for element in DTYPES {
+            let is_read = |dim: &usize| layout == plain || has_wgmma(element, *dim);
+            let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
+            all.extend(dims.first().map(|_| kv_append(element, kept, layout).0));
+            all.extend(dims.iter().map(|&dim| level_lse(element, kept, layout, dim)));
+            let wgmma = |dim| [false, true].map(|deterministic| attention_wgmma(element, kept, dim, deterministic));
+            all.extend(dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| wgmma(dim)).flatten());
         }
     }
     // Some serve several element types and came once with each.
@@ -143,12 +135,12 @@ pub fn advance() -> Unit {
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
 /// What `kv_append` launches in a model of `element`, and its name.
-pub fn kv_append(element: Dtype, kept: Kept, rows: Rows) -> (Unit, &'static str) {
+pub fn kv_append(element: Dtype, kept: Kept, layout: PageLayout) -> (Unit, &'static str) {
     let (unit, name) = match kept {
         Kept::Plain => (Unit::new(&KV_APPEND), "kv_append"),
         Kept::Rounded | Kept::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
     };
-    (lying(unit, rows), name)
+    (laid(unit, layout), name)
 }
 
 /// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
@@ -160,7 +152,7 @@ pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministi
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
-/// thread, with fp8 keys and values 112, and the one that copies 40 or 48: some too few (52 bytes for heads of 128; with fp8 up to
+/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few (52 bytes for heads of 128; with fp8 up to
 /// 92, for heads of 64 up to 12, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
@@ -189,8 +181,8 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
 }
 
 /// What steps with levels launch in a model of `element`.
-pub fn level_lse(element: Dtype, kept: Kept, rows: Rows, head_dim: usize) -> Unit {
-    lying(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), rows)
+pub fn level_lse(element: Dtype, kept: Kept, layout: PageLayout, head_dim: usize) -> Unit {
+    laid(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), layout)
 }
 
 pub fn level_mass() -> Unit {
@@ -212,9 +204,9 @@ fn with_kv(source: &'static Source, element: Dtype, kept: Kept) -> Unit {
     typed(source, element).define("KV_ELEMENT", kv_element)
 }
 
-/// Which reads or writes pages whose rows may be turned.
-fn lying(unit: Unit, rows: Rows) -> Unit {
-    unit.define("TURNED", u8::from(rows == Rows::Turned))
+/// Which reads or writes pages of that layout.
+fn laid(unit: Unit, layout: PageLayout) -> Unit {
+    unit.define("SWIZZLED", u8::from(layout == PageLayout::Swizzled))
 }
 
 pub fn typed(source: &'static Source, element: Dtype) -> Unit {
