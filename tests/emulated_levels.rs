@@ -198,9 +198,9 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     .enumerate()
     {
         let heads = HeadLayout { q_heads, kv_heads, head_dim };
-        for window in [None, Some(window)].into_iter().skip(number % 2) {
-            let setting = Setting { heads, dtype, kv: kept, window, sharpness: 4.0 };
-            let Some(kernel) = compile(&setting, layout) else { return };
+        let of = |window| Setting { heads, dtype, kv: kept, window, sharpness: 4.0 };
+        let Some(kernel) = compile(&of(None), layout) else { return };
+        for setting in [of(None), of(Some(window))].into_iter().skip(number % 2) {
             let grown = grow(shape, PAGE as u32, number as u64);
             let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
             let kv = kv(&setting, layout, &contexts);
