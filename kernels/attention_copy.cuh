@@ -167,7 +167,7 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 // The warpgroup that copies. A thread's rows take the same place in their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
-    const unsigned row = Supply::row(thread), column = Supply::column(thread), place = Supply::place(thread);
+    const unsigned row = Supply::row(thread), from = row * KEPT_BYTES + Supply::column(thread), place = Supply::place(thread);
     unsigned query_parity = 1;
     Supply supply(queries + QUERY_BYTES);
     WideTiles tiles(job);
@@ -199,7 +199,7 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
             const char* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
             bool full;             // every slot of both pages
         };
-        auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + row * KEPT_BYTES + column; };
+        auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + from; };
         // Keys, or values, which lie `offset` slots behind them. Instructions count here too: full pages take few.
         auto copy = [&](unsigned to, const StepPieces& pieces, unsigned offset) {
             if (pieces.full) {

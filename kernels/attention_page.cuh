@@ -10,7 +10,8 @@ constexpr unsigned KEPT_BYTES = HEAD_DIM * sizeof(Kept);  // of a row
 constexpr unsigned SLOT_BYTES = PIECE_TOKENS * KEPT_BYTES;
 static_assert(PIECE_TOKENS == PAGE_TOKENS, "a piece lies in a page");
 
-// Where chunk `chunk` of row `row` lies of a page at `page`, a multiple of KEPT_BYTES. So chunk c ^ d lies at row_place(.., c) ^ d * 16.
+// Where chunk `chunk` of row `row` lies of a page at `page`, a multiple of KEPT_BYTES. So chunk c ^ d lies at
+// row_place(.., c) ^ d * 16.
 __device__ __forceinline__ unsigned row_place(unsigned page, unsigned row, unsigned chunk) {
     return page + row * KEPT_BYTES + (chunk ^ swizzle_of(row, KEPT_BYTES)) * 16;
 }

@@ -3,7 +3,8 @@
 // copies for them, and the four warps of the last take narrow tiles, so that what is limited by multiplications and what is
 // limited by bytes run side by side.
 //
-// Operands as in tree_attention.cu, but for kv, whose rows are swizzled (kv_page.cuh). Rows behind those of the plan, up to `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
+// Operands as in tree_attention.cu, but for kv, whose rows are swizzled (kv_page.cuh). Rows behind those of the plan, up to
+// `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
 //
 // With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch of
 // positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at the same positions
@@ -28,9 +29,10 @@ static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fi
 // Warpgroups by what they do; the first two multiply.
 enum Role { NARROW = 2 };
 // Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup. The copier needs more where it widens,
-// and where pieces are of several pages.
-constexpr unsigned MULTIPLIER_REGISTERS = 176, COPIER_REGISTERS = DETERMINISTIC || FP8 ? 48 : 40, NARROW_REGISTERS = 160 - COPIER_REGISTERS;
-static_assert(2 * MULTIPLIER_REGISTERS + NARROW_REGISTERS + COPIER_REGISTERS <= 512, "all fit");
+// and where pieces are of several pages; those who multiply have some to spare where heads are narrow.
+constexpr bool SPARES = FP8 && HEAD_DIM == 64;
+constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176, COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
+constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
 
 template <unsigned COUNT>
 __device__ __forceinline__ void more_registers() {

@@ -152,19 +152,18 @@ pub fn attention_wgmma(element: Dtype, kept: Kept, head_dim: usize, deterministi
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
-/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few (52 bytes for heads of 128; with fp8 up to
-/// 92, for heads of 64 up to 12, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
+/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few for heads of 128 (52
+/// bytes; with fp8 up to 92, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
-    if unit.source != &TREE_ATTENTION_WGMMA {
+    if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
         return 0;
     }
-    match (is("HEAD_DIM", "128"), is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
-        (true, true, true) => 96,
-        (true, true, false) => 64,
-        (true, false, true) => 32,
-        (false, true, true) => 16,
-        (_, _, _) => 0,
+    match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
+        (true, true) => 96,
+        (true, false) => 64,
+        (false, true) => 32,
+        (false, false) => 0,
     }
 }
 
