@@ -1,9 +1,10 @@
-//! Whether another branch may begin: only while the pages suffice for what it and all that run are expected to grow by, and
-//! while every one of them could be brought to its end alone, with nothing lost that the others were given. Branches that are
+//! Whether another branch may begin: only while the pages suffice at any moment for what it and all that run are expected to
+//! take (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were given. Branches that are
 //! let in too freely push each other out again, and each return costs time or computation.
 
-use crate::engine::branch::{Branch, Hold, Stage, Work};
+use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
 use crate::engine::cache::Cache;
+use crate::engine::growth::{Growing, most_pages};
 use crate::kv::Usage;
 
 /// What share of the tokens that it may draw an extend draws before it ends, as those that ended tell. Of those that nothing
@@ -31,15 +32,30 @@ impl Expectation {
         }
     }
 
+    /// Of `tokens` that it may draw, how many a branch is expected to.
+    fn of(&self, tokens: usize, drawing: &Drawing) -> usize {
+        if drawing.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
+    }
+
+    /// How `branch` is expected to go on, if its prompt is computed and it draws a token a step.
+    fn growing(&self, branch: &Branch, cache: &Cache) -> Option<Growing> {
+        let Work::Draw(drawing) = &branch.work else { return None };
+        // What it draws is laid out in a segment of its own; what it was given is computed when its first draw is asked for.
+        let draws = branch.tokens.len() + drawing.ahead.tokens > drawing.begin;
+        let segment = branch.lease().filter(|lease| lease.own && draws)?.segment;
+        let laid_out = cache.prefix.end(segment) as usize;
+        // The last token drawn is not computed.
+        let steps = self.of((drawing.limit - 1).saturating_sub(laid_out), drawing);
+        Some(Growing { laid_out, steps, alone: cache.prefix.pages_alone(segment) })
+    }
+
     /// Pages that `branch` is expected to take beyond those that it has, or that its known tokens take: none but what it needs
     /// where its length is known, else at least one. Given tokens get all their pages at once.
     fn growth(&self, branch: &Branch, cache: &Cache) -> usize {
         let Work::Draw(drawing) = &branch.work else { return 0 };
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let is_exact = drawing.stop.is_exact();
-        let share = if is_exact { 1.0 } else { self.0 };
-        let left = (drawing.limit.saturating_sub(now) as f64 * share).ceil() as usize;
+        let left = self.of(drawing.limit.saturating_sub(now), drawing);
         // Its own last page has room up to its end; one that has none yet begins with a page of its own, or
         // goes on in its parent's last one, and then needs one less.
         let from = match branch.lease() {
@@ -48,7 +64,7 @@ impl Expectation {
         };
         // The last token drawn is not computed.
         let end = now + left.max(1) - 1;
-        end.div_ceil(page_tokens).saturating_sub(from).max(usize::from(!is_exact))
+        end.div_ceil(page_tokens).saturating_sub(from).max(usize::from(!drawing.stop.is_exact()))
     }
 }
 
@@ -69,7 +85,7 @@ fn own_at_most(branch: &Branch, cache: &Cache) -> usize {
 /// The pages that branches were promised: those of all that run, and those of what others keep until they run (again).
 #[derive(Default)]
 pub(super) struct Commitment {
-    /// In use now, and what those that run are expected to grow by.
+    /// In use now, and the most that those that run are expected to take beside it at any moment.
     used: Usage,
     growth: usize,
     /// Whether any of them may end sooner than it could, or later than expected.
@@ -83,18 +99,23 @@ impl Commitment {
     /// `keeping`: branches that run, and those that keep something while they wait.
     pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &Cache, expected: &Expectation) -> Self {
         let mut commitment = Commitment::default();
+        let mut all_growing = Vec::new();
         for branch in keeping {
             let Some(segment) = branch.kept() else { continue };
             cache.prefix.add_path(&mut commitment.used, segment);
             cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
             if branch.stage == Stage::Running {
-                commitment.growth += expected.growth(branch, cache);
+                match expected.growing(branch, cache) {
+                    Some(growing) => all_growing.push(growing),
+                    None => commitment.growth += expected.growth(branch, cache),
+                }
                 commitment.is_unsure |= matches!(&branch.work, Work::Draw(drawing) if !drawing.stop.is_exact());
             }
             if branch.stage != Stage::Waiting {
                 commitment.own = commitment.own.max(own_at_most(branch, cache));
             }
         }
+        commitment.growth += most_pages(all_growing, cache.prefix.page_tokens() as usize);
         commitment
     }
 

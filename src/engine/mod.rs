@@ -20,6 +20,7 @@ mod commit;
 mod count;
 mod events;
 mod extension;
+mod growth;
 pub mod handle;
 mod inbox;
 pub mod metrics;

@@ -81,6 +81,29 @@ fn steps_are_full_while_prompts_wait() {
     assert!(fills.iter().all(|&rows| (step_rows * 9 / 10..=step_rows).contains(&rows)), "{fills:?}");
 }
 
+/// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full to the last
+/// prompt, and nobody has to yield.
+#[test]
+fn memory_is_full_while_prompts_wait() {
+    for is_exact in [true, false] {
+        let mut jobs = groups(600, 1, 256, 0, 0, is_exact);
+        (0..).zip(&mut jobs).for_each(|(ix, job)| job.draws = 32 + 32 * (ix * 7 % 20));
+        let (pages, config) = (1500, EngineConfig { step_rows: 2048, max_branches: 1024, ..EngineConfig::default() });
+        let mut held = Vec::new();
+        let played = play(build(pages, config), &jobs, |engine| {
+            let now = engine.occupancy();
+            if now.waiting > 0 {
+                held.push(now.pages);
+            }
+        });
+        let middle = &held[held.len() / 4..held.len() * 3 / 4];
+        let mean = middle.iter().sum::<usize>() as f64 / middle.len() as f64 / pages as f64;
+        println!("lengths known: {is_exact}; {} turns, {:.1} % of memory held in the middle", held.len(), 100.0 * mean);
+        assert!(mean > 0.93, "{mean} of memory is held");
+        assert_eq!((played.metrics.preemptions, played.metrics.prompt_tokens_computed), (0, distinct_tokens(&jobs)));
+    }
+}
+
 /// Short prompts by the thousand, all different but for their first token, in a pool that holds a few of them.
 #[test]
 fn crowds_of_short_prompts_end() {

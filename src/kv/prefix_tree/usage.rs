@@ -68,6 +68,11 @@ impl PrefixTree {
         self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
     }
 
+    /// Pages that no lease would hold any more without the one lease on `segment`; none where it has several.
+    pub fn pages_alone(&self, segment: SegmentId) -> usize {
+        self.ancestry(segment).take_while(|&id| self.at(id).users == 1).map(|id| self.own_pages(id)).sum()
+    }
+
     /// Adds the path of `segment`, and the pages that nothing in use holds yet.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
         let Usage { met, pages, tokens } = usage;
