@@ -1,7 +1,6 @@
 //! How many pages branches that draw will take at once: each lays out one token a step, and gives back what it alone holds when
-//! it has ended, so that what the short ones give back serves the long ones. The same is asked for lengths that are estimated in
-//! Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025. How long a branch is expected to become
-//! is `admission`'s.
+//! it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future Scheduler for LLM Serving
+//! under SLA Guarantees" (arXiv 2507.10150), admit by the same peak. How long a branch is expected to become is `admission`'s.
 
 /// Steps for which a branch that lays out nothing more still holds its pages: its last row's, and one that was submitted before
 /// its end was collected.
