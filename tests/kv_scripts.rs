@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use offshoot::check::dice::Dice;
 use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
-use offshoot::kv::{KvSlot, PagePool, PrefixTree};
+use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
 /// last slot waits for.
@@ -73,8 +73,12 @@ impl Script {
         tokens.truncate(self.dice.within(0, 60) as usize);
         tokens.extend(self.text(40));
         let (free, (known, computed)) = (self.pool.free(), self.tree.known(None, &tokens));
+        let mut usage = Usage::default();
+        self.leases.iter().for_each(|lease| self.tree.add_path(&mut usage, lease.segment));
+        let (shared, alone) = (self.tree.shared_with_one(&usage, None, &tokens), self.pages_alone());
         match self.tree.admit(&mut self.pool, &tokens) {
             Ok(segment) => {
+                assert!(self.pages_alone() + shared >= alone, "more pages stay than the prompt was said to share");
                 assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 assert!(self.tree.known(None, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
                 self.leases.push(Lease {
@@ -191,11 +195,19 @@ impl Script {
         self.leases.push(self.leases[at].clone());
     }
 
+    /// Pages of all leases that each holds alone.
+    fn pages_alone(&self) -> usize {
+        let segments: std::collections::HashSet<_> = self.leases.iter().map(|lease| lease.segment).collect();
+        segments.into_iter().map(|segment| self.tree.pages_alone(segment)).sum()
+    }
+
     fn release(&mut self) -> Option<SegmentId> {
         let at = self.any()?;
         self.end_draw(self.leases[at].segment);
         let lease = self.leases.swap_remove(at);
+        let (alone, leased) = (self.tree.pages_alone(lease.segment), self.tree.leased().pages);
         self.tree.release(lease.segment);
+        assert_eq!(self.tree.leased().pages + alone, leased, "what a lease alone holds goes with it");
         Some(lease.segment)
     }
 
@@ -444,7 +456,7 @@ fn pages_in_use_are_counted_once() {
     let prompt = tree.admit(&mut pool, &tokens("question")).unwrap();
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
-    let mut usage = offshoot::kv::Usage::default();
+    let mut usage = Usage::default();
     assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));

@@ -1,6 +1,6 @@
-//! Whether another branch may begin: only while the pages suffice at any moment for what it and all that run are expected to
-//! take (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were given. Branches that are
-//! let in too freely push each other out again, and each return costs time or computation.
+//! Whether another branch may begin: only while the pages suffice, at any moment, for what it and all that run are expected to
+//! take (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were given.
+//! Branches that are let in too freely push each other out again, and each return costs time or computation.
 
 use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
 use crate::engine::cache::Cache;
@@ -33,11 +33,12 @@ impl Expectation {
     }
 
     /// Of `tokens` that it may draw, how many a branch is expected to.
-    fn of(&self, tokens: usize, drawing: &Drawing) -> usize {
+    fn expected_of(&self, tokens: usize, drawing: &Drawing) -> usize {
         if drawing.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// How `branch` is expected to go on, if its prompt is computed and it draws a token a step.
+    /// How `branch`, which runs, is expected to go on, if it draws a token a step. `None` while what it was given is still to be
+    /// computed, or to be scored: then `growth` says what it takes. Who ends nobody knows when goes on for a page at least.
     fn growing(&self, branch: &Branch, cache: &Cache) -> Option<Growing> {
         let Work::Draw(drawing) = &branch.work else { return None };
         // What it draws is laid out in a segment of its own; what it was given is computed when its first draw is asked for.
@@ -45,17 +46,19 @@ impl Expectation {
         let segment = branch.lease().filter(|lease| lease.own && draws)?.segment;
         let laid_out = cache.prefix.end(segment) as usize;
         // The last token drawn is not computed.
-        let steps = self.of((drawing.limit - 1).saturating_sub(laid_out), drawing);
+        let most = (drawing.limit - 1).saturating_sub(laid_out);
+        let least = if drawing.stop.is_exact() { 0 } else { cache.prefix.page_tokens() as usize };
+        let steps = self.expected_of(most, drawing).max(least).min(most);
         Some(Growing { laid_out, steps, alone: cache.prefix.pages_alone(segment) })
     }
 
-    /// Pages that `branch` is expected to take beyond those that it has, or that its known tokens take: none but what it needs
-    /// where its length is known, else at least one. Given tokens get all their pages at once.
+    /// Pages that `branch`, which does not draw yet, is expected to take beyond those that it has, or that its known tokens take:
+    /// none but what it needs where its length is known, else at least one. Given tokens get all their pages at once.
     fn growth(&self, branch: &Branch, cache: &Cache) -> usize {
         let Work::Draw(drawing) = &branch.work else { return 0 };
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let left = self.of(drawing.limit.saturating_sub(now), drawing);
+        let left = self.expected_of(drawing.limit.saturating_sub(now), drawing);
         // Its own last page has room up to its end; one that has none yet begins with a page of its own, or
         // goes on in its parent's last one, and then needs one less.
         let from = match branch.lease() {
@@ -122,14 +125,17 @@ impl Commitment {
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
         let (prefix, path) = (&cache.prefix, branch.kept());
-        let gain = branch.need().map_or(0, |need| match branch.hold {
-            Hold::Swapped(swapped) => prefix.gain_after(&self.used, swapped.before, position(need.end)),
+        let (gain, shared) = branch.need().map_or((0, 0), |need| match branch.hold {
+            Hold::Swapped(swapped) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
             Hold::Nothing | Hold::Path(_) => {
-                prefix.gain(&self.used, path, &branch.tokens[..need.match_upto], position(need.end))
+                let tokens = &branch.tokens[..need.match_upto];
+                let gain = prefix.gain(&self.used, path, tokens, position(need.end));
+                (gain, prefix.shared_with_one(&self.used, path, tokens))
             }
         });
         let given = prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given()));
-        let growth = expected.growth(branch, cache);
+        // What was reckoned as given back stays where this branch shares it.
+        let growth = expected.growth(branch, cache) + shared;
         Cost { gain, growth, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }
 
@@ -150,7 +156,7 @@ impl Commitment {
         let beside = |usage: &Usage| cache.prefix.gain_after(usage, segment, end);
         let (given, used) = (beside(&self.given), beside(&self.used));
         let one_by_one = given == 0 || self.given.pages() + given + self.own <= capacity;
-        one_by_one && (self.is_unsure || used == 0 || self.used.pages() + self.growth + used <= capacity)
+        one_by_one && (self.is_unsure || self.used.pages() + self.growth + used <= capacity)
     }
 
     /// `branch` was let in.

@@ -2,9 +2,9 @@
 //! it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future Scheduler for LLM Serving
 //! under SLA Guarantees" (arXiv 2507.10150), admit by the same peak. How long a branch is expected to become is `admission`'s.
 
-/// Steps for which a branch that lays out nothing more still holds its pages: its last row's, and one that was submitted before
-/// its end was collected.
-const STEPS_UNTIL_FREE: usize = 2;
+/// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before its end was
+/// collected.
+const STEPS_UNTIL_FREE: usize = 1;
 
 /// A branch that lays out one token a step from now on.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,8 @@ pub(super) struct Growing {
     pub alone: usize,
 }
 
-/// The most pages, beyond those in use now, that these branches take at any moment until all have ended.
+/// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What several of them
+/// share counts as held to the end.
 pub(super) fn most_pages(mut growing: Vec<Growing>, page_tokens: usize) -> usize {
     growing.sort_unstable_by_key(|branch| branch.steps);
     let mut still = Still::new(page_tokens);
@@ -44,44 +45,39 @@ impl Growing {
     }
 }
 
-/// Sums over the branches that still lay out tokens, from which the pages that they take by any step follow without looking at each:
-/// ceil(x / p) is (y - y mod p) / p with y = x + p - 1, and the sum of y mod p follows from how many branches have which y mod p.
+/// Of the branches that still lay out tokens how many have which remainder, from which the pages that all take by any step follow
+/// without looking at each: ceil(x / p) is floor(y / p) with y = x + p - 1, and by s tokens floor(y / p) rises by floor(s / p),
+/// and by one more where the remainders of y and s are p or more together.
 struct Still {
-    page_tokens: usize,
     branches: usize,
-    /// Of y now.
-    sum: usize,
-    /// Of ceil(laid out / page_tokens) now.
-    pages: usize,
-    /// How many have this y mod page_tokens now.
+    /// By y mod p, of p entries.
     with_remainder: Vec<usize>,
 }
 
 impl Still {
     fn new(page_tokens: usize) -> Self {
-        Still { page_tokens, branches: 0, sum: 0, pages: 0, with_remainder: vec![0; page_tokens] }
+        Still { branches: 0, with_remainder: vec![0; page_tokens] }
     }
 
     fn add(&mut self, branch: &Growing) {
-        let y = branch.laid_out + self.page_tokens - 1;
         self.branches += 1;
-        self.sum += y;
-        self.pages += y / self.page_tokens;
-        self.with_remainder[y % self.page_tokens] += 1;
+        *self.with_remainder_of(branch) += 1;
     }
 
     fn remove(&mut self, branch: &Growing) {
-        let y = branch.laid_out + self.page_tokens - 1;
         self.branches -= 1;
-        self.sum -= y;
-        self.pages -= y / self.page_tokens;
-        self.with_remainder[y % self.page_tokens] -= 1;
+        *self.with_remainder_of(branch) -= 1;
+    }
+
+    fn with_remainder_of(&mut self, branch: &Growing) -> &mut usize {
+        let page_tokens = self.with_remainder.len();
+        &mut self.with_remainder[(branch.laid_out + page_tokens - 1) % page_tokens]
     }
 
     fn pages_taken_by(&self, step: usize) -> usize {
-        let remainders = self.with_remainder.iter().enumerate();
-        let remainder: usize = remainders.map(|(r, &branches)| branches * ((r + step) % self.page_tokens)).sum();
-        (self.sum + self.branches * step - remainder) / self.page_tokens - self.pages
+        let page_tokens = self.with_remainder.len();
+        let one_more = &self.with_remainder[page_tokens - step % page_tokens..];
+        self.branches * (step / page_tokens) + one_more.iter().sum::<usize>()
     }
 }
 
@@ -118,7 +114,7 @@ mod tests {
 
     #[test]
     fn what_a_short_branch_gives_back_serves_a_long_one() {
-        // Both hold ten pages of 16; the long one takes ten more, of which six are taken when the short one has ended.
+        // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
         let (short, long) =
             (Growing { laid_out: 160, steps: 94, alone: 10 }, Growing { laid_out: 160, steps: 160, alone: 10 });
         assert_eq!(most_pages(vec![short], 16), 6);

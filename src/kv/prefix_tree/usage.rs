@@ -27,6 +27,10 @@ impl Usage {
     pub fn tokens(&self) -> usize {
         self.tokens
     }
+
+    fn has_met(&self, segment: SegmentId) -> bool {
+        self.met.get(segment.ix()).is_some_and(|&met| met)
+    }
 }
 
 impl PrefixTree {
@@ -125,15 +129,26 @@ impl PrefixTree {
         self.unused_upto(usage, segment, at) + self.pages_between(at, end)
     }
 
+    /// Of the pages that such a branch would share with those in use, at most so many are given back when the one lease on them
+    /// ends (`pages_alone`) without this branch, and not with it. What its own lease on `path` keeps is none of them.
+    pub fn shared_with_one(&self, usage: &Usage, path: Option<SegmentId>, tokens: &[TokenId]) -> usize {
+        let known = self.find(path, tokens);
+        let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
+        let in_use = ancestry.skip_while(|id| !usage.has_met(*id));
+        let of_one = in_use.take_while(|&id| self.at(id).users == 1 && path != Some(id));
+        of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
+    }
+
     /// Pages of the path of `segment` up to position `upto` that are there and not in use. Where it was divided inside a page,
     /// they are more than its tokens need.
     fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
-        let is_new = |id: &SegmentId| !usage.met.get(id.ix()).is_some_and(|&met| met);
-        let pages = |id: SegmentId| {
-            let Segment { first_position, .. } = *self.at(id);
-            let pages = self.pages_between(first_position, self.end(id).min(upto));
-            pages.saturating_sub(usize::from(self.begins_in_parents_page(id)))
-        };
-        self.ancestry(segment).take_while(is_new).map(pages).sum()
+        self.ancestry(segment).take_while(|id| !usage.has_met(*id)).map(|id| self.own_pages_upto(id, upto)).sum()
+    }
+
+    /// Pages of `segment` up to position `upto`, but for one that is its parent's too.
+    fn own_pages_upto(&self, segment: SegmentId, upto: u32) -> usize {
+        let Segment { first_position, .. } = *self.at(segment);
+        let pages = self.pages_between(first_position, self.end(segment).min(upto));
+        pages.saturating_sub(usize::from(self.begins_in_parents_page(segment)))
     }
 }
