@@ -122,3 +122,22 @@ proptest! {
         prop_assert_eq!(preemptions, 0);
     }
 }
+
+/// Who waits last keeps what another that waits goes on from: both must give up before a running branch has to yield.
+#[test]
+fn all_that_wait_give_up_before_one_that_runs() {
+    let job = |arrives, path: &str, samples, draws, again| {
+        let tokens = path.bytes().map(|letter| PROMPT_TOKENS[usize::from(letter - b'a')]);
+        Job { arrives, prompt: tokens.collect(), samples, draws, is_exact: true, cancelled: None, again }
+    };
+    let asked_twice = "caaaaaaaabaaaaaaaaaaaaa";
+    let jobs = [
+        job(2, "caaaaaaaaaaaaaaaaaaaaaa", 3, 32, 1),
+        job(15, "aaaaaaaaa", 2, 30, 1),
+        job(43, "aaaaaaaaabaaaaaaaaaaaaabaaaaaaaaaaaaaaaaaa", 2, 7, 1),
+        job(50, asked_twice, 1, 9, 1),
+        job(52, asked_twice, 1, 17, 0),
+    ];
+    let played = run(&jobs, config(&jobs, (15, 7, 8, 3)));
+    assert_eq!(played.metrics.preemptions, 0);
+}

@@ -85,15 +85,20 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        for &Place { branch: other, .. } in self.waiting.iter().rev() {
-            if other == id || self.has_promised(other) {
-                continue;
-            }
-            let other = branches.get_mut(&other).expect("what waits is a branch");
-            if cache.keeps_pages(other) {
-                cache.give_up(other);
-                if cache.evict_for(pages) {
-                    return true;
+        // Who is passed over because another goes on from what it keeps is asked again when that one has given up.
+        let mut gave_up = true;
+        while std::mem::take(&mut gave_up) {
+            for &Place { branch: other, .. } in self.waiting.iter().rev() {
+                if other == id || self.has_promised(other) {
+                    continue;
+                }
+                let other = branches.get_mut(&other).expect("what waits is a branch");
+                if cache.keeps_pages(other) {
+                    cache.give_up(other);
+                    gave_up = true;
+                    if cache.evict_for(pages) {
+                        return true;
+                    }
                 }
             }
         }
