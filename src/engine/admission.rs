@@ -59,12 +59,14 @@ impl Expectation {
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
         let left = self.expected_of(drawing.limit.saturating_sub(now), drawing);
-        // Its own last page has room up to its end; one that has none yet begins with a page of its own, or
-        // goes on in its parent's last one, and then needs one less.
-        let from = match branch.lease() {
-            Some(lease) if lease.own => (cache.prefix.end(lease.segment) as usize).div_ceil(page_tokens),
-            Some(_) | None => now / page_tokens,
+        // One that runs has what its lease says, and not yet what it has drawn last; another will have all that is known of it.
+        let (laid_out, own) = match branch.lease() {
+            Some(lease) if branch.stage == Stage::Running => (cache.prefix.end(lease.segment) as usize, lease.own),
+            lease => (branch.tokens.len(), lease.is_some_and(|lease| lease.own)),
         };
+        // Its own last page has room up to its end; one that has none yet begins with a page of its own, or goes on in its
+        // parent's last one, and then needs one less.
+        let from = if own { laid_out.div_ceil(page_tokens) } else { laid_out / page_tokens };
         // The last token drawn is not computed.
         let end = now + left.max(1) - 1;
         end.div_ceil(page_tokens).saturating_sub(from).max(usize::from(!drawing.stop.is_exact()))
