@@ -1,6 +1,7 @@
-//! Whether another branch may begin: only while the pages suffice, at any moment, for what it and all that run are expected to
-//! take (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were given.
-//! Branches that are let in too freely push each other out again, and each return costs time or computation.
+//! Whether another branch may begin: only while the pages suffice for the most that all that run are expected to hold at any
+//! moment (`growth`) and for all that it will take itself, and while every one of them could be brought to its end alone, with
+//! nothing lost that the others were given. Branches that are let in too freely push each other out again, and each return costs
+//! time or computation.
 
 use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
 use crate::engine::cache::Cache;
@@ -52,8 +53,8 @@ impl Expectation {
         Some(Growing { laid_out, steps, alone: cache.prefix.pages_alone(segment) })
     }
 
-    /// Pages that `branch`, which does not draw yet, is expected to take beyond those that it has, or that its known tokens take:
-    /// none but what it needs where its length is known, else at least one. Given tokens get all their pages at once.
+    /// Pages that `branch` is expected to take beyond those that it has, or that its known tokens take, where `growing` does not
+    /// say: about what it needs where its length is known, else at least one. Given tokens get all their pages at once.
     fn growth(&self, branch: &Branch, cache: &Cache) -> usize {
         let Work::Draw(drawing) = &branch.work else { return 0 };
         let page_tokens = cache.prefix.page_tokens() as usize;

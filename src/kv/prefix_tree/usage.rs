@@ -129,8 +129,8 @@ impl PrefixTree {
         self.unused_upto(usage, segment, at) + self.pages_between(at, end)
     }
 
-    /// Of the pages that such a branch would share with those in use, at most so many are given back when the one lease on them
-    /// ends (`pages_alone`) without this branch, and not with it. What its own lease on `path` keeps is none of them.
+    /// At least as many pages as such a branch would keep in use beyond the end of the one lease that holds them now
+    /// (`pages_alone`). What its own lease on `path` keeps is none of them.
     pub fn shared_with_one(&self, usage: &Usage, path: Option<SegmentId>, tokens: &[TokenId]) -> usize {
         let known = self.find(path, tokens);
         let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
