@@ -39,7 +39,7 @@ impl Expectation {
     }
 
     /// How `branch`, which runs, is expected to go on, if it draws a token a step. `None` while what it was given is still to be
-    /// computed, or to be scored: then `growth` says what it takes. Who ends nobody knows when goes on for a page at least.
+    /// computed, or to be scored: then `growth` says what it takes. Where its length is not known it goes on for a page at least.
     fn growing(&self, branch: &Branch, cache: &Cache) -> Option<Growing> {
         let Work::Draw(drawing) = &branch.work else { return None };
         // What it draws is laid out in a segment of its own; what it was given is computed when its first draw is asked for.
@@ -60,7 +60,8 @@ impl Expectation {
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
         let left = self.expected_of(drawing.limit.saturating_sub(now), drawing);
-        // One that runs has what its lease says, and not yet what it has drawn last; another will have all that is known of it.
+        // One that runs has the tokens of its lease laid out, and not yet the one that it drew last; one that waits will have all
+        // that are known.
         let (laid_out, own) = match branch.lease() {
             Some(lease) if branch.stage == Stage::Running => (cache.prefix.end(lease.segment) as usize, lease.own),
             lease => (branch.tokens.len(), lease.is_some_and(|lease| lease.own)),

@@ -1,6 +1,7 @@
 //! How many pages branches that draw will take at once: each lays out one token a step, and gives back what it alone holds when
 //! it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future Scheduler for LLM Serving
-//! under SLA Guarantees" (arXiv 2507.10150), admit by the same peak. How long a branch is expected to become is `admission`'s.
+//! under SLA Guarantees" (arXiv 2507.10150), admit by such a peak, which there includes who is to be let in. Who counts, and how
+//! long a branch is expected to become, is `admission`'s.
 
 /// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before its end was
 /// collected.
