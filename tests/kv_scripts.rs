@@ -73,12 +73,14 @@ impl Script {
         tokens.truncate(self.dice.within(0, 60) as usize);
         tokens.extend(self.text(40));
         let (free, (known, computed)) = (self.pool.free(), self.tree.known(None, &tokens));
-        let mut usage = Usage::default();
-        self.leases.iter().for_each(|lease| self.tree.add_path(&mut usage, lease.segment));
-        let (shared, alone) = (self.tree.shared_with_one(&usage, None, &tokens), self.pages_alone());
+        let alone = self.alone();
+        let shared = self.tree.shared_with_one(&alone, None, &tokens);
         match self.tree.admit(&mut self.pool, &tokens) {
             Ok(segment) => {
-                assert!(self.pages_alone() + shared >= alone, "more pages stay than the prompt was said to share");
+                assert!(
+                    self.alone().pages() + shared >= alone.pages(),
+                    "more pages stay than the prompt was said to share"
+                );
                 assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 assert!(self.tree.known(None, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
                 self.leases.push(Lease {
@@ -195,17 +197,20 @@ impl Script {
         self.leases.push(self.leases[at].clone());
     }
 
-    /// Pages of all leases that each holds alone.
-    fn pages_alone(&self) -> usize {
-        let segments: std::collections::HashSet<_> = self.leases.iter().map(|lease| lease.segment).collect();
-        segments.into_iter().map(|segment| self.tree.pages_alone(segment)).sum()
+    /// What each lease holds alone.
+    fn alone(&self) -> Usage {
+        let mut alone = Usage::default();
+        for lease in &self.leases {
+            self.tree.add_alone(&mut alone, lease.segment);
+        }
+        alone
     }
 
     fn release(&mut self) -> Option<SegmentId> {
         let at = self.any()?;
         self.end_draw(self.leases[at].segment);
         let lease = self.leases.swap_remove(at);
-        let (alone, leased) = (self.tree.pages_alone(lease.segment), self.tree.leased().pages);
+        let (alone, leased) = (self.tree.add_alone(&mut Usage::default(), lease.segment), self.tree.leased().pages);
         self.tree.release(lease.segment);
         assert_eq!(self.tree.leased().pages + alone, leased, "what a lease alone holds goes with it");
         Some(lease.segment)

@@ -1,11 +1,10 @@
-//! Whether another branch may begin: only while the pages suffice for the most that all that run are expected to hold at any
-//! moment (`growth`) and for all that it will take itself, and while every one of them could be brought to its end alone, with
-//! nothing lost that the others were given. Branches that are let in too freely push each other out again, and each return costs
-//! time or computation.
+//! Whether another branch may begin: only while the pages suffice for the most that it and all that run are expected to hold at
+//! any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were
+//! given. Branches that are let in too freely push each other out again, and each return costs time or computation.
 
 use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
 use crate::engine::cache::Cache;
-use crate::engine::growth::{Growing, most_pages};
+use crate::engine::growth::{AllGrowing, Growing};
 use crate::kv::Usage;
 
 /// What share of the tokens that it may draw an extend draws before it ends, as those that ended tell. Of those that nothing
@@ -38,41 +37,36 @@ impl Expectation {
         if drawing.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// How `branch`, which runs, is expected to go on, if it draws a token a step. `None` while what it was given is still to be
-    /// computed, or to be scored: then `growth` says what it takes. Where its length is not known it goes on for a page at least.
+    /// How `branch` is expected to go on, once what it needs now is laid out: all that it was given is at once. None where it draws
+    /// nothing.
     fn growing(&self, branch: &Branch, cache: &Cache) -> Option<Growing> {
         let Work::Draw(drawing) = &branch.work else { return None };
-        // What it draws is laid out in a segment of its own; what it was given is computed when its first draw is asked for.
-        let draws = branch.tokens.len() + drawing.ahead.tokens > drawing.begin;
-        let segment = branch.lease().filter(|lease| lease.own && draws)?.segment;
-        let laid_out = cache.prefix.end(segment) as usize;
-        // The last token drawn is not computed.
-        let most = (drawing.limit - 1).saturating_sub(laid_out);
-        let least = if drawing.stop.is_exact() { 0 } else { cache.prefix.page_tokens() as usize };
-        let steps = self.expected_of(most, drawing).max(least).min(most);
-        Some(Growing { laid_out, steps, alone: cache.prefix.pages_alone(segment) })
-    }
-
-    /// Pages that `branch` is expected to take beyond those that it has, or that its known tokens take, where `growing` does not
-    /// say: about what it needs where its length is known, else at least one. Given tokens get all their pages at once.
-    fn growth(&self, branch: &Branch, cache: &Cache) -> usize {
-        let Work::Draw(drawing) = &branch.work else { return 0 };
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let left = self.expected_of(drawing.limit.saturating_sub(now), drawing);
-        // One that runs has the tokens of its lease laid out, and not yet the one that it drew last; one that waits will have all
-        // that are known.
-        let (laid_out, own) = match branch.lease() {
-            Some(lease) if branch.stage == Stage::Running => (cache.prefix.end(lease.segment) as usize, lease.own),
-            lease => (branch.tokens.len(), lease.is_some_and(|lease| lease.own)),
+        let (laid_out, goes_on_in_own) = match branch.hold {
+            // It has not laid out the token that it drew last.
+            Hold::Path(lease) if branch.stage == Stage::Running => {
+                (cache.prefix.end(lease.segment) as usize, lease.own)
+            }
+            Hold::Path(lease) => (now, lease.own),
+            Hold::Swapped(_) => (now, true),
+            Hold::Nothing => (now, false),
         };
-        // Its own last page has room up to its end; one that has none yet begins with a page of its own, or goes on in its
-        // parent's last one, and then needs one less.
-        let from = if own { laid_out.div_ceil(page_tokens) } else { laid_out / page_tokens };
         // The last token drawn is not computed.
-        let end = now + left.max(1) - 1;
-        end.div_ceil(page_tokens).saturating_sub(from).max(usize::from(!drawing.stop.is_exact()))
+        let most = (drawing.limit - 1).saturating_sub(laid_out);
+        // Where its length is not known it goes on for a page at least.
+        let least = if drawing.stop.is_exact() { 0 } else { page_tokens };
+        let steps = self.expected_of(most, drawing).max(least).min(most);
+        // Its parent's last page is for one that goes on in it, who may be another.
+        let opens_page = !goes_on_in_own && !laid_out.is_multiple_of(page_tokens) && steps > 0;
+        Some(Growing { laid_out, steps, opens_page, alone: None })
     }
+}
+
+/// Whether a token is laid out in every step for `branch`, which runs: what it draws has a segment of its own.
+fn decodes(branch: &Branch) -> bool {
+    branch.lease().is_some_and(|lease| lease.own)
+        && matches!(&branch.work, Work::Draw(drawing) if branch.tokens.len() + drawing.ahead.tokens > drawing.begin)
 }
 
 /// Pages that the tokens which `branch` draws or scores can take at most, laid out behind those that it was given. None where it
@@ -90,11 +84,14 @@ fn own_at_most(branch: &Branch, cache: &Cache) -> usize {
 }
 
 /// The pages that branches were promised: those of all that run, and those of what others keep until they run (again).
-#[derive(Default)]
 pub(super) struct Commitment {
-    /// In use now, and the most that those that run are expected to take beside it at any moment.
+    /// In use now, and how those that run go on.
     used: Usage,
-    growth: usize,
+    growing: AllGrowing,
+    /// Of `used`, what each of those that decode gives back when it has ended.
+    alone: Usage,
+    /// Pages of that in which others go on that were let in: they stay.
+    kept: usize,
     /// Whether any of them may end sooner than it could, or later than expected.
     is_unsure: bool,
     /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside it.
@@ -105,16 +102,23 @@ pub(super) struct Commitment {
 impl Commitment {
     /// `keeping`: branches that run, and those that keep something while they wait.
     pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &Cache, expected: &Expectation) -> Self {
-        let mut commitment = Commitment::default();
-        let mut all_growing = Vec::new();
+        let mut commitment = Commitment {
+            used: Usage::default(),
+            growing: AllGrowing::new(cache.prefix.page_tokens() as usize),
+            alone: Usage::default(),
+            kept: 0,
+            is_unsure: false,
+            given: Usage::default(),
+            own: 0,
+        };
         for branch in keeping {
             let Some(segment) = branch.kept() else { continue };
             cache.prefix.add_path(&mut commitment.used, segment);
             cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
             if branch.stage == Stage::Running {
-                match expected.growing(branch, cache) {
-                    Some(growing) => all_growing.push(growing),
-                    None => commitment.growth += expected.growth(branch, cache),
+                let gives_back = decodes(branch).then(|| cache.prefix.add_alone(&mut commitment.alone, segment));
+                if let Some(growing) = expected.growing(branch, cache) {
+                    commitment.growing.add(Growing { alone: gives_back, ..growing });
                 }
                 commitment.is_unsure |= matches!(&branch.work, Work::Draw(drawing) if !drawing.stop.is_exact());
             }
@@ -122,34 +126,37 @@ impl Commitment {
                 commitment.own = commitment.own.max(own_at_most(branch, cache));
             }
         }
-        commitment.growth += most_pages(all_growing, cache.prefix.page_tokens() as usize);
         commitment
     }
 
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
         let (prefix, path) = (&cache.prefix, branch.kept());
-        let (gain, shared) = branch.need().map_or((0, 0), |need| match branch.hold {
+        let (gain, kept) = branch.need().map_or((0, 0), |need| match branch.hold {
             Hold::Swapped(swapped) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
             Hold::Nothing | Hold::Path(_) => {
                 let tokens = &branch.tokens[..need.match_upto];
                 let gain = prefix.gain(&self.used, path, tokens, position(need.end));
-                (gain, prefix.shared_with_one(&self.used, path, tokens))
+                (gain, prefix.shared_with_one(&self.alone, path, tokens))
             }
         });
         let given = prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given()));
-        // What was reckoned as given back stays where this branch shares it.
-        let growth = expected.growth(branch, cache) + shared;
-        Cost { gain, growth, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
+        let growing = expected.growing(branch, cache);
+        Cost { gain, growing, kept, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }
 
     /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any case for
     /// one after the other. The second was promised already to those that had to yield.
     pub fn allows(&self, cost: Cost, cache: &Cache) -> bool {
         let capacity = cache.pages.capacity();
-        let all_at_once = self.used.pages() + self.growth + cost.gain + cost.growth;
         let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
-        all_at_once <= capacity && (!cost.is_new || one_by_one <= capacity)
+        (!cost.is_new || one_by_one <= capacity) && self.grows_within(cost.gain + cost.kept, cost.growing, capacity)
+    }
+
+    /// Whether `capacity` suffices at any moment for those that run and one more, with so many pages beside all that.
+    fn grows_within(&self, beside: usize, one_more: Option<Growing>, capacity: usize) -> bool {
+        let held = self.used.pages() + self.kept + beside;
+        held <= capacity && self.growing.fit_in(capacity - held, one_more)
     }
 
     /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where that can be
@@ -160,7 +167,7 @@ impl Commitment {
         let beside = |usage: &Usage| cache.prefix.gain_after(usage, segment, end);
         let (given, used) = (beside(&self.given), beside(&self.used));
         let one_by_one = given == 0 || self.given.pages() + given + self.own <= capacity;
-        one_by_one && (self.is_unsure || self.used.pages() + self.growth + used <= capacity)
+        one_by_one && (self.is_unsure || self.grows_within(used, None, capacity))
     }
 
     /// `branch` was let in.
@@ -169,7 +176,8 @@ impl Commitment {
             cache.prefix.add_new_path(&mut self.used, lease.segment, u32::MAX, cost.gain);
             cache.prefix.add_new_path(&mut self.given, lease.segment, position(branch.given()), cost.given);
         }
-        self.growth += cost.growth;
+        cost.growing.into_iter().for_each(|growing| self.growing.add(growing));
+        self.kept += cost.kept;
         self.own = self.own.max(cost.own);
     }
 }
@@ -178,11 +186,13 @@ fn position(tokens: usize) -> u32 {
     u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
-/// Pages that one more branch takes at once, and later.
+/// Pages that one more branch takes at once, and how it goes on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     gain: usize,
-    growth: usize,
+    growing: Option<Growing>,
+    /// Of those that others would have given back, at least as many as it keeps.
+    kept: usize,
     /// Of `gain`, those for what it was given.
     given: usize,
     own: usize,

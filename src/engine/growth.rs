@@ -1,40 +1,76 @@
 //! How many pages branches that draw will take at once: each lays out one token a step, and gives back what it alone holds when
 //! it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future Scheduler for LLM Serving
-//! under SLA Guarantees" (arXiv 2507.10150), admit by such a peak, which there includes who is to be let in. Who counts, and how
-//! long a branch is expected to become, is `admission`'s.
+//! under SLA Guarantees" (arXiv 2507.10150), admit by such a peak. Who counts, and how long a branch is expected to become, is
+//! `admission`'s.
 
 /// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before its end was
 /// collected.
 const STEPS_UNTIL_FREE: usize = 1;
 
-/// A branch that lays out one token a step from now on.
+/// A branch that lays out one token a step: from now on, or, as long as nothing of it is drawn, from now on at the earliest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growing {
-    /// Tokens of its path that are laid out, the last page being its own.
+    /// Tokens of its path that are laid out.
     pub laid_out: usize,
     /// Tokens that it is expected to lay out yet.
     pub steps: usize,
-    /// Pages in use that nobody else holds.
-    pub alone: usize,
+    /// Whether the first of them takes a page of its own, even where the last one has room.
+    pub opens_page: bool,
+    /// Pages in use that it gives back when it has ended, as nobody else holds them, beside all that it takes until then. None
+    /// where nobody knows when that will be: such a branch gives nothing back.
+    pub alone: Option<usize>,
+}
+
+/// Branches that grow side by side.
+pub(super) struct AllGrowing {
+    page_tokens: usize,
+    by_steps: Vec<Growing>,
+    /// Pages that all will take, with nothing given back.
+    to_come: usize,
+}
+
+impl AllGrowing {
+    pub fn new(page_tokens: usize) -> Self {
+        AllGrowing { page_tokens, by_steps: Vec::new(), to_come: 0 }
+    }
+
+    pub fn add(&mut self, branch: Growing) {
+        insert(&mut self.by_steps, branch);
+        self.to_come += branch.pages_to_come(self.page_tokens);
+    }
+
+    /// Whether `pages` beside those in use now suffice for these and one more, at any moment.
+    pub fn fit_in(&self, pages: usize, one_more: Option<Growing>) -> bool {
+        let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
+        self.to_come + more <= pages || {
+            let mut by_steps = self.by_steps.clone();
+            one_more.into_iter().for_each(|branch| insert(&mut by_steps, branch));
+            most_pages(&by_steps, self.page_tokens) <= pages
+        }
+    }
+}
+
+fn insert(by_steps: &mut Vec<Growing>, branch: Growing) {
+    by_steps.insert(by_steps.partition_point(|other| other.steps <= branch.steps), branch);
 }
 
 /// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What several of them
 /// share counts as held to the end.
-pub(super) fn most_pages(mut growing: Vec<Growing>, page_tokens: usize) -> usize {
-    growing.sort_unstable_by_key(|branch| branch.steps);
+fn most_pages(by_steps: &[Growing], page_tokens: usize) -> usize {
     let mut still = Still::new(page_tokens);
-    growing.iter().for_each(|branch| still.add(branch));
-    let mut stopped = growing.iter().peekable();
+    by_steps.iter().for_each(|branch| still.add(branch));
+    let mut stopped = by_steps.iter().peekable();
     let (mut most, mut taken, mut given_back) = (0, 0, 0);
     // Between two ends pages are only taken, so that the most are held when somebody is about to give back.
-    for ending in growing.chunk_by(|a, b| a.steps == b.steps) {
+    for ending in by_steps.chunk_by(|a, b| a.steps == b.steps) {
         let step = ending[0].steps + STEPS_UNTIL_FREE;
         while let Some(branch) = stopped.next_if(|branch| branch.steps < step) {
             still.remove(branch);
             taken += branch.pages_to_come(page_tokens);
         }
         most = most.max((taken + still.pages_taken_by(step)).saturating_sub(given_back));
-        given_back += ending.iter().map(|branch| branch.alone + branch.pages_to_come(page_tokens)).sum::<usize>();
+        let gives_back = |branch: &Growing| branch.alone.map_or(0, |alone| alone + branch.pages_to_come(page_tokens));
+        given_back += ending.iter().map(gives_back).sum::<usize>();
     }
     most
 }
@@ -42,7 +78,8 @@ pub(super) fn most_pages(mut growing: Vec<Growing>, page_tokens: usize) -> usize
 impl Growing {
     /// Pages that it will take in all.
     fn pages_to_come(&self, page_tokens: usize) -> usize {
-        (self.laid_out + self.steps).div_ceil(page_tokens) - self.laid_out.div_ceil(page_tokens)
+        let full = (self.laid_out + self.steps).div_ceil(page_tokens) - self.laid_out.div_ceil(page_tokens);
+        full + usize::from(self.opens_page)
     }
 }
 
@@ -51,22 +88,26 @@ impl Growing {
 /// and by one more where the remainders of y and s are p or more together.
 struct Still {
     branches: usize,
+    /// Those that opened a page, with their first token.
+    opened: usize,
     /// By y mod p, of p entries.
     with_remainder: Vec<usize>,
 }
 
 impl Still {
     fn new(page_tokens: usize) -> Self {
-        Still { branches: 0, with_remainder: vec![0; page_tokens] }
+        Still { branches: 0, opened: 0, with_remainder: vec![0; page_tokens] }
     }
 
     fn add(&mut self, branch: &Growing) {
         self.branches += 1;
+        self.opened += usize::from(branch.opens_page);
         *self.with_remainder_of(branch) += 1;
     }
 
     fn remove(&mut self, branch: &Growing) {
         self.branches -= 1;
+        self.opened -= usize::from(branch.opens_page);
         *self.with_remainder_of(branch) -= 1;
     }
 
@@ -75,10 +116,11 @@ impl Still {
         &mut self.with_remainder[(branch.laid_out + page_tokens - 1) % page_tokens]
     }
 
+    /// `step`: one at least.
     fn pages_taken_by(&self, step: usize) -> usize {
         let page_tokens = self.with_remainder.len();
         let one_more = &self.with_remainder[page_tokens - step % page_tokens..];
-        self.branches * (step / page_tokens) + one_more.iter().sum::<usize>()
+        self.opened + self.branches * (step / page_tokens) + one_more.iter().sum::<usize>()
     }
 }
 
@@ -86,40 +128,58 @@ impl Still {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Growing, STEPS_UNTIL_FREE, most_pages};
+    use super::{AllGrowing, Growing, STEPS_UNTIL_FREE};
 
     /// The definition: step by step, branch by branch.
-    fn most_pages_by_steps(growing: &[Growing], page_tokens: usize) -> usize {
+    fn most_pages(growing: &[Growing], page_tokens: usize) -> usize {
         let pages = |tokens: usize| tokens.div_ceil(page_tokens);
-        let held = |branch: &Growing, step: usize| match step <= branch.steps + STEPS_UNTIL_FREE {
-            true => branch.alone + pages(branch.laid_out + step.min(branch.steps)) - pages(branch.laid_out),
-            false => 0,
+        let held = |branch: &Growing, step: usize| match branch.alone {
+            Some(_) if step > branch.steps + STEPS_UNTIL_FREE => 0,
+            alone => {
+                let opened = usize::from(branch.opens_page && step > 0);
+                let full = pages(branch.laid_out + step.min(branch.steps)) - pages(branch.laid_out);
+                alone.unwrap_or(0) + opened + full
+            }
         };
-        let now: usize = growing.iter().map(|branch| branch.alone).sum();
+        let now: usize = growing.iter().filter_map(|branch| branch.alone).sum();
         let last = growing.iter().map(|branch| branch.steps + STEPS_UNTIL_FREE).max().unwrap_or(0);
         let all = |step| growing.iter().map(|branch| held(branch, step)).sum::<usize>();
         (0..=last).map(all).max().unwrap_or(0).saturating_sub(now)
     }
 
+    fn growing() -> impl Strategy<Value = Growing> {
+        let branch = (1_usize..200, 0_usize..150, any::<bool>(), prop::option::of(0_usize..12));
+        branch.prop_map(|(laid_out, steps, opens_page, alone)| Growing {
+            laid_out,
+            steps,
+            opens_page: opens_page && steps > 0,
+            alone,
+        })
+    }
+
     proptest! {
         #[test]
         fn pages_at_once_are_those_of_a_walk_step_by_step(
-            branches in prop::collection::vec((1_usize..200, 0_usize..150, 0_usize..12), 0..40),
+            growing in prop::collection::vec(growing(), 0..40),
             page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
         ) {
-            let growing = |&(laid_out, steps, alone): &(usize, usize, usize)| Growing { laid_out, steps, alone };
-            let growing: Vec<Growing> = branches.iter().map(growing).collect();
-            prop_assert_eq!(most_pages(growing.clone(), page_tokens), most_pages_by_steps(&growing, page_tokens));
+            let mut all = AllGrowing::new(page_tokens);
+            growing.iter().skip(1).for_each(|&branch| all.add(branch));
+            let (most, one_more) = (most_pages(&growing, page_tokens), growing.first().copied());
+            prop_assert!(all.fit_in(most, one_more));
+            prop_assert!(most == 0 || !all.fit_in(most - 1, one_more));
         }
     }
 
     #[test]
     fn what_a_short_branch_gives_back_serves_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
-        let (short, long) =
-            (Growing { laid_out: 160, steps: 94, alone: 10 }, Growing { laid_out: 160, steps: 160, alone: 10 });
-        assert_eq!(most_pages(vec![short], 16), 6);
-        assert_eq!(most_pages(vec![long], 16), 10);
-        assert_eq!(most_pages(vec![long, short], 16), 12, "when the short one ends");
+        let growing = |steps| Growing { laid_out: 160, steps, opens_page: false, alone: Some(10) };
+        let (short, long) = (growing(94), growing(160));
+        assert_eq!(most_pages(&[short], 16), 6);
+        assert_eq!(most_pages(&[long], 16), 10);
+        assert_eq!(most_pages(&[long, short], 16), 12, "when the short one ends");
+        let unknown_end = Growing { alone: None, ..short };
+        assert_eq!(most_pages(&[long, unknown_end], 16), 16, "it may still be there when the long one ends");
     }
 }
