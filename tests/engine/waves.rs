@@ -106,6 +106,26 @@ fn memory_is_full_while_prompts_wait() {
     }
 }
 
+/// A memory of a few long answers: whoever is let in is reckoned with as it grows, not with its last page from the start.
+#[test]
+fn few_long_answers_fill_a_small_memory() {
+    let mut jobs = groups(80, 1, 64, 0, 0, true);
+    (0..).zip(&mut jobs).for_each(|(ix, job)| job.draws = 32 + 64 * (ix * 7 % 20));
+    let pages = 3 * longest_path(&jobs, PAGE_TOKENS);
+    let mut held = Vec::new();
+    let played = play(build(pages, EngineConfig { step_rows: 2048, ..EngineConfig::default() }), &jobs, |engine| {
+        let now = engine.occupancy();
+        if now.waiting > 0 {
+            held.push(now.pages);
+        }
+    });
+    let mean = held.iter().sum::<usize>() as f64 / held.len() as f64 / pages as f64;
+    println!("{} turns, {:.1} % of memory held", held.len(), 100.0 * mean);
+    assert!(mean > 0.8, "{mean} of memory is held");
+    assert_eq!(played.metrics.preemptions, 0);
+    assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+}
+
 /// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on from it.
 #[test]
 fn what_is_shared_is_not_given_back() {
