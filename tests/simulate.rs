@@ -61,7 +61,7 @@ fn check_any(simulation: &JobRecord, job: &Job, settings: &Settings) {
     let rows: u64 = simulation.steps.iter().map(|step| step.rows).sum();
     assert_eq!(rows, simulation.metrics.rows);
     assert_eq!(simulation.steps.len() as u64, simulation.metrics.steps);
-    if let Some(bytes) = settings.kv_bytes {
+    if let Some(bytes) = settings.pool_bytes {
         let pool = bytes / simulation.page_bytes;
         assert!(simulation.steps.iter().all(|step| step.pages <= pool), "more pages than {pool}");
     }
@@ -74,15 +74,15 @@ fn check_any(simulation: &JobRecord, job: &Job, settings: &Settings) {
 fn every_request_ends_with_its_tokens_whatever_the_policy_and_the_pool() {
     let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
     for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS] {
-        for kv_bytes in [None, pages(14), pages(40)] {
-            let settings = Settings { policy, step_rows: 128, kv_bytes, ..Settings::default() };
+        for pool_bytes in [None, pages(14), pages(40)] {
+            let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
             let simulation = simulate(&machine, &settings, &job).expect("every path fits");
             check(&simulation, &job, &settings);
             assert_eq!(
                 simulation,
                 simulate(&machine, &settings, &job).map(|again| with_times(again, &simulation)).unwrap()
             );
-            if kv_bytes.is_none() {
+            if pool_bytes.is_none() {
                 assert_eq!(simulation.metrics.prompt_tokens_computed, distinct(&job), "{policy}");
             }
         }
@@ -142,7 +142,7 @@ fn groups_come_together_where_order_says_so() {
     // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its prompts.
     let settings = |order| {
         let policy = Policy { order, ..Policy::OURS };
-        Settings { policy, kv_bytes: pages(70), step_rows: 256, ..Settings::default() }
+        Settings { policy, pool_bytes: pages(70), step_rows: 256, ..Settings::default() }
     };
     let computed = |order| simulate(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
     assert_eq!(computed(Order::ByRatio), distinct(&job));
@@ -216,7 +216,7 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     }
     // In pools of 400 slots, whatever the size of their pages, nothing is computed twice.
     let bytes = |page_tokens: usize| Some(400 / page_tokens * page_tokens * 2 * 2 * 2 * 16 * 4);
-    let settings = |page_tokens| Settings { kv_bytes: bytes(page_tokens), step_rows: 128, ..Settings::default() };
+    let settings = |page_tokens| Settings { pool_bytes: bytes(page_tokens), step_rows: 128, ..Settings::default() };
     let pools = [computed(&settings(16), &jobs[0]), simulate(&machine, &settings(32), &jobs[0]).unwrap()];
     for record in pools {
         assert!((384..=400).contains(&(record.pool_pages * record.page_tokens)), "{} pages", record.pool_pages);
@@ -229,8 +229,8 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
 fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
     let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
     for policy in [Policy::FCFS, Policy::OURS] {
-        for kv_bytes in [None, pages(14), pages(40)] {
-            let settings = Settings { policy, step_rows: 128, kv_bytes, ..Settings::default() };
+        for pool_bytes in [None, pages(14), pages(40)] {
+            let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
             let modelled = Modelled::new(machine.profile.clone());
             let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv).unwrap();
             let record = loaded.run(WallClock::beside::<Modelled>(), &settings, &job).unwrap();
@@ -244,7 +244,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
 fn a_model_outlives_the_jobs_that_it_cannot_serve() {
     let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut run = |prompt| {
-        let settings = Settings { kv_bytes: Some(100 * 512), ..Settings::default() };
+        let settings = Settings { pool_bytes: Some(100 * 512), ..Settings::default() };
         loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))
     };
     let first = run(40).unwrap();
@@ -280,7 +280,7 @@ fn what_cannot_be_served_is_named() {
         samples: 1,
         output: 8,
     };
-    let settings = Settings { kv_bytes: pages(4), ..Settings::default() };
+    let settings = Settings { pool_bytes: pages(4), ..Settings::default() };
     let refused = |tokens| {
         let job = Job::new(vec![request(10), request(tokens)]);
         let error = simulate(&machine(), &settings, &job).expect_err("it is no request");

@@ -139,7 +139,7 @@ fn measure<B: Timed>(
     let device = backend.describe();
     options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
     let decoder = model.load(&mut backend)?;
-    let kv_bytes = backend.kv_element_bytes(config.heads, *dtype);
+    let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
     let own = case.generate + 2 * B::PAGE_TOKENS as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
@@ -155,7 +155,7 @@ fn measure<B: Timed>(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, kv_bytes, case, &machine),
+        floor_rate: floor_rate(config, *dtype, kv_element_bytes, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -199,8 +199,14 @@ impl Model {
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
 /// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
-/// takes `kv_bytes` bytes.
-pub fn floor_rate(config: &ModelConfig, dtype: Dtype, kv_bytes: usize, case: DecodeCase, machine: &Rates) -> f64 {
+/// takes `kv_element_bytes` bytes.
+pub fn floor_rate(
+    config: &ModelConfig,
+    dtype: Dtype,
+    kv_element_bytes: usize,
+    case: DecodeCase,
+    machine: &Rates,
+) -> f64 {
     let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
     let rows = case.samples as f64;
     let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
@@ -209,7 +215,7 @@ pub fn floor_rate(config: &ModelConfig, dtype: Dtype, kv_bytes: usize, case: Dec
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_bytes) as f64 / bandwidth;
+    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_element_bytes) as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }
 

@@ -147,12 +147,12 @@ impl TreeSpec {
         self.nodes.iter().map(|node| node.queries).sum()
     }
 
-    /// Keys and values of every node once, an element in `kv_bytes` bytes, and queries and results once.
-    pub fn bytes(&self, kv_bytes: usize) -> f64 {
+    /// Keys and values of every node once, an element in `kv_element_bytes` bytes, and queries and results once.
+    pub fn bytes(&self, kv_element_bytes: usize) -> f64 {
         let tokens: usize = self.nodes.iter().map(|node| node.tokens).sum();
         let stored = 2 * tokens * self.kv_heads * self.head_dim;
         let rows = 2 * self.queries() * self.q_heads * self.head_dim;
-        (stored * kv_bytes + rows * self.dtype.bytes()) as f64
+        (stored * kv_element_bytes + rows * self.dtype.bytes()) as f64
     }
 
     /// Multiplications and additions of every query with every token above it.

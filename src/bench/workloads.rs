@@ -43,7 +43,7 @@ pub struct WorkloadOptions {
     /// Rows of a step: prompts fill what branches that decode leave of them.
     pub step_rows: usize,
     /// Bytes for keys and values; `None`: what the device has and the largest workload can use.
-    pub kv_bytes: Option<usize>,
+    pub pool_bytes: Option<usize>,
     /// No workload is begun after so many seconds.
     pub budget: Duration,
 }
@@ -133,7 +133,7 @@ fn start<B: Timed>(
     let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0);
     let useful = (tokens + 64 * page).saturating_mul(decoder.kv_bytes_per_token());
     let branches = jobs.iter().map(Job::continuations).max().unwrap_or(1);
-    let pool = match options.kv_bytes {
+    let pool = match options.pool_bytes {
         Some(bytes) => PoolSize::Bytes(bytes),
         None => PoolSize::Share { of_free: MEMORY, at_most: useful },
     };

@@ -202,7 +202,7 @@ impl From<WorkloadArgs> for WorkloadOptions {
             deterministic: args.deterministic,
             max_branches: args.max_branches,
             step_rows: args.step_rows,
-            kv_bytes: args.kv_memory.map(mib),
+            pool_bytes: args.kv_memory.map(mib),
             budget: args.budget_seconds,
         }
     }

@@ -51,7 +51,7 @@ impl Device {
         let facts = handle.facts();
         let settings = Settings {
             step_rows,
-            kv_bytes: Some(facts.pool_pages * facts.page_bytes),
+            pool_bytes: Some(facts.pool_pages * facts.page_bytes),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..Settings::default()
         };

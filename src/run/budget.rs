@@ -14,7 +14,7 @@ pub struct Budget {
     /// Branches that grow at once.
     pub max_branches: Option<usize>,
     /// Bytes for keys and values.
-    pub kv_bytes: Option<usize>,
+    pub pool_bytes: Option<usize>,
     /// The share of the device's free memory that they take instead.
     pub memory: Option<f64>,
     /// Bytes of host memory for keys and values of branches that had to yield.
@@ -53,7 +53,7 @@ impl Budget {
             let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
             return Err(Error::value("--swap-memory", expected, bytes(swap as u64)));
         }
-        match (self.kv_bytes, self.max_branches) {
+        match (self.pool_bytes, self.max_branches) {
             (Some(0), _) => Err(Error::value("--kv-memory", "a number of MiB from 1 up", "0")),
             (_, Some(0)) => Err(Error::value("--max-branches", "a number from 1 up", "0")),
             _ => Ok(()),
@@ -91,7 +91,7 @@ impl Budget {
     }
 
     fn pool(&self, share: f64, useful: usize) -> PoolSize {
-        match self.kv_bytes {
+        match self.pool_bytes {
             Some(bytes) => PoolSize::Bytes(bytes.min(useful)),
             None => PoolSize::Share { of_free: self.memory.unwrap_or(share), at_most: useful },
         }

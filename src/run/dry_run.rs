@@ -16,12 +16,12 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.dtype);
     let mut opened = options.device.open(weights)?;
-    let Sizes { branches, pool, kv_bytes } = match &mut opened {
+    let Sizes { branches, pool, kv_bytes_per_token } = match &mut opened {
         Opened::Cpu { cpu, .. } => sizes(cpu, prepared, options)?,
         Opened::Cuda(cuda) => sizes(cuda.as_mut(), prepared, options)?,
     };
     let in_flight = worker::in_flight(prepared, branches);
-    let kv = |tokens: usize| bytes((tokens * kv_bytes) as u64);
+    let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
     let own = prepared.own_tokens().min(config.context - longest);
     let at_once = prepared.distinct_tokens() + in_flight * samples * own;
@@ -44,7 +44,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
         "kv at once",
         format!("{} at most; without sharing {}", kv(at_once), kv(in_flight * samples * (longest + own))),
     );
-    let one_sample = (longest + own) * kv_bytes;
+    let one_sample = (longest + own) * kv_bytes_per_token;
     let too_little = match one_sample > pool {
         true => format!(": too little for the longest sample, which may take {}", bytes(one_sample as u64)),
         false => String::new(),
@@ -60,19 +60,19 @@ struct Sizes {
     branches: usize,
     /// Bytes for keys and values, and of those of one token.
     pool: usize,
-    kv_bytes: usize,
+    kv_bytes_per_token: usize,
 }
 
 fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
     let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype);
     options.budget.kv.keep_on(backend, config.heads, dtype);
-    let kv_bytes = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
+    let kv_bytes_per_token = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
     let weights = config.weight_bytes(dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let branches = prepared.branches::<B>(&options.budget, free);
-    let useful = prepared.useful_bytes::<B>(branches, kv_bytes);
+    let useful = prepared.useful_bytes::<B>(branches, kv_bytes_per_token);
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
-    Ok(Sizes { branches, pool: config.pool.bytes(free)?, kv_bytes })
+    Ok(Sizes { branches, pool: config.pool.bytes(free)?, kv_bytes_per_token })
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.

@@ -10,9 +10,9 @@ use super::resume::Earlier;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last, a token's keys and values in `kv_bytes` bytes; none where nothing has
-/// finished. And how many samples say where their attention fell, if any does.
-pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> (Vec<LevelUse>, Option<Told>) {
+/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples say where their
+/// attention fell, if any does.
+pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u64) -> (Vec<LevelUse>, Option<Told>) {
     if finished.is_empty() {
         return (Vec::new(), None);
     }
@@ -37,8 +37,8 @@ pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes: u64) -> (Vec
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
         tokens: shared,
         tokens_unshared: unshared,
-        kv_bytes: shared * kv_bytes,
-        kv_bytes_unshared: unshared * kv_bytes,
+        kv_bytes: shared * kv_bytes_per_token,
+        kv_bytes_unshared: unshared * kv_bytes_per_token,
         attention: attention.as_ref().map(|parts| parts[ix]),
     };
     (uses.into_iter().enumerate().map(level).collect(), told(samples.into_iter().flatten()))

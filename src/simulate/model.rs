@@ -32,14 +32,14 @@ pub struct Settings {
     /// Rows of a step; see `EngineConfig`.
     pub step_rows: usize,
     /// Bytes for keys and values; `None`: nine tenths of what weights and activations leave, as far as the job can use it.
-    pub kv_bytes: Option<usize>,
+    pub pool_bytes: Option<usize>,
     /// Bytes of host memory for branches that had to yield.
     pub swap_bytes: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { policy: Policy::OURS, planner: Planner::default(), step_rows: 2048, kv_bytes: None, swap_bytes: 0 }
+        Settings { policy: Policy::OURS, planner: Planner::default(), step_rows: 2048, pool_bytes: None, swap_bytes: 0 }
     }
 }
 
@@ -85,7 +85,7 @@ impl<B: Backend> LoadedModel<B> {
             return Err(Error::ContextTooLong { what, tokens, context });
         }
         let (backend, decoder) = self.parts.take().ok_or_else(lost)?;
-        let pool = match settings.kv_bytes {
+        let pool = match settings.pool_bytes {
             Some(bytes) => PoolSize::Bytes(bytes),
             None => PoolSize::Share { of_free: KV_SHARE, at_most: useful_bytes(&backend, &decoder, job) },
         };

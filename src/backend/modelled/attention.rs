@@ -6,13 +6,13 @@ use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, WorkItem};
 
 impl AttentionTimes {
-    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_bytes` bytes each. Products and reads go
+    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each. Products and reads go
     /// on beside each other: the longer of the two counts, and of the shorter the part that is not hidden.
-    pub fn ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_bytes: usize) -> f64 {
+    pub fn ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
         let (mut reads, mut products) = (0.0, 0.0);
         let mut met = Met::of(plan);
         for item in &plan.items {
-            let work = Work::of(plan, item, heads, kv_bytes, &mut met);
+            let work = Work::of(plan, item, heads, kv_element_bytes, &mut met);
             reads += work.first_bytes * self.first_byte_ns + work.again_bytes * self.again_byte_ns;
             products += self.products.ns(&work);
         }
@@ -39,11 +39,11 @@ struct Work {
 }
 
 impl Work {
-    fn of(plan: &AttentionPlan, item: &WorkItem, heads: HeadLayout, kv_bytes: usize, met: &mut Met) -> Self {
+    fn of(plan: &AttentionPlan, item: &WorkItem, heads: HeadLayout, kv_element_bytes: usize, met: &mut Met) -> Self {
         let spans = &plan.spans[item.spans.start as usize..item.spans.end as usize];
         let tokens: u64 = spans.iter().map(|span| u64::from(span.tokens)).sum();
         let first_tokens: f64 = spans.iter().map(|span| f64::from(span.tokens) * met.new_share(plan, span)).sum();
-        let token_bytes = (2 * heads.kv_heads * heads.head_dim * kv_bytes) as f64;
+        let token_bytes = (2 * heads.kv_heads * heads.head_dim * kv_element_bytes) as f64;
         let again_tokens = tokens as f64 - first_tokens;
         let (first_bytes, again_bytes) = (first_tokens * token_bytes, again_tokens * token_bytes);
         Self { rows: item.rows.len() as u64, tokens, first_bytes, again_bytes, heads }

@@ -11,7 +11,7 @@ use crate::plan::{AttentionPlan, PageTurn};
 pub struct Step {
     heads: HeadLayout,
     /// Bytes of an element of keys or values.
-    kv_bytes: usize,
+    kv_element_bytes: usize,
     vocab: usize,
     batch: StepBatch,
     /// Of each plan, in one layer, nanoseconds.
@@ -21,9 +21,9 @@ pub struct Step {
 }
 
 impl Step {
-    pub(super) fn new(heads: HeadLayout, kv_bytes: usize, vocab: usize) -> Self {
+    pub(super) fn new(heads: HeadLayout, kv_element_bytes: usize, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, kv_bytes, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
+        Self { heads, kv_element_bytes, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, times: &AttentionTimes) -> StepShape {
@@ -37,8 +37,8 @@ impl Step {
     }
 
     fn time(&mut self, times: &AttentionTimes) -> StepShape {
-        let (heads, kv_bytes) = (self.heads, self.kv_bytes);
-        self.attention_ns = self.batch.plans.iter().map(|plan| times.ns(plan, heads, kv_bytes)).collect();
+        let (heads, kv_element_bytes) = (self.heads, self.kv_element_bytes);
+        self.attention_ns = self.batch.plans.iter().map(|plan| times.ns(plan, heads, kv_element_bytes)).collect();
         self.batch.shape()
     }
 

@@ -61,7 +61,7 @@ pub struct BatchesOptions {
 pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let device = backend.describe();
-    let session = Session::new(options, kv_bytes(&mut backend, options, &model), device);
+    let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);
     let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv)?;
     let most = runs.iter().map(|run| run.work.most_samples()).max().unwrap_or(1);
     out::aside(format_args!("{}: the model is loaded; warming up", session.device));
@@ -74,13 +74,13 @@ pub fn modelled(profile: &str, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let profile = Arc::new(DeviceProfile::named(profile)?);
     let mut backend = Modelled::new(profile.clone());
-    let session = Session::new(options, kv_bytes(&mut backend, options, &model), backend.describe());
+    let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
     let machine = Machine { model, dtype: options.dtype, kv: options.kv, profile };
     session.all(&runs, |settings, job| simulate(&machine, settings, job))
 }
 
 /// Bytes of the pool, where its tokens are given: whole pages.
-fn kv_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
+fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.keep_on(backend, model.heads, options.dtype);
     let page =
         backend.page_bytes(&KvShape { layers: model.layers, heads: model.heads, dtype: options.dtype, pages: 1 });
@@ -96,8 +96,8 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(options: &'a BatchesOptions, kv_bytes: Option<usize>, device: String) -> Self {
-        let settings = Settings { step_rows: options.step_rows, kv_bytes, ..Settings::default() };
+    fn new(options: &'a BatchesOptions, pool_bytes: Option<usize>, device: String) -> Self {
+        let settings = Settings { step_rows: options.step_rows, pool_bytes, ..Settings::default() };
         Self { options, settings, device, begun: Instant::now() }
     }
 
