@@ -39,8 +39,19 @@ fn answers(folder: &Path, lines: &[Value]) -> Vec<Value> {
     let out = folder.join("out.jsonl");
     drop(fs::remove_file(&out));
     let ran = batch(folder, "in.jsonl", "out.jsonl", &[]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    read(&out)
+    let answers = read(&out);
+    match answers.iter().filter(|answer| !answer["error"].is_null()).count() {
+        0 => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
+        refused => assert_refused(&ran, refused, ""),
+    }
+    answers
+}
+
+/// So many requests were refused, which the exit code tells and standard error, with why the first was.
+fn assert_refused(ran: &Output, requests: usize, why: &str) {
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("{requests} refused, the first")) && said.contains(why), "{said}");
 }
 
 fn write(folder: &Path, lines: &[Value]) {
@@ -203,7 +214,7 @@ fn a_line_that_cannot_be_answered_says_why_and_ends_nothing() {
     text += &format!("\n  \n{good}\n");
     fs::write(folder.path().join("in.jsonl"), text).expect("writable");
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_refused(&ran, cases.len(), "line 1: ");
     let answers = read(&folder.path().join("out.jsonl"));
     assert_eq!(answers.len(), cases.len() + 1);
     for (answer, (line, code, said)) in answers.iter().zip(&cases) {
@@ -236,7 +247,7 @@ fn a_job_that_was_cut_goes_on() {
     let half = &kept[4][..kept[4].len() / 2];
     fs::write(&out, format!("{bad}\n{}\n{half}", kept[..4].join("\n"))).expect("writable");
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_refused(&ran, 1, "`prompt`");
     assert!(
         String::from_utf8_lossy(&ran.stdout).contains("4 of them before"),
         "{}",
@@ -274,6 +285,8 @@ fn answers_of_another_job_are_refused_by_name() {
     refused("line 2: response.request_id", &["--seed", "7"]);
     write(folder.path(), &[ask("own", json!({"seed": 1, "top_p": 0.5})), lines[1].clone()]);
     refused("line 1: response.request_id", &[]);
+    write(folder.path(), &lines[1..]);
+    refused("line 1: custom_id", &[]);
     write(folder.path(), &[lines[1].clone(), lines[0].clone(), ask("new", json!({}))]);
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
     assert!(String::from_utf8_lossy(&ran.stdout).contains("2 of them before"), "in another order they stay");
@@ -310,7 +323,7 @@ fn chats_are_answered_by_models_with_a_template() {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     fs::write(folder.path().join("in.jsonl"), text).expect("writable");
     let ran = batch_on(&model, folder.path(), "in.jsonl", "out.jsonl", &[]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_refused(&ran, 2, "`tools`");
     let answers = read(&folder.path().join("out.jsonl"));
     let (parts, text) = (&answers[0]["response"]["body"], &answers[1]["response"]["body"]);
     assert_eq!(parts["object"], "chat.completion");
@@ -341,7 +354,7 @@ fn chats_are_answered_by_models_with_a_template() {
     assert_eq!(tokens % 16, 1, "all slots of the pages are full, and the last token has none");
 
     let plain = batch(folder.path(), "in.jsonl", "plain.jsonl", &[]);
-    assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    assert_refused(&plain, 4, "chat template");
     let refused = read(&folder.path().join("plain.jsonl"));
     assert!(refused[0]["error"]["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);
 }
@@ -360,7 +373,7 @@ fn a_line_that_cannot_be_held_is_refused_and_the_others_are_answered() {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     fs::write(folder.path().join("in.jsonl"), text).expect("the temporary folder is writable");
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--kv-memory", "1"]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_refused(&ran, 2, "(\"long prompt\")");
     let answers = read(&folder.path().join("out.jsonl"));
     for refused in [&answers[0], &answers[2]] {
         assert_eq!(refused["error"]["code"], "out_of_memory", "{refused}");

@@ -330,8 +330,8 @@ fn every_node_is_explained() {
     }
     let page = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--explain", "--predict", "never"]);
     let page = String::from_utf8(page.stdout).unwrap();
-    assert!(page.contains("\n0..2,400: 2,400 tokens, 20 prompts; read once for 160 rows"), "{page}");
-    assert!(page.contains("\n  2,400..2,900: 500 tokens, 1 prompt; read once for 8 rows"), "{page}");
+    assert!(page.contains("\n0..2,400: 2,400 tokens, 20 prompts from 1 on; read once for 160 rows"), "{page}");
+    assert!(page.contains("\n  2,400..2,900: 500 tokens, prompt 1; read once for 8 rows"), "{page}");
     assert!(trunk["shared_ns"].as_f64() < trunk["folded_ns"].as_f64(), "why it is shared: {trunk}");
 
     desk.rows(&problems(1)[..1]);
@@ -366,7 +366,7 @@ fn the_drawing_is_a_well_formed_picture_of_the_job() {
     let words: Vec<&str> =
         drawing.descendants().filter(|node| node.has_tag_name("text")).filter_map(|n| n.text()).collect();
     assert!(words.iter().any(|words| words.starts_with("<rows> & more.jsonl: 30 prompts, 60 samples")), "{words:?}");
-    for policy in ["first come, LRU", "single level", "all levels"] {
+    for policy in ["first come", "single level", "all levels"] {
         assert!(words.iter().any(|words| words.starts_with(policy)), "{words:?}");
     }
     // A rectangle for the trunk, for each prompt and for each prompt's samples, beside the page and the legend's two.
@@ -484,18 +484,17 @@ fn a_job_of_next_to_nothing_reads_well() {
     let one = page(&[json!({"tokens": [5], "output_tokens": 1})]);
     for part in [
         "prompts      1 token, 1 of them distinct, in 1 node\n",
-        "samples      1 token expected\n",
+        "samples      1 token, all that each may draw or is expected to\n",
         "kv held      4.00 MiB for all at once; 4.00 MiB without sharing: 1.0 x\n",
         "kv read      there is no decode step: every sample ends with its first token\n",
         "1 step of 1 token, 1 prompt token computed",
-        "each node; there is no decode step:\n0..1: 1 token, 1 prompt; no row of the step is beneath it\n",
+        "each node; there is no decode step:\n0..1: 1 token, prompt 1; no row of the step is beneath it\n",
     ] {
         assert!(one.contains(part), "{part:?} is not in: {one}");
     }
     assert!(!one.contains("0.00 s"), "times are in a unit that shows them: {one}");
     let equal = page(&vec![json!({"tokens": [5, 6, 7], "output_tokens": 2}); 4]);
-    let folded =
-        "folded into what is beneath it (4 rows), as it would cost more by itself: read for each of them, 1.50 MiB";
+    let folded = "folded into what is beneath it (4 rows), which is faster than to read it by itself: read for each of them, 1.50 MiB";
     assert!(equal.contains(folded) && !equal.contains("saves 0"), "{equal}");
     let different: Vec<Value> = (1..5).map(|n| json!({"tokens": [n, 6], "output_tokens": 2})).collect();
     assert_eq!(page(&different).matches("; read by its one row\n").count(), 4);

@@ -13,7 +13,8 @@ use crate::tokenizer::Tokenizer;
 /// One line of the output.
 pub struct Answer {
     pub line: Value,
-    pub refused: bool,
+    /// Why there is none, where the request was refused.
+    pub refusal: Option<String>,
 }
 
 /// What came of one prompt.
@@ -29,7 +30,7 @@ impl Answer {
         let id = name_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
         let error = json!({ "code": refusal.code, "message": refusal.message });
         let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
-        Answer { line, refused: true }
+        Answer { line, refusal: Some(refusal.message.clone()) }
     }
 
     /// The answer to `call`, of a request whose prompts all have their candidates.
@@ -76,7 +77,7 @@ impl Answer {
             "response": { "status_code": 200, "request_id": origin.request_id(call), "body": body },
             "error": null,
         });
-        Answer { line, refused: false }
+        Answer { line, refusal: None }
     }
 }
 

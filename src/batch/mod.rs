@@ -77,6 +77,9 @@ impl Refusal {
     }
 }
 
+/// The exit code where requests were refused.
+const REFUSED: u8 = 2;
+
 /// Answers every line of the input; Ctrl-C sets `interrupted`.
 pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     options.budget.check()?;
@@ -98,7 +101,7 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
             Err(refusal) => output.write(line.index, &Answer::refused(line, &refusal))?,
         }
     }
-    let (kept, refused) = (lines.len() - requests.len() - output.refused(), output.refused());
+    let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
         let most = Most {
@@ -134,16 +137,24 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
             return Err(error);
         }
     }
-    let (answered, refused_later) = (output.answered(), output.refused() - refused);
+    let (answered, refused) = (output.answered(), output.refused());
+    let first_refused = output.first_refused().map(|(index, why)| (lines[index].custom_id.clone(), why.to_owned()));
     output.finish()?;
     out::line(format_args!(
         "{} lines: {} answered ({} of them before), {} refused; {} tokens sampled; wrote {}",
         count(lines.len() as u64),
         count(answered as u64),
         count(kept as u64),
-        count((refused + refused_later) as u64),
+        count(refused as u64),
         count(sampled as u64),
         options.out.display()
     ))?;
-    Ok(ExitCode::SUCCESS)
+    let Some((id, why)) = first_refused else { return Ok(ExitCode::SUCCESS) };
+    let first = id.map_or_else(String::new, |id| format!(" ({id:?})"));
+    out::aside(format_args!(
+        "{}: {} refused, the first{first} because of {why}",
+        options.input.display(),
+        count(refused as u64)
+    ));
+    Ok(ExitCode::from(REFUSED))
 }

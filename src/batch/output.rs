@@ -19,6 +19,8 @@ pub struct Output {
     file: File,
     /// Where the answer to each line of the input stands; `None` while it has none.
     places: Vec<Option<Place>>,
+    /// The first line of the input that was refused, and why.
+    first_refused: Option<(usize, String)>,
     end: u64,
 }
 
@@ -31,7 +33,7 @@ struct Place {
 
 impl Output {
     /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew. An answer of another
-    /// origin is an error.
+    /// origin, or to a request that `lines` do not hold, is an error: it would be lost.
     pub fn open(path: &Path, resume: bool, lines: &[Line], origin: &Origin) -> Result<Self> {
         if !resume && path.exists() {
             let what = "exists already; give --resume to go on with it, or another --out";
@@ -42,7 +44,8 @@ impl Output {
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;
-        let mut output = Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], end: 0 };
+        let mut output =
+            Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], first_refused: None, end: 0 };
         output.take_up(lines, origin)?;
         Ok(output)
     }
@@ -64,9 +67,12 @@ impl Output {
             else {
                 return Err(Error::format(&self.path, format!("line {number}: no answer to a request")));
             };
-            if let Some(&(index, call)) = line["custom_id"].as_str().and_then(|id| calls.get(id))
-                && line["error"].is_null()
-            {
+            if line["error"].is_null() {
+                let id = line["custom_id"].as_str().unwrap_or("none");
+                let Some(&(index, call)) = calls.get(id) else {
+                    let expected = "that of a request of the input";
+                    return Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, id));
+                };
                 self.check(number, &line["response"], call, origin)?;
                 self.places[index] = Some(Place { start, bytes: text.len(), refused: false });
             }
@@ -113,6 +119,11 @@ impl Output {
         self.places.iter().flatten().filter(|place| place.refused).count()
     }
 
+    /// The first line of the input that was refused, by its place, and why.
+    pub fn first_refused(&self) -> Option<(usize, &str)> {
+        self.first_refused.as_ref().map(|(index, why)| (*index, why.as_str()))
+    }
+
     /// Appends the answer to line number `index`.
     pub fn write(&mut self, index: usize, answer: &Answer) -> Result<()> {
         let mut text = answer.line.to_string().into_bytes();
@@ -124,7 +135,12 @@ impl Output {
             }
             return Err(Error::io(&self.path, "write a line")(error));
         }
-        self.places[index] = Some(Place { start: self.end, bytes: text.len(), refused: answer.refused });
+        self.places[index] = Some(Place { start: self.end, bytes: text.len(), refused: answer.refusal.is_some() });
+        if let Some(why) =
+            answer.refusal.as_ref().filter(|_| self.first_refused().is_none_or(|(first, _)| index < first))
+        {
+            self.first_refused = Some((index, why.clone()));
+        }
         self.end += text.len() as u64;
         Ok(())
     }

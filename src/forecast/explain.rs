@@ -2,6 +2,7 @@
 //! became of a step's segments is `plan::explain`'s to say; here they are brought back to nodes, over all layers.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -33,8 +34,9 @@ pub struct Explained {
     pub depth: usize,
     pub first_position: u32,
     pub tokens: u32,
-    /// Prompts that hold it.
+    /// Prompts that hold it, and which of them stands first in the input, from 1.
     pub prompts: usize,
+    pub first_prompt: usize,
     /// Rows of the step at and beneath it.
     pub rows: u32,
     pub fate: Fate,
@@ -55,6 +57,7 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
             first_position: node.first,
             tokens: node.tokens(),
             prompts: node.prompts.len(),
+            first_prompt: first_prompt(tree, &node.prompts),
             rows: 0,
             fate: Fate::NotInStep,
             shared_ns: None,
@@ -87,12 +90,22 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
     explained
 }
 
+/// Of `prompts`, by their places in the order of the tree, the one that stands first in the input, from 1.
+fn first_prompt(tree: &PromptTree, prompts: &Range<u32>) -> usize {
+    let sorted = &tree.sorted()[prompts.start as usize..prompts.end as usize];
+    sorted.iter().map(|sorted| sorted.prompt as usize + 1).min().expect("a node is of a prompt")
+}
+
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:indent$}", "", indent = 2 * self.depth.min(20))?;
         let (from, end) = (self.first_position, self.first_position + self.tokens);
-        let (tokens, prompts) = (counted(self.tokens.into(), "token"), counted(self.prompts as u64, "prompt"));
-        write!(f, "{}..{}: {tokens}, {prompts}; ", count(from.into()), count(end.into()))?;
+        write!(f, "{}..{}: {}, ", count(from.into()), count(end.into()), counted(self.tokens.into(), "token"))?;
+        let first = count(self.first_prompt as u64);
+        match self.prompts {
+            1 => write!(f, "prompt {first}; ")?,
+            prompts => write!(f, "{} prompts from {first} on; ", count(prompts as u64))?,
+        }
         let rows = counted(self.rows.into(), "row");
         let saved = self.bytes_flat.saturating_sub(self.bytes_read);
         match self.fate {
@@ -105,7 +118,7 @@ impl fmt::Display for Explained {
             Fate::Folded => match self.rows {
                 1 => write!(f, "read by its one row"),
                 _ => {
-                    write!(f, "folded into what is beneath it ({rows}), as it would cost more by itself: ")?;
+                    write!(f, "folded into what is beneath it ({rows}), which is faster than to read it by itself: ")?;
                     match saved {
                         0 => write!(f, "read for each of them, {}", bytes(self.bytes_flat)),
                         _ => write!(f, "saves {} of {}", bytes(saved), bytes(self.bytes_flat)),

@@ -39,7 +39,7 @@ pub struct Part {
 pub fn predict(job: &Job, samples: &PromptTree, device: &Device) -> Result<Vec<Prediction>> {
     let ours = Policy::OURS.capped(device.branches());
     let policies = [
-        ("first come, LRU", Policy::FCFS.capped(device.branches()), requests(job)),
+        ("first come", Policy::FCFS.capped(device.branches()), requests(job)),
         // What the groups share is all that is alike in them, so that their order is all that the policy has to find.
         ("single level", ours, grouped(job, samples)),
         ("all levels", ours, requests(job)),

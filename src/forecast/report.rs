@@ -129,7 +129,8 @@ impl fmt::Display for Forecast {
         line("device", format!("{}; {room}, {} branches at once", self.device, count(self.branches as u64)))?;
         let (all, distinct) = (counted(job.prompt_tokens, "token"), count(job.distinct_prompt_tokens));
         line("prompts", format!("{all}, {distinct} of them distinct, in {}", counted(job.nodes as u64, "node")))?;
-        line("samples", format!("{} expected", counted(job.drawn_tokens, "token")))?;
+        let drawn = counted(job.drawn_tokens, "token");
+        line("samples", format!("{drawn}, all that each may draw or is expected to"))?;
         for (number, level) in self.levels.iter().enumerate() {
             line(&format!("level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
         }
@@ -183,7 +184,7 @@ fn said_of_reads(reads: Option<&Reads>) -> String {
         return "there is no decode step: every sample ends with its first token".to_string();
     };
     format!(
-        "{} by a decode step of {}; {} with one shared level; {} by a flat plan: {:.1} x",
+        "{} by a decode step of {} with the balanced plan; {} with one shared level; {} by a flat plan: {:.1} x",
         bytes(reads.balanced),
         counted(reads.rows, "row"),
         bytes(reads.single),
@@ -196,7 +197,7 @@ fn said_of_waves(waves: &[WaveSizes]) -> String {
     let each: Vec<String> = waves.iter().take(FEW_WAVES).map(|wave| count(wave.prompts as u64)).collect();
     let more = if waves.len() > FEW_WAVES { " + ..." } else { "" };
     match waves {
-        [_] => "1: everything fits at once".to_string(),
+        [_] => "1: all fits in memory at once".to_string(),
         _ => format!("{} of {}{more} prompts", count(waves.len() as u64), each.join(" + ")),
     }
 }

@@ -59,7 +59,7 @@ pub fn policies(samples: &PromptTree, pool: &Pool) -> Vec<Sharing> {
     };
     vec![
         sharing("no sharing", samples.no_sharing()),
-        sharing("lru", samples.lru(pool.tokens(), pool.page_tokens)),
+        sharing("lru of pages", samples.lru(pool.tokens(), pool.page_tokens)),
         sharing("single level", samples.single_level()),
         sharing("all levels", samples.all_levels()),
     ]

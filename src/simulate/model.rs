@@ -79,7 +79,7 @@ impl<B: Backend> LoadedModel<B> {
     /// # Errors
     /// As [`simulate`]; a request longer than the model's context; memory that an engine does not get, after which the model is
     /// lost.
-    pub fn run(&mut self, time: impl Timekeeper, settings: &Settings, job: &Job) -> Result<JobRecord> {
+    pub fn run(&mut self, time: impl Timekeeper + Send, settings: &Settings, job: &Job) -> Result<JobRecord> {
         if job.longest() > self.context {
             let (what, tokens, context) = ("the longest request".to_owned(), job.longest(), self.context);
             return Err(Error::ContextTooLong { what, tokens, context });
@@ -100,7 +100,8 @@ impl<B: Backend> LoadedModel<B> {
         };
         let (mut engine, handle) = Engine::build(backend, decoder, None, config)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.vocab);
-        let record = drive(&mut engine, handle, time, &submitted);
+        // On a thread of the pool, as each turn goes there: from outside it would put this thread to sleep and wake it.
+        let record = rayon::scope(|_| drive(&mut engine, handle, time, &submitted));
         self.parts = Some(engine.into_parts());
         record.map(|record| JobRecord { ordered_in, ..record })
     }
