@@ -17,7 +17,7 @@ pub struct PlanArgs {
     /// or output_tokens
     #[arg(required_unless_present = "simulate")]
     pub input: Option<PathBuf>,
-    /// Replay a recorded trace instead: Mooncake's (.jsonl), lengths of prompt and answer (.csv), lengths of prompts (.json)
+    /// Replay a recorded trace instead, without --explain, --svg and what says how a job is read: Mooncake's (.jsonl), lengths of prompt and answer (.csv), lengths of prompts (.json)
     #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub simulate: Option<PathBuf>,
     /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
@@ -57,7 +57,8 @@ pub struct PlanArgs {
     /// Of a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where that takes seconds
+    /// Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where it has at most
+    /// 20,000 samples and 5,000,000 tokens to draw
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     pub predict: Predict,
     /// Also say of each node of the tree whether the attention of a decode step shares, splits or folds it, and what that saves

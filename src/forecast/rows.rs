@@ -68,7 +68,7 @@ pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>
         let tokens = row.tokens(tokenizer.as_ref(), model, &mut invented)?;
         let context = model.config.context;
         if tokens.len() >= context {
-            let what = format!("{}: line {line}: the prompt", path.display());
+            let what = format!("{}: line {line}: the prompt with the first token drawn", path.display());
             return Err(Error::ContextTooLong { what, tokens: tokens.len() + 1, context });
         }
         let most = row.count("max_tokens", MOST)?;
