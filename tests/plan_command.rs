@@ -267,7 +267,10 @@ fn what_is_wrong_with_a_row_is_said_with_its_line_and_field() {
             "`prompt_tokens`: expected at least the 6 tokens of `shared`",
         ),
         ("{\"prompt_tokens\": 5, \"shared\": [[\"a\"]]}", "`shared`: expected a list of [name, number of tokens]"),
-        ("{\"prompt_tokens\": 8192}", "line 1: the prompt with the first token drawn has 8193 tokens; the model's context is 8192"),
+        (
+            "{\"prompt_tokens\": 8192}",
+            "line 1: the prompt with the first token drawn has 8193 tokens; the model's context is 8192",
+        ),
         ("[1, 2]", "line 1: expected a JSON object, found [1,2]"),
         ("{\"prompt_tokens\": 5", "line 1, column"),
         ("\n\n", "expected at least one prompt, found none"),

@@ -2,7 +2,7 @@
 //! any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were
 //! given. Branches that are let in too freely push each other out again, and each return costs time or computation.
 
-use crate::engine::branch::{Branch, Drawing, Hold, Stage, Work};
+use crate::engine::branch::{Branch, Drawing, Hold, Lease, Stage, Work};
 use crate::engine::cache::Cache;
 use crate::engine::growth::{AllGrowing, Growing};
 use crate::kv::Usage;
@@ -37,18 +37,21 @@ impl Expectation {
         if drawing.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// How `branch` is expected to go on, once what it needs now is laid out: all that it was given is at once. None where it draws
-    /// nothing.
-    fn growing(&self, branch: &Branch, cache: &Cache) -> Option<Growing> {
+    /// How `branch` is expected to go on once what it needs now is laid out, as all tokens are that it was given; in the end it gives
+    /// back `alone`. None where it draws nothing.
+    fn growing(&self, branch: &Branch, cache: &Cache, alone: Option<usize>) -> Option<Growing> {
         let Work::Draw(drawing) = &branch.work else { return None };
         let page_tokens = cache.prefix.page_tokens() as usize;
         let now = branch.tokens.len() + drawing.ahead.tokens;
-        let (laid_out, goes_on_in_own) = match branch.hold {
+        // One that was divided at its end, as others go on from there, has no page any more.
+        let has_page =
+            |lease: Lease| lease.own && cache.prefix.first_position(lease.segment) < cache.prefix.end(lease.segment);
+        let (laid_out, has_own_page) = match branch.hold {
             // It has not laid out the token that it drew last.
             Hold::Path(lease) if branch.stage == Stage::Running => {
-                (cache.prefix.end(lease.segment) as usize, lease.own)
+                (cache.prefix.end(lease.segment) as usize, has_page(lease))
             }
-            Hold::Path(lease) => (now, lease.own),
+            Hold::Path(lease) => (now, has_page(lease)),
             Hold::Swapped(_) => (now, true),
             Hold::Nothing => (now, false),
         };
@@ -57,13 +60,13 @@ impl Expectation {
         // Where its length is not known it goes on for a page at least.
         let least = if drawing.stop.is_exact() { 0 } else { page_tokens };
         let steps = self.expected_of(most, drawing).max(least).min(most);
-        // Its parent's last page is for one that goes on in it, who may be another.
-        let opens_page = !goes_on_in_own && !laid_out.is_multiple_of(page_tokens) && steps > 0;
-        Some(Growing { laid_out, steps, opens_page, alone: None })
+        // In its parent's last page only one branch can go on, which may be another.
+        let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
+        Some(Growing { laid_out, steps, opens_page, alone })
     }
 }
 
-/// Whether a token is laid out in every step for `branch`, which runs: what it draws has a segment of its own.
+/// Whether `branch`, which runs, draws from now on: then a token of it is laid out in every step, in a segment of its own.
 fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
         && matches!(&branch.work, Work::Draw(drawing) if branch.tokens.len() + drawing.ahead.tokens > drawing.begin)
@@ -90,7 +93,7 @@ pub(super) struct Commitment {
     growing: AllGrowing,
     /// Of `used`, what each of those that decode gives back when it has ended.
     alone: Usage,
-    /// Pages of that in which others go on that were let in: they stay.
+    /// Pages of `alone` that are not given back: others were let in that need them, too.
     kept: usize,
     /// Whether any of them may end sooner than it could, or later than expected.
     is_unsure: bool,
@@ -102,31 +105,23 @@ pub(super) struct Commitment {
 impl Commitment {
     /// `keeping`: branches that run, and those that keep something while they wait.
     pub fn of<'a>(keeping: impl Iterator<Item = &'a Branch>, cache: &Cache, expected: &Expectation) -> Self {
-        let mut commitment = Commitment {
-            used: Usage::default(),
-            growing: AllGrowing::new(cache.prefix.page_tokens() as usize),
-            alone: Usage::default(),
-            kept: 0,
-            is_unsure: false,
-            given: Usage::default(),
-            own: 0,
-        };
+        let (mut used, mut alone, mut given) = (Usage::default(), Usage::default(), Usage::default());
+        let (mut growing, mut is_unsure, mut own) = (Vec::new(), false, 0);
         for branch in keeping {
             let Some(segment) = branch.kept() else { continue };
-            cache.prefix.add_path(&mut commitment.used, segment);
-            cache.prefix.add_beginning(&mut commitment.given, segment, position(branch.given()));
+            cache.prefix.add_path(&mut used, segment);
+            cache.prefix.add_beginning(&mut given, segment, position(branch.given()));
             if branch.stage == Stage::Running {
-                let gives_back = decodes(branch).then(|| cache.prefix.add_alone(&mut commitment.alone, segment));
-                if let Some(growing) = expected.growing(branch, cache) {
-                    commitment.growing.add(Growing { alone: gives_back, ..growing });
-                }
-                commitment.is_unsure |= matches!(&branch.work, Work::Draw(drawing) if !drawing.stop.is_exact());
+                let gives_back = decodes(branch).then(|| cache.prefix.add_alone(&mut alone, segment));
+                growing.extend(expected.growing(branch, cache, gives_back));
+                is_unsure |= matches!(&branch.work, Work::Draw(drawing) if !drawing.stop.is_exact());
             }
             if branch.stage != Stage::Waiting {
-                commitment.own = commitment.own.max(own_at_most(branch, cache));
+                own = own.max(own_at_most(branch, cache));
             }
         }
-        commitment
+        let growing = AllGrowing::new(cache.prefix.page_tokens() as usize, growing);
+        Commitment { used, growing, alone, kept: 0, is_unsure, given, own }
     }
 
     /// What `branch` would add.
@@ -134,14 +129,22 @@ impl Commitment {
         let (prefix, path) = (&cache.prefix, branch.kept());
         let (gain, kept) = branch.need().map_or((0, 0), |need| match branch.hold {
             Hold::Swapped(swapped) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
+            // It goes on there, whatever of its tokens others have laid out behind.
+            Hold::Path(lease) if lease.used => (prefix.gain_after(&self.used, lease.segment, position(need.end)), 0),
             Hold::Nothing | Hold::Path(_) => {
                 let tokens = &branch.tokens[..need.match_upto];
                 let gain = prefix.gain(&self.used, path, tokens, position(need.end));
                 (gain, prefix.shared_with_one(&self.alone, path, tokens))
             }
         });
-        let given = prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given()));
-        let growing = expected.growing(branch, cache);
+        let given = match branch.hold {
+            Hold::Path(lease) if lease.used => {
+                let end = position(branch.given()).max(prefix.end(lease.segment));
+                prefix.gain_after(&self.given, lease.segment, end)
+            }
+            _ => prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given())),
+        };
+        let growing = expected.growing(branch, cache, None);
         Cost { gain, growing, kept, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
     }
 
@@ -191,9 +194,9 @@ fn position(tokens: usize) -> u32 {
 pub(super) struct Cost {
     gain: usize,
     growing: Option<Growing>,
-    /// Of those that others would have given back, at least as many as it keeps.
+    /// At least as many as stay, as it needs them too, of those that others were reckoned to give back.
     kept: usize,
-    /// Of `gain`, those for what it was given.
+    /// Pages for what it was given, beyond those of what all others were given.
     given: usize,
     own: usize,
     /// Whether it was never let in.

@@ -17,7 +17,7 @@ pub(super) struct Growing {
     /// Whether the first of them takes a page of its own, even where the last one has room.
     pub opens_page: bool,
     /// Pages in use that it gives back when it has ended, as nobody else holds them, beside all that it takes until then. None
-    /// where nobody knows when that will be: such a branch gives nothing back.
+    /// where it may end later than after `steps`: such a branch is reckoned to give nothing back.
     pub alone: Option<usize>,
 }
 
@@ -30,8 +30,10 @@ pub(super) struct AllGrowing {
 }
 
 impl AllGrowing {
-    pub fn new(page_tokens: usize) -> Self {
-        AllGrowing { page_tokens, by_steps: Vec::new(), to_come: 0 }
+    pub fn new(page_tokens: usize, mut branches: Vec<Growing>) -> Self {
+        branches.sort_unstable_by_key(|branch| branch.steps);
+        let to_come = branches.iter().map(|branch| branch.pages_to_come(page_tokens)).sum();
+        AllGrowing { page_tokens, by_steps: branches, to_come }
     }
 
     pub fn add(&mut self, branch: Growing) {
@@ -54,8 +56,8 @@ fn insert(by_steps: &mut Vec<Growing>, branch: Growing) {
     by_steps.insert(by_steps.partition_point(|other| other.steps <= branch.steps), branch);
 }
 
-/// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What several of them
-/// share counts as held to the end.
+/// The most pages, beyond those in use now, that these branches, in rising order of their steps, hold at any moment until all have
+/// ended. What several of them share counts as held to the end.
 fn most_pages(by_steps: &[Growing], page_tokens: usize) -> usize {
     let mut still = Still::new(page_tokens);
     by_steps.iter().for_each(|branch| still.add(branch));
@@ -128,10 +130,10 @@ impl Still {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AllGrowing, Growing, STEPS_UNTIL_FREE};
+    use super::{AllGrowing, Growing, STEPS_UNTIL_FREE, most_pages};
 
     /// The definition: step by step, branch by branch.
-    fn most_pages(growing: &[Growing], page_tokens: usize) -> usize {
+    fn most_pages_by_steps(growing: &[Growing], page_tokens: usize) -> usize {
         let pages = |tokens: usize| tokens.div_ceil(page_tokens);
         let held = |branch: &Growing, step: usize| match branch.alone {
             Some(_) if step > branch.steps + STEPS_UNTIL_FREE => 0,
@@ -163,9 +165,11 @@ mod tests {
             growing in prop::collection::vec(growing(), 0..40),
             page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
         ) {
-            let mut all = AllGrowing::new(page_tokens);
-            growing.iter().skip(1).for_each(|&branch| all.add(branch));
-            let (most, one_more) = (most_pages(&growing, page_tokens), growing.first().copied());
+            let (most, one_more) = (most_pages_by_steps(&growing, page_tokens), growing.first().copied());
+            let rest = growing.get(1..).unwrap_or_default();
+            let (at_once, later) = rest.split_at(rest.len() / 2);
+            let mut all = AllGrowing::new(page_tokens, at_once.to_vec());
+            later.iter().for_each(|&branch| all.add(branch));
             prop_assert!(all.fit_in(most, one_more));
             prop_assert!(most == 0 || !all.fit_in(most - 1, one_more));
         }
@@ -178,8 +182,8 @@ mod tests {
         let (short, long) = (growing(94), growing(160));
         assert_eq!(most_pages(&[short], 16), 6);
         assert_eq!(most_pages(&[long], 16), 10);
-        assert_eq!(most_pages(&[long, short], 16), 12, "when the short one ends");
+        assert_eq!(most_pages(&[short, long], 16), 12, "when the short one ends");
         let unknown_end = Growing { alone: None, ..short };
-        assert_eq!(most_pages(&[long, unknown_end], 16), 16, "it may still be there when the long one ends");
+        assert_eq!(most_pages(&[unknown_end, long], 16), 16, "it may still be there when the long one ends");
     }
 }

@@ -1,8 +1,14 @@
 //! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and draws
 //! what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length is known.
 
+use std::task::Poll;
+use std::time::Duration;
+
 use offshoot::backend::cpu::Cpu;
-use offshoot::engine::{Engine, EngineConfig, EngineHandle, FinishReason, Metrics};
+use offshoot::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams,
+    Stop, Turn,
+};
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
 
@@ -149,5 +155,48 @@ fn nobody_yielded_in_these() {
     ];
     for (jobs, corner) in [(&passed_over[..], (15, 7, 8, 3)), (&one_short[..], (18, 16, 4, 0))] {
         assert_eq!(run(jobs, config(jobs, corner)).metrics.preemptions, 0);
+    }
+}
+
+/// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from it meanwhile.
+#[test]
+fn a_branch_that_rested_is_let_in_with_all_its_pages() {
+    let p = PAGE_TOKENS;
+    let given = |letter: usize, len: usize| vec![PROMPT_TOKENS[letter]; len];
+    let drawn = |branch, draws| {
+        let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
+        let stop = Stop { ignore_eos: true, ..Stop::max_tokens(draws) };
+        Extend { branch, continuation: Continuation::Sampled { params, stop, coins: CoinKey::root(1, "") } }
+    };
+    // Its own tokens are drawn, or given and not computed; pools from the narrowest on that holds any one path.
+    for (is_drawn, pool) in [true, false].into_iter().flat_map(|is_drawn| (6..16).map(move |pool| (is_drawn, pool))) {
+        let (mut engine, handle) = build(pages(pool));
+        let first = handle.root(given(0, p + 4)).unwrap();
+        let own = match is_drawn {
+            true => drawn(first, 5),
+            false => {
+                Extend { branch: first, continuation: Continuation::Given { tokens: given(1, 30), logprobs: false } }
+            }
+        };
+        let mut extension = handle.start(vec![own]).unwrap();
+        let mut tokens = Vec::new();
+        while extension.unfinished() > 0 {
+            engine.turn().unwrap();
+            while let Poll::Ready(Some(event)) = extension.poll(Duration::ZERO) {
+                if let Event::Finished { finish, .. } = event {
+                    tokens = finish.tokens;
+                }
+            }
+        }
+        let onwards = handle.root([given(0, p + 4), tokens, given(2, 1)].concat()).unwrap();
+        let (onwards, other) = (handle.fork(onwards, 2).unwrap(), handle.root(given(2, p)).unwrap());
+        let begun = [drawn(onwards[0], 38), drawn(onwards[1], 20), drawn(other, 56)];
+        let _begun = handle.start(begun.to_vec()).unwrap();
+        for _ in 0..3 {
+            engine.turn().unwrap();
+        }
+        let _rested = handle.start(vec![drawn(first, 20)]).unwrap();
+        while engine.turn().unwrap() == Turn::Stepped {}
+        assert_eq!(engine.metrics().preemptions, 0, "own tokens drawn: {is_drawn}, {pool} pages");
     }
 }

@@ -75,22 +75,19 @@ impl PrefixTree {
     /// Adds what no lease would hold any more without the one lease on `segment`, and returns how many pages that is; none where
     /// it has several.
     pub fn add_alone(&self, usage: &mut Usage, segment: SegmentId) -> usize {
+        usage.met.resize(self.arena.len(), false);
         let before = usage.pages;
-        if let Some(top) = self.ancestry(segment).take_while(|&id| self.at(id).users == 1).last() {
-            self.add_path_below(usage, segment, self.at(top).parent);
+        for id in self.ancestry(segment).take_while(|&id| self.at(id).users == 1) {
+            usage.met[id.ix()] = true;
+            usage.pages += self.own_pages(id);
         }
         usage.pages - before
     }
 
     /// Adds the path of `segment`, and the pages that nothing in use holds yet.
     pub fn add_path(&self, usage: &mut Usage, segment: SegmentId) {
-        self.add_path_below(usage, segment, None);
-    }
-
-    /// The part of it below `above`, one of its ancestors; all of it where that is `None`.
-    fn add_path_below(&self, usage: &mut Usage, segment: SegmentId, above: Option<SegmentId>) {
         let Usage { met, pages, tokens } = usage;
-        for id in self.new_to(met, segment, above) {
+        for id in self.new_to(met, segment) {
             *pages += self.own_pages(id);
             *tokens += self.at(id).len() as usize;
         }
@@ -114,21 +111,15 @@ impl PrefixTree {
     /// that, segments in use may have been split.
     pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, upto: u32, gain: usize) {
         if let Some(last) = self.holder(segment, upto) {
-            self.new_to(&mut usage.met, last, None).for_each(drop);
+            self.new_to(&mut usage.met, last).for_each(drop);
         }
         usage.pages += gain;
     }
 
-    /// The segments of a path, below `above` where it is named, that were not met yet, and are with this.
-    fn new_to(
-        &self,
-        met: &mut Vec<bool>,
-        segment: SegmentId,
-        above: Option<SegmentId>,
-    ) -> impl Iterator<Item = SegmentId> {
+    /// The segments of a path that were not met yet, and are with this.
+    fn new_to(&self, met: &mut Vec<bool>, segment: SegmentId) -> impl Iterator<Item = SegmentId> {
         met.resize(self.arena.len(), false);
-        let below = self.ancestry(segment).take_while(move |&id| Some(id) != above);
-        below.take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
+        self.ancestry(segment).take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
     }
 
     /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
@@ -150,6 +141,7 @@ impl PrefixTree {
     pub fn shared_with_one(&self, alone: &Usage, path: Option<SegmentId>, tokens: &[TokenId]) -> usize {
         let known = self.find(path, tokens);
         let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
+        // Since it was added others may have come to share it, and have counted it.
         let of_one = ancestry.filter(|&id| alone.has_met(id) && self.at(id).users == 1);
         of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
     }
