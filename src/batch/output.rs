@@ -1,7 +1,7 @@
 //! The output file: a line for each answer as it comes, whole or not at all; in the order of the input once all are there. What a
 //! killed job left is taken up from here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub struct Output {
     file: File,
     /// Where the answer to each line of the input stands; `None` while it has none.
     places: Vec<Option<Place>>,
-    /// The first line of the input that was refused, and why.
-    first_refused: Option<(usize, String)>,
+    /// The lines of the input that were refused, and why.
+    refusals: BTreeMap<usize, String>,
     end: u64,
 }
 
@@ -28,7 +28,6 @@ pub struct Output {
 struct Place {
     start: u64,
     bytes: usize,
-    refused: bool,
 }
 
 impl Output {
@@ -44,8 +43,13 @@ impl Output {
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;
-        let mut output =
-            Output { path: path.to_path_buf(), file, places: vec![None; lines.len()], first_refused: None, end: 0 };
+        let mut output = Output {
+            path: path.to_path_buf(),
+            file,
+            places: vec![None; lines.len()],
+            refusals: BTreeMap::new(),
+            end: 0,
+        };
         output.take_up(lines, origin)?;
         Ok(output)
     }
@@ -74,7 +78,7 @@ impl Output {
                     return Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, id));
                 };
                 self.check(number, &line["response"], call, origin)?;
-                self.places[index] = Some(Place { start, bytes: text.len(), refused: false });
+                self.places[index] = Some(Place { start, bytes: text.len() });
             }
             start += text.len() as u64;
         }
@@ -112,16 +116,16 @@ impl Output {
     }
 
     pub fn answered(&self) -> usize {
-        self.places.iter().flatten().filter(|place| !place.refused).count()
+        self.places.iter().flatten().count() - self.refused()
     }
 
     pub fn refused(&self) -> usize {
-        self.places.iter().flatten().filter(|place| place.refused).count()
+        self.refusals.len()
     }
 
     /// The first line of the input that was refused, by its place, and why.
     pub fn first_refused(&self) -> Option<(usize, &str)> {
-        self.first_refused.as_ref().map(|(index, why)| (*index, why.as_str()))
+        self.refusals.first_key_value().map(|(&index, why)| (index, why.as_str()))
     }
 
     /// Appends the answer to line number `index`.
@@ -135,12 +139,8 @@ impl Output {
             }
             return Err(Error::io(&self.path, "write a line")(error));
         }
-        self.places[index] = Some(Place { start: self.end, bytes: text.len(), refused: answer.refusal.is_some() });
-        if let Some(why) =
-            answer.refusal.as_ref().filter(|_| self.first_refused().is_none_or(|(first, _)| index < first))
-        {
-            self.first_refused = Some((index, why.clone()));
-        }
+        self.places[index] = Some(Place { start: self.end, bytes: text.len() });
+        self.refusals.extend(answer.refusal.iter().map(|why| (index, why.clone())));
         self.end += text.len() as u64;
         Ok(())
     }

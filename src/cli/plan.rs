@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
+use crate::figures::count;
 use crate::forecast::trace::TraceOptions;
-use crate::forecast::{PlanOptions, Predict};
+use crate::forecast::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
 use crate::simulate::{Policy, Replay};
 
 #[derive(Debug, Args)]
@@ -17,7 +18,8 @@ pub struct PlanArgs {
     /// or output_tokens
     #[arg(required_unless_present = "simulate")]
     pub input: Option<PathBuf>,
-    /// Replay a recorded trace instead, without --explain, --svg and what says how a job is read: Mooncake's (.jsonl), lengths of prompt and answer (.csv), lengths of prompts (.json)
+    /// Replay a recorded trace instead, without --explain, --svg and what says how a job is read: Mooncake's (.jsonl), lengths of
+    /// prompt and answer (.csv), lengths of prompts (.json)
     #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub simulate: Option<PathBuf>,
     /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
@@ -57,9 +59,8 @@ pub struct PlanArgs {
     /// Of a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where it has at most
-    /// 20,000 samples and 5,000,000 tokens to draw
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    /// Whether the scheduler runs the job on a modelled device, to predict steps and time
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = said_of_predict())]
     pub predict: Predict,
     /// Also say of each node of the tree whether the attention of a decode step shares, splits or folds it, and what that saves
     #[arg(long)]
@@ -72,6 +73,14 @@ pub struct PlanArgs {
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub budget: BudgetArgs,
+}
+
+fn said_of_predict() -> String {
+    let (samples, tokens) = (count(FEW_SAMPLES), count(FEW_TOKENS));
+    format!(
+        "Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where it has at most {samples} \
+         samples and {tokens} tokens to draw"
+    )
 }
 
 /// What has no meaning for a trace.

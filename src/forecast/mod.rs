@@ -73,8 +73,8 @@ pub enum Predict {
 const MOST_SAMPLES: u64 = 100_000_000;
 
 /// Jobs that are predicted without being asked for: by samples, and by tokens drawn.
-const FEW_SAMPLES: u64 = 20_000;
-const FEW_TOKENS: u64 = 5_000_000;
+pub const FEW_SAMPLES: u64 = 20_000;
+pub const FEW_TOKENS: u64 = 5_000_000;
 
 /// Prints what the job comes to.
 pub fn main(options: &PlanOptions) -> Result<()> {

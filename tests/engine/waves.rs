@@ -82,7 +82,7 @@ fn steps_are_full_while_prompts_wait() {
 }
 
 /// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full while prompts
-/// wait, and nobody has to yield whose length is known.
+/// wait, and nobody has to yield.
 #[test]
 fn memory_is_full_while_prompts_wait() {
     for is_exact in [true, false] {
@@ -96,13 +96,12 @@ fn memory_is_full_while_prompts_wait() {
                 held.push(now.pages);
             }
         });
+        let mean = |held: &[usize]| held.iter().sum::<usize>() as f64 / held.len() as f64 / pages as f64;
         // The first prompts take some turns to come in.
-        let full = &held[held.len() / 4..];
-        let mean = full.iter().sum::<usize>() as f64 / full.len() as f64 / pages as f64;
-        println!("lengths known: {is_exact}; {} turns, {:.1} % of memory held", held.len(), 100.0 * mean);
-        assert!(mean > 0.93, "{mean} of memory is held");
-        assert!(!is_exact || played.metrics.preemptions == 0, "{} preemptions", played.metrics.preemptions);
-        assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+        let (middle, full) = (mean(&held[held.len() / 4..held.len() * 3 / 4]), mean(&held[held.len() / 4..]));
+        println!("lengths known: {is_exact}; {} turns, {:.1} % of memory held", held.len(), 100.0 * full);
+        assert!(middle > 0.93 && full > 0.93, "{middle} of memory is held in the middle, {full} from there on");
+        assert_eq!((played.metrics.preemptions, played.metrics.prompt_tokens_computed), (0, distinct_tokens(&jobs)));
     }
 }
 

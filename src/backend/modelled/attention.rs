@@ -6,8 +6,8 @@ use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, WorkItem};
 
 impl AttentionTimes {
-    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each. Products and reads go
-    /// on beside each other: the longer of the two counts, and of the shorter the part that is not hidden.
+    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each. Products and
+    /// reads go on beside each other: the longer of the two counts, and of the shorter the part that is not hidden.
     pub fn ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
         let (mut reads, mut products) = (0.0, 0.0);
         let mut met = Met::of(plan);
