@@ -101,8 +101,10 @@ __device__ __forceinline__ State combine(const Partials& parts, const unsigned* 
     return sum;
 }
 
-// Two blocks a multiprocessor leave registers for wide heads, which the compiler would rather spill.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, HEAD_DIM > 128 ? 2 : 0)
+// Blocks of a multiprocessor that leave registers for heads which the compiler would rather spill; 0: as it likes.
+constexpr unsigned BLOCKS = HEAD_DIM > 128 ? 2 : HEAD_DIM == 96 ? 3 : 0;
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split) {
     __shared__ Extent extents[WARPS];
     __shared__ Vector<float> runs[WARPS][VECTORS][32];

@@ -5,8 +5,8 @@
 // reaches a bound that the sums tell.
 #include "sample_select.cuh"
 
-// Of all threads: the cut by all three filters. `total` weighs all tokens relative to `best`, in units of 1.
-__device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Request& request, float best, double total) {
+// Of all threads: the cut by all three filters. `sum` weighs all tokens relative to `best`, in units of 1.
+__device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Request& request, float best, const double& sum) {
     double temperature = request.temperature;
     float rate = rate_of(request.temperature);
     u32 highest = key_of(best);
@@ -17,6 +17,7 @@ __device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Reques
     }
     if (request.top_p < 1.0f) {
         u32 bound = kept.key;
+        double total = sum;
         if (kept.reached) {
             total = static_cast<double>(kept.weight) / UNIT;
         } else {

@@ -127,22 +127,24 @@ impl Commitment {
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
         let (prefix, path) = (&cache.prefix, branch.kept());
-        let (gain, kept) = branch.need().map_or((0, 0), |need| match branch.hold {
-            Hold::Swapped(swapped) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
-            // It goes on there, whatever of its tokens others have laid out behind.
-            Hold::Path(lease) if lease.used => (prefix.gain_after(&self.used, lease.segment, position(need.end)), 0),
-            Hold::Nothing | Hold::Path(_) => {
+        // Where it goes on where it was, whatever of its tokens others have laid out behind.
+        let used = match branch.hold {
+            Hold::Path(lease) if lease.used => Some(lease.segment),
+            Hold::Nothing | Hold::Path(_) | Hold::Swapped(_) => None,
+        };
+        let (gain, kept) = branch.need().map_or((0, 0), |need| match (used, branch.hold) {
+            (Some(segment), _) => (prefix.gain_after(&self.used, segment, position(need.end)), 0),
+            (None, Hold::Swapped(swapped)) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
+            (None, Hold::Nothing | Hold::Path(_)) => {
                 let tokens = &branch.tokens[..need.match_upto];
                 let gain = prefix.gain(&self.used, path, tokens, position(need.end));
                 (gain, prefix.shared_with_one(&self.alone, path, tokens))
             }
         });
-        let given = match branch.hold {
-            Hold::Path(lease) if lease.used => {
-                let end = position(branch.given()).max(prefix.end(lease.segment));
-                prefix.gain_after(&self.given, lease.segment, end)
-            }
-            _ => prefix.gain(&self.given, path, &branch.tokens[..branch.given()], position(branch.given())),
+        let given_end = position(branch.given());
+        let given = match used {
+            Some(segment) => prefix.gain_after(&self.given, segment, given_end.max(prefix.end(segment))),
+            None => prefix.gain(&self.given, path, &branch.tokens[..branch.given()], given_end),
         };
         let growing = expected.growing(branch, cache, None);
         Cost { gain, growing, kept, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }

@@ -2,7 +2,6 @@
 //! became of a step's segments is `plan::explain`'s to say; here they are brought back to nodes, over all layers.
 
 use std::fmt;
-use std::ops::Range;
 
 use serde::Serialize;
 
@@ -51,13 +50,13 @@ pub struct Explained {
 /// Every node, depth-first. Where layers have several kinds of windows, fate and times are those of the first kind; bytes are of all.
 pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)]) -> Vec<Explained> {
     let mut explained: Vec<Explained> = Vec::with_capacity(tree.nodes().len());
-    for node in tree.nodes() {
+    for (node, first_prompt) in tree.nodes().iter().zip(first_prompts(tree)) {
         explained.push(Explained {
             depth: node.parent.map_or(0, |parent| explained[parent as usize].depth + 1),
             first_position: node.first,
             tokens: node.tokens(),
             prompts: node.prompts.len(),
-            first_prompt: first_prompt(tree, &node.prompts),
+            first_prompt,
             rows: 0,
             fate: Fate::NotInStep,
             shared_ns: None,
@@ -90,10 +89,21 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
     explained
 }
 
-/// Of `prompts`, by their places in the order of the tree, the one that stands first in the input, from 1.
-fn first_prompt(tree: &PromptTree, prompts: &Range<u32>) -> usize {
-    let sorted = &tree.sorted()[prompts.start as usize..prompts.end as usize];
-    sorted.iter().map(|sorted| sorted.prompt as usize + 1).min().expect("a node is of a prompt")
+/// Of each node, which of the prompts that hold it stands first in the input, from 1.
+fn first_prompts(tree: &PromptTree) -> Vec<usize> {
+    let nodes = tree.nodes();
+    let mut first = vec![usize::MAX; nodes.len()];
+    for (index, node) in nodes.iter().enumerate().rev() {
+        // Prompts that end in a node are sorted before those that go on beneath it, from the next node on.
+        let until = nodes.get(index + 1).map_or(node.prompts.end, |next| next.prompts.start.min(node.prompts.end));
+        for sorted in &tree.sorted()[node.prompts.start as usize..until as usize] {
+            first[index] = first[index].min(sorted.prompt as usize + 1);
+        }
+        if let Some(parent) = node.parent {
+            first[parent as usize] = first[parent as usize].min(first[index]);
+        }
+    }
+    first
 }
 
 impl fmt::Display for Explained {
@@ -131,6 +141,32 @@ impl fmt::Display for Explained {
                 write!(f, "; a layer takes {} shared, {} folded", seconds(1e-9 * shared), seconds(1e-9 * folded))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::TokenId;
+
+    proptest! {
+        /// Of few short prompts over two tokens many are equal, empty, or the beginnings of others.
+        #[test]
+        fn first_prompts_are_the_least_of_those_that_hold_a_node(
+            prompts in prop::collection::vec(prop::collection::vec(0u32..2, 0..5), 0..12),
+        ) {
+            let prompts: Vec<Vec<TokenId>> =
+                prompts.iter().map(|prompt| prompt.iter().copied().map(TokenId).collect()).collect();
+            let tree = PromptTree::new(prompts.as_slice());
+            let least = |node: &crate::kv::PromptNode| {
+                let sorted = &tree.sorted()[node.prompts.start as usize..node.prompts.end as usize];
+                sorted.iter().map(|sorted| sorted.prompt as usize + 1).min()
+            };
+            let expected: Option<Vec<usize>> = tree.nodes().iter().map(least).collect();
+            prop_assert_eq!(Some(first_prompts(&tree)), expected);
         }
     }
 }

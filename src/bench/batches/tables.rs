@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::BatchesOptions;
@@ -15,7 +16,7 @@ use crate::simulate::{
 };
 
 /// A table of a paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Table {
     /// BatchLLM's microbenchmarks and industry shapes, and a job of four levels, under three policies
@@ -30,6 +31,14 @@ pub enum Table {
     Rate,
     /// RelayAttention's timing of questions behind examples, one token drawn each
     Mmlu,
+}
+
+/// As it is given on the command line.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("no table is hidden");
+        write!(f, "{}", value.get_name())
+    }
 }
 
 /// How a job is run.
@@ -94,7 +103,7 @@ pub struct Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}, {}", self.table, self.job, self.way.name)
+        write!(f, "{} {}, {}", self.table, self.job, self.way.name)
     }
 }
 
@@ -241,7 +250,7 @@ fn chunk(options: &BatchesOptions) -> Vec<(String, Work)> {
 }
 
 fn lengths(path: Option<&Path>, option: &str, table: Table) -> Result<Vec<Lengths>> {
-    let path = path.ok_or_else(|| Error::value(option, format!("a file for the table {table:?}"), "none"))?;
+    let path = path.ok_or_else(|| Error::value(option, format!("a file for the table {table}"), "none"))?;
     read_lengths(path)
 }
 
