@@ -22,14 +22,18 @@ impl Default for Expectation {
 }
 
 impl Expectation {
-    /// An extend is about to end.
-    pub fn note(&mut self, branch: &Branch) {
+    /// An extend is about to end, or to be `cut` short: that one would have drawn as much at least.
+    pub fn note(&mut self, branch: &Branch, cut: bool) {
         if let Work::Draw(drawing) = &branch.work
             && !drawing.stop.is_exact()
         {
-            let share = drawing.logprobs.len() as f64 / (drawing.limit - drawing.begin).max(1) as f64;
-            self.0 += WEIGHT * (share - self.0);
+            self.take(drawing.logprobs.len() as f64 / (drawing.limit - drawing.begin).max(1) as f64, cut);
         }
+    }
+
+    fn take(&mut self, share: f64, cut: bool) {
+        let told = if cut { share.max(self.0) } else { share };
+        self.0 += WEIGHT * (told - self.0);
     }
 
     /// Of `tokens` that it may draw, how many a branch is expected to.
@@ -203,4 +207,23 @@ pub(super) struct Cost {
     own: usize,
     /// Whether it was never let in.
     is_new: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cut_short_never_lowers_what_is_expected() {
+        let mut expected = Expectation::default();
+        (0..100).for_each(|_| expected.take(0.0, true));
+        assert_eq!(expected.0, 1.0);
+        (0..200).for_each(|_| expected.take(0.1, false));
+        let short = expected.0;
+        assert!((0.1..0.11).contains(&short), "{short}");
+        (0..100).for_each(|_| expected.take(0.05, true));
+        assert_eq!(expected.0, short);
+        (0..100).for_each(|_| expected.take(0.6, true));
+        assert!(expected.0 > 0.5, "{}", expected.0);
+    }
 }

@@ -184,7 +184,7 @@ impl<B: Backend> Engine<B> {
         let mut ended = Vec::new();
         for &id in ids {
             if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
-                self.scheduler.note_end(branch);
+                self.scheduler.note_end(branch, true);
                 branch.finish(FinishReason::Cancelled);
                 ended.push(id);
             }

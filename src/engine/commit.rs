@@ -23,7 +23,7 @@ impl<B: Backend> Engine<B> {
             self.metrics.tokens_sampled += u64::from(matches!(branch.work, Work::Draw(_)));
             if let Some(outcome) = answer(branch, drawn, &self.facts, &mut telling) {
                 telling.flush();
-                self.scheduler.note_end(branch);
+                self.scheduler.note_end(branch, outcome.is_err());
                 match outcome {
                     Ok(reason) => branch.finish(reason),
                     Err(error) => branch.fail(error),

@@ -17,7 +17,7 @@ pub(super) struct Growing {
     /// Whether the first of them takes a page of its own, even where the last one has room.
     pub opens_page: bool,
     /// Pages in use that it gives back when it has ended, as nobody else holds them, beside all that it takes until then. None
-    /// where it may end later than after `steps`: such a branch is reckoned to give nothing back.
+    /// where it does not draw yet, and so may end later than after `steps`: such a branch is reckoned to give nothing back.
     pub alone: Option<usize>,
 }
 

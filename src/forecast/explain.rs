@@ -91,12 +91,9 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
 
 /// Of each node, which of the prompts that hold it stands first in the input, from 1.
 fn first_prompts(tree: &PromptTree) -> Vec<usize> {
-    let nodes = tree.nodes();
-    let mut first = vec![usize::MAX; nodes.len()];
-    for (index, node) in nodes.iter().enumerate().rev() {
-        // Prompts that end in a node are sorted before those that go on beneath it, from the next node on.
-        let until = nodes.get(index + 1).map_or(node.prompts.end, |next| next.prompts.start.min(node.prompts.end));
-        for sorted in &tree.sorted()[node.prompts.start as usize..until as usize] {
+    let mut first = vec![usize::MAX; tree.nodes().len()];
+    for (index, node) in tree.nodes().iter().enumerate().rev() {
+        for sorted in &tree.sorted()[tree.own(index)] {
             first[index] = first[index].min(sorted.prompt as usize + 1);
         }
         if let Some(parent) = node.parent {

@@ -1,12 +1,17 @@
 //! Jobs of real sizes on the modelled device, whose time is counted and not spent: waves, full steps, crowds, memory.
 
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::backend::Dtype;
 use offshoot::backend::modelled::{DeviceProfile, Modelled};
-use offshoot::engine::{Engine, EngineConfig, EngineHandle, PoolSize};
-use offshoot::ids::TokenId;
+use offshoot::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    Turn,
+};
+use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
 
 use crate::bench::{Shape, model};
@@ -123,6 +128,36 @@ fn few_long_answers_fill_a_small_memory() {
     assert!(mean > 0.8, "{mean} of memory is held");
     assert_eq!(played.metrics.preemptions, 0);
     assert_eq!(played.metrics.prompt_tokens_computed, distinct_tokens(&jobs));
+}
+
+/// Samples that somebody cancels before they have drawn do not make the others look short.
+#[test]
+fn what_is_cancelled_says_nothing_of_lengths() {
+    const DRAWS: usize = 16 * PAGE_TOKENS;
+    let prompt = level(0, PAGE_TOKENS);
+    let (pages, config) = (40 * 17, EngineConfig { max_branches: 256, ..EngineConfig::default() });
+    let (mut engine, handle) = build(pages, config);
+    let root = handle.root(prompt).unwrap();
+    let branches = handle.fork(root, 200).unwrap();
+    let extend = |(&branch, ordinal): (&BranchId, u64)| {
+        // It could end any time, for all that the engine knows.
+        let stop = Stop { tokens: vec![PROMPT_TOKENS[0]], ignore_eos: true, ..Stop::max_tokens(DRAWS) };
+        let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
+        let coins = CoinKey::root(1, "cancelled").child(ForkKind::Sample, ordinal);
+        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+    };
+    let mut extension = handle.start(branches.iter().zip(0..).map(extend).collect()).unwrap();
+    extension.cancel(&branches[..100]);
+    while engine.turn().unwrap() == Turn::Stepped {}
+    let mut drawn = Vec::new();
+    while let Poll::Ready(Some(event)) = extension.poll(Duration::ZERO) {
+        if let Event::Finished { finish, .. } = event {
+            drawn.push(finish.tokens.len());
+        }
+    }
+    drawn.sort_unstable();
+    assert_eq!(drawn, [[0; 100], [DRAWS; 100]].concat());
+    assert_eq!(engine.metrics().preemptions, 0);
 }
 
 /// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on from it.

@@ -115,9 +115,9 @@ impl Scheduler {
         }
     }
 
-    /// A branch's extend is about to end; the caller names it to `remove` afterwards.
-    pub fn note_end(&mut self, branch: &mut Branch) {
-        self.expected.note(branch);
+    /// A branch's extend is about to end, or to be `cut` short; the caller names it to `remove` afterwards.
+    pub fn note_end(&mut self, branch: &mut Branch, cut: bool) {
+        self.expected.note(branch, cut);
         branch.stage = Stage::Resting;
     }
 
