@@ -98,8 +98,14 @@ fn a_tree_that_fits_in_parts_is_planned_in_waves() {
     for wave in plan["waves"].as_array().unwrap() {
         assert!(wave["kv_bytes"].as_u64().unwrap() <= pool, "{wave}");
     }
-    assert_eq!(plan["levels"][0], json!({"nodes": 1, "tokens": 2400, "tokens_unshared": 2400 * 2560}));
-    assert_eq!(plan["levels"][1], json!({"nodes": 20, "tokens": 10_000, "tokens_unshared": 500 * 2560}));
+    assert_eq!(
+        plan["levels"][0],
+        json!({"nodes": 1, "tokens": 2400, "tokens_unshared": 2400 * 2560, "has_deeper": false})
+    );
+    assert_eq!(
+        plan["levels"][1],
+        json!({"nodes": 20, "tokens": 10_000, "tokens_unshared": 500 * 2560, "has_deeper": false})
+    );
     let one = desk.plan(&["--predict", "never"]);
     assert_eq!(one["waves"].as_array().unwrap().len(), 1, "with the whole memory of an H200 everything fits");
     let page =
@@ -139,6 +145,27 @@ fn samples_of_one_prompt_that_do_not_fit_at_once_are_divided() {
             plan["waves"].as_array().unwrap().iter().map(|wave| wave["samples"].as_u64().unwrap()).collect();
         assert_eq!((samples.iter().sum::<u64>(), samples.iter().max()), (100, Some(&most)));
     }
+    let page = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--kv-memory", "100", "--predict", "never"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("25 of 4 + 4 + 4 + 4 + 4 + 4 + 4 + 4 + ... samples\n"), "{page}");
+}
+
+#[test]
+fn levels_that_are_not_told_apart_are_counted_with_the_last() {
+    let desk = Desk::new();
+    let chain = |prompts: usize| -> Vec<Value> { (1..=prompts).map(|n| json!({"tokens": vec![5; n]})).collect() };
+    let last = |prompts: usize| {
+        desk.rows(&chain(prompts));
+        let page = desk.run(&["plan", "rows.jsonl", "--model", "config.json", "--predict", "never"]);
+        let levels = desk.plan(&["--predict", "never"])["levels"].clone();
+        (String::from_utf8(page.stdout).unwrap(), levels[7].clone())
+    };
+    let (page, level) = last(8);
+    assert!(page.contains("\nlevel 8      1 node: "), "{page}");
+    assert_eq!((&level["nodes"], &level["has_deeper"]), (&json!(1), &json!(false)));
+    let (page, level) = last(11);
+    assert!(page.contains("\nfrom level 8 4 nodes: "), "{page}");
+    assert_eq!((&level["nodes"], &level["has_deeper"]), (&json!(4), &json!(true)));
 }
 
 #[test]
@@ -255,6 +282,10 @@ fn what_is_wrong_with_a_row_is_said_with_its_line_and_field() {
         (
             "{\"prompt_tokens\": 5, \"tokens\": [1]}",
             "one of prompt, tokens and prompt_tokens, found tokens and prompt_tokens",
+        ),
+        (
+            "{\"tokens\": [1], \"max_tokens\": 4, \"output_tokens\": 5}",
+            "`output_tokens`: expected at most max_tokens, 4, found 5",
         ),
         ("{\"samples\": 5}", "line 1: expected one of prompt, tokens and prompt_tokens, found none"),
         ("{\"prompt_tokens\": 5, \"sample\": 1}", "`sample`: expected no such field"),
@@ -411,11 +442,16 @@ fn branches_at_once_are_bounded_for_all_policies() {
     let plan = desk.plan(&["--max-branches", "8", "--predict", "always"]);
     for prediction in plan["predictions"].as_array().unwrap() {
         assert!(prediction["most_running"].as_u64().unwrap() <= 8, "{prediction}");
+        assert_eq!(prediction["branches"], 8);
         // All of a prompt's samples have begun before the cool-down, however its policy counts requests.
         let (seconds, warm) = (&prediction["seconds"], &prediction["seconds_before_cool_down"]);
         let share = warm.as_f64().unwrap() / seconds.as_f64().unwrap();
         assert!((0.5..0.9).contains(&share), "the last third of the samples begins after two thirds: {prediction}");
     }
+    desk.rows(&[json!({"prompt_tokens": 320, "samples": 300, "output_tokens": 4})]);
+    let plan = desk.plan(&["--predict", "always"]);
+    let branches: Vec<&Value> = plan["predictions"].as_array().unwrap().iter().map(|it| &it["branches"]).collect();
+    assert_eq!(branches, [256, 300, 300]);
 }
 
 #[test]

@@ -19,6 +19,8 @@ const PARTS: usize = 240;
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
     pub policy: &'static str,
+    /// Samples that may grow at once, where memory suffices.
+    pub branches: usize,
     #[serde(flatten)]
     pub totals: Totals,
     /// Mean tokens of a step, prompts' and drawn ones.
@@ -46,11 +48,13 @@ pub fn predict(job: &Job, samples: &PromptTree, device: &Device) -> Result<Vec<P
     ];
     let run = |(name, policy, job): (&'static str, Policy, simulate::Job)| {
         let settings = Settings { policy, ..device.settings };
+        let branches = policy.max_branches(&job);
         let simulation = simulate::simulate(&device.machine, &settings, &job)?;
         let totals = simulation.totals(settings.step_rows);
         let rows: u64 = simulation.steps.iter().map(|step| step.rows).sum();
         Ok(Prediction {
             policy: name,
+            branches,
             totals,
             tokens_per_step: rows as f64 / simulation.steps.len().max(1) as f64,
             parts: parts(&simulation.steps, totals.seconds),

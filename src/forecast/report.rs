@@ -132,7 +132,8 @@ impl fmt::Display for Forecast {
         let drawn = counted(job.drawn_tokens, "token");
         line("samples", format!("{drawn}, all that each may draw or is expected to"))?;
         for (number, level) in self.levels.iter().enumerate() {
-            line(&format!("level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
+            let from = if level.has_deeper { "from " } else { "" };
+            line(&format!("{from}level {}", number + 1), said_of_level(level, model.kv_bytes_per_token))?;
         }
         for (number, sharing) in self.sharing.iter().enumerate() {
             let (asked, computed) = (count(sharing.tokens_asked), count(sharing.tokens_computed));
@@ -147,7 +148,7 @@ impl fmt::Display for Forecast {
         let unshared = bytes(self.kv_bytes_unshared);
         line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
         line("kv read", said_of_reads(self.decode_step.as_ref()))?;
-        line("waves", said_of_waves(&self.waves))?;
+        line("waves", said_of_waves(&self.waves, job.prompts))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
             line(if number == 0 { "predicted" } else { "" }, said_of_prediction(prediction))?;
         }
@@ -193,25 +194,30 @@ fn said_of_reads(reads: Option<&Reads>) -> String {
     )
 }
 
-fn said_of_waves(waves: &[WaveSizes]) -> String {
-    let each: Vec<String> = waves.iter().take(FEW_WAVES).map(|wave| count(wave.prompts as u64)).collect();
+/// Of waves of `prompts`, or of their samples where some prompt's are in several waves.
+fn said_of_waves(waves: &[WaveSizes], prompts: usize) -> String {
+    let are_whole = waves.iter().map(|wave| wave.prompts).sum::<usize>() == prompts;
+    let sizes = waves.iter().map(|wave| if are_whole { wave.prompts as u64 } else { wave.samples });
+    let each: Vec<String> = sizes.take(FEW_WAVES).map(count).collect();
+    let what = if are_whole { "prompts" } else { "samples" };
     let more = if waves.len() > FEW_WAVES { " + ..." } else { "" };
     match waves {
         [_] => "1: all fits in memory at once".to_string(),
-        _ => format!("{} of {}{more} prompts", count(waves.len() as u64), each.join(" + ")),
+        _ => format!("{} of {}{more} {what}", count(waves.len() as u64), each.join(" + ")),
     }
 }
 
 fn said_of_prediction(prediction: &Prediction) -> String {
     let totals = &prediction.totals;
     format!(
-        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed, at most {} held",
+        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed, at most {} held by up to {} at once",
         prediction.policy,
         seconds(totals.seconds),
         seconds(totals.seconds_before_cool_down),
         counted(totals.steps as u64, "step"),
         counted(prediction.tokens_per_step.round() as u64, "token"),
         counted(totals.prompt_tokens_computed, "prompt token"),
-        bytes(totals.kv_bytes_peak)
+        bytes(totals.kv_bytes_peak),
+        count(prediction.branches as u64)
     )
 }

@@ -72,7 +72,17 @@ pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>
             return Err(Error::ContextTooLong { what, tokens: tokens.len() + 1, context });
         }
         let most = row.count("max_tokens", MOST)?;
-        let tokens_each = match row.count("output_tokens", MOST)? {
+        let exactly = row.count("output_tokens", MOST)?;
+        if let (Some(exactly), Some(most)) = (exactly, most)
+            && exactly > most
+        {
+            return Err(row.wrong(
+                "output_tokens",
+                format!("at most max_tokens, {most}"),
+                &row.fields["output_tokens"],
+            ));
+        }
+        let tokens_each = match exactly {
             Some(exactly) => expected(exactly, None, context, tokens.len()),
             None => expected(most.or(output_tokens).unwrap_or(OUTPUT_TOKENS), output_tokens, context, tokens.len()),
         };

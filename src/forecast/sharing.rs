@@ -15,22 +15,26 @@ pub struct Level {
     pub tokens: u64,
     /// The same for each sample beneath them.
     pub tokens_unshared: u64,
+    /// Whether levels further down are counted with it.
+    pub has_deeper: bool,
 }
 
 /// Levels that are told apart; those further down are one.
 const MOST_LEVELS: usize = 8;
 
-/// The levels of the samples' tree, roots first, at most [`MOST_LEVELS`].
+/// The levels of the samples' tree, roots first; the last of [`MOST_LEVELS`] has all that are further down.
 pub fn levels(samples: &PromptTree) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     let mut depths: Vec<usize> = Vec::with_capacity(samples.nodes().len());
     for node in samples.nodes() {
-        let depth = node.parent.map_or(0, |parent| (depths[parent as usize] + 1).min(MOST_LEVELS - 1));
-        depths.push(depth);
+        let below = node.parent.map_or(0, |parent| depths[parent as usize] + 1);
+        depths.push(below);
+        let depth = below.min(MOST_LEVELS - 1);
         if levels.len() == depth {
             levels.push(Level::default());
         }
         let level = &mut levels[depth];
+        level.has_deeper |= below > depth;
         level.nodes += 1;
         level.tokens += u64::from(node.tokens());
         level.tokens_unshared += u64::from(node.tokens()) * node.prompts.len() as u64;

@@ -67,7 +67,8 @@ impl Policy {
         Policy { branches: Branches::AtMost(branches), ..self }
     }
 
-    pub(super) fn max_branches(&self, job: &Job) -> usize {
+    /// Branches of `job` that it lets grow at once, however much memory there is.
+    pub fn max_branches(&self, job: &Job) -> usize {
         let most = match self.branches {
             Branches::AtMost(most) => most,
             Branches::ByMemory => MOST_BRANCHES,

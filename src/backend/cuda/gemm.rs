@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::algorithm::Algorithm;
 use super::args::Args;
@@ -136,7 +137,8 @@ impl Gemm {
 
     /// Enqueues the product of `shape`, planned now if it is new; says whether the library has one.
     fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
-        if !self.products.contains_key(&shape) {
+        let (begun, is_new) = (Instant::now(), !self.products.contains_key(&shape));
+        if is_new {
             let product = self.plan(shape, operands)?;
             if product.is_none() {
                 log::debug!("cuBLASLt has no algorithm for {shape:?}");
@@ -144,7 +146,14 @@ impl Gemm {
             self.products.insert(shape, product);
         }
         let Some(Product { description, algorithm }) = &self.products[&shape] else { return Ok(false) };
+        let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
+        if is_new {
+            // The library loads a kernel when it is first called.
+            let ms = |elapsed: Duration| 1e3 * elapsed.as_secs_f64();
+            let (planned, called) = (ms(planned), ms(begun.elapsed() - planned));
+            log::debug!("{shape:?} by {algorithm}: planned in {planned:.1} ms, first called in {called:.1} ms");
+        }
         Ok(true)
     }
 
