@@ -131,7 +131,7 @@ impl Commitment {
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
         let (prefix, path) = (&cache.prefix, branch.kept());
-        // Where it goes on where it was, whatever of its tokens others have laid out behind.
+        // Set where it goes on from where it was, whatever of its tokens others have laid out behind.
         let used = match branch.hold {
             Hold::Path(lease) if lease.used => Some(lease.segment),
             Hold::Nothing | Hold::Path(_) | Hold::Swapped(_) => None,
