@@ -1,5 +1,6 @@
 //! By which algorithm a product is computed: the library's first choice, the fastest, known from an earlier run or measured
-//! now, or one of those that compute alike. Measuring is bounded in time, and never done while a graph is captured.
+//! now, or one of those that compute alike. Measuring is bounded in time, and done neither for products that hardly recur nor
+//! while a graph is captured.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,19 +70,20 @@ impl Chooser {
         Self::Fastest(Measured { choices, anew, at_most, spent: Duration::ZERO })
     }
 
-    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What `operands.out` held is lost,
-    /// unless the product adds to it.
+    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. Where the product `recurs` it may be
+    /// measured: what `operands.out` held is lost then, unless the product adds to it.
     pub fn algorithm(
         &mut self,
         library: &Library,
         product: &Description,
         operands: Operands<'_>,
         siblings: &[Arc<Memory>],
+        recurs: bool,
     ) -> Result<Option<Algorithm>> {
         match self {
             Self::First => {}
             Self::Fastest(measured) => {
-                if let Some(algorithm) = measured.fastest(library, product, operands, siblings)? {
+                if let Some(algorithm) = measured.fastest(library, product, operands, siblings, recurs)? {
                     return Ok(Some(algorithm));
                 }
             }
@@ -100,6 +102,7 @@ impl Measured {
         product: &Description,
         operands: Operands<'_>,
         siblings: &[Arc<Memory>],
+        recurs: bool,
     ) -> Result<Option<Algorithm>> {
         let shape = *product.shape();
         if let Some(known) = self.choices.get(&shape).filter(|_| !self.anew) {
@@ -109,7 +112,7 @@ impl Measured {
             log::warn!("cuBLASLt has no longer {} for {shape:?}", known.algorithm);
         }
         let pays = shape.weight_bytes() >= SMALLEST && (shape.rows <= MOST_ROWS || self.anew);
-        if !pays || self.spent >= self.at_most || library.device().is_capturing()? {
+        if !(pays && recurs) || self.spent >= self.at_most || library.device().is_capturing()? {
             return Ok(None);
         }
         let begun = Instant::now();

@@ -30,6 +30,8 @@ pub struct Gemm {
     device: Device,
     library: Library,
     chooser: Chooser,
+    /// Whether what is enqueued now will be many times more, so that a trial pays.
+    recurs: bool,
     /// `None` where the library has no algorithm.
     products: HashMap<Shape, Option<Product>>,
     /// Weights by outputs and inner width.
@@ -43,6 +45,8 @@ pub struct Gemm {
 struct Product {
     description: Description,
     algorithm: Algorithm,
+    /// Whether it was chosen where a trial pays; if not, it is chosen anew where one does.
+    settled: bool,
 }
 
 /// A kernel for results in the dtype of the weights, and for f32 ones.
@@ -68,6 +72,7 @@ impl Gemm {
             device: device.clone(),
             chooser: Chooser::new(&library, Choosing::First),
             library,
+            recurs: true,
             products: HashMap::new(),
             siblings: HashMap::new(),
             add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
@@ -80,6 +85,11 @@ impl Gemm {
     pub fn choose(&mut self, choosing: Choosing) {
         self.products.clear();
         self.chooser = Chooser::new(&self.library, choosing);
+    }
+
+    /// Whether what is enqueued from now on `recurs`: only then are algorithms of new products timed.
+    pub fn expect(&mut self, recurs: bool) {
+        self.recurs = recurs;
     }
 
     /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
@@ -135,9 +145,10 @@ impl Gemm {
         Ok(())
     }
 
-    /// Enqueues the product of `shape`, planned now if it is new; says whether the library has one.
+    /// Enqueues the product of `shape`, planned now if it is new or not settled; says whether the library has one.
     fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
-        let (begun, is_new) = (Instant::now(), !self.products.contains_key(&shape));
+        let is_planned = |product: &Option<Product>| product.as_ref().is_none_or(|it| it.settled || !self.recurs);
+        let (begun, is_new) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
         if is_new {
             let product = self.plan(shape, operands)?;
             if product.is_none() {
@@ -145,7 +156,7 @@ impl Gemm {
             }
             self.products.insert(shape, product);
         }
-        let Some(Product { description, algorithm }) = &self.products[&shape] else { return Ok(false) };
+        let Some(Product { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
         let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
         if is_new {
@@ -161,8 +172,8 @@ impl Gemm {
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
         let description = Description::new(&self.library, shape)?;
-        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings)?;
-        Ok(algorithm.map(|algorithm| Product { description, algorithm }))
+        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.recurs)?;
+        Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.recurs }))
     }
 
     fn launch_linear_any(&self, shape: &Shape, operands: &Operands<'_>) {

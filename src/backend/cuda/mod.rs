@@ -125,6 +125,14 @@ impl Cuda {
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
     }
 
+    /// Enqueues what is to be enqueued many times more, if it `recurs`.
+    fn expecting(&mut self, recurs: bool, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.gemms.values_mut().for_each(|gemm| gemm.expect(recurs));
+        let enqueued = enqueue(self);
+        self.gemms.values_mut().for_each(|gemm| gemm.expect(true));
+        enqueued
+    }
+
     fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
         if !self.ops.contains_key(&dtype) {
             self.ops.insert(dtype, Ops::load(&self.device, dtype)?);
@@ -311,11 +319,12 @@ impl Backend for Cuda {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
-        match step.graphs.way(shape, self.moves) {
-            Way::OpByOp => ops(self, step)?,
+        let recurs = step.is_advanced();
+        match step.graphs.way(shape, recurs, self.moves) {
+            Way::OpByOp { recurs } => self.expecting(recurs, |backend| ops(backend, step))?,
             Way::Capture => {
                 let device = self.device.clone();
-                let graph = device.capture(|| ops(self, step))?;
+                let graph = device.capture(|| self.expecting(false, |backend| ops(backend, step)))?;
                 graph.launch()?;
                 step.graphs.keep(shape, graph);
             }

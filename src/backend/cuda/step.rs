@@ -62,6 +62,8 @@ struct Loaded {
     /// Of the batch's own rows, in this step.
     slots: Vec<KvSlot>,
     plans: Vec<Planned>,
+    /// Whether it is the step before, every row one token further.
+    is_advanced: bool,
     /// Padded.
     shape: StepShape,
     /// Wanted rows without padding.
@@ -149,7 +151,7 @@ impl Step {
         };
         let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
         let plans = plans.into_iter().map(plan).collect();
-        let loaded = Loaded { slots, plans, shape, asks: wanted.len(), results };
+        let loaded = Loaded { slots, plans, is_advanced: false, shape, asks: wanted.len(), results };
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
         if shape.has_levels {
@@ -243,6 +245,7 @@ impl Step {
             .memory(self.slots.memory())
             .u32(rows);
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
+        loaded.is_advanced = true;
         advance_slots(&mut loaded.slots, turns);
         loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(turns));
         let moves = self.fill_advanced(device, coins, turns, &mut loaded);
@@ -328,6 +331,10 @@ impl Step {
 
     fn loaded_levels(&self) -> &Levels {
         self.levels.as_ref().expect("a step with levels is loaded before its ops ask for them")
+    }
+
+    pub fn is_advanced(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|loaded| loaded.is_advanced)
     }
 
     /// Draws for all requests from `logits` `[wanted, vocab]`.

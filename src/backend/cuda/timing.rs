@@ -32,7 +32,7 @@ impl Cuda {
         }
         let device = self.device.clone();
         let flushed = device.alloc(FLUSHED_BYTES)?;
-        let Way::Replay(graph) = step.graphs.way(shape, self.moves) else {
+        let Way::Replay(graph) = step.graphs.way(shape, false, self.moves) else {
             return Err(Error::Internal("a step that was run often has no graph".to_owned()));
         };
         let mut marks = Vec::with_capacity(times);
