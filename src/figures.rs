@@ -18,6 +18,13 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// `99.9 %`: how much fewer `some` are than `all`, in tenths of a percent, rounded down: what is left shows. 0 where there are none.
+pub fn saved(some: u64, all: u64) -> String {
+    let left = i128::from(all) - i128::from(some);
+    let tenths = (1000 * left).div_euclid(i128::from(all.max(1)));
+    format!("{:.1} %", tenths as f64 / 10.0)
+}
+
 /// `12.3 MiB`: three figures and a binary unit.
 pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
@@ -61,6 +68,9 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!((counted(1, "sample"), counted(1234, "sample")), ("1 sample".into(), "1,234 samples".into()));
+        assert_eq!((saved(1, 3000), saved(0, 3000)), ("99.9 %".into(), "100.0 %".into()));
+        assert_eq!((saved(9, 10), saved(10, 10), saved(0, 0)), ("10.0 %".into(), "0.0 %".into(), "0.0 %".into()));
+        assert_eq!(saved(11, 10), "-10.0 %");
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(14 << 20), "14.0 MiB");

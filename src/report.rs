@@ -81,11 +81,6 @@ impl PromptTokens {
     pub fn of(engine: &Metrics) -> Self {
         Self { asked: engine.prompt_tokens_logical, computed: engine.prompt_tokens_computed }
     }
-
-    /// Share of the tokens that sharing saved (BatchLLM's saving ratio); `None` where none were asked for.
-    pub fn saving(&self) -> Option<f64> {
-        (self.asked > 0).then(|| 1.0 - self.computed as f64 / self.asked as f64)
-    }
 }
 
 impl Add for PromptTokens {

@@ -255,6 +255,19 @@ fn a_batch_that_fails_stops_no_other() {
     assert!(refused(&["--table", "relay"]).contains("--lengths"));
     assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
     assert!(refused(&["--modelled", "h300"]).contains("h200"));
+    let idle =
+        [["--rate", "4"], ["--span", "9"], ["--first-rate", "9"], ["--precision", "2"], ["--lengths", "none.csv"]];
+    for option in idle {
+        let said = refused(&option);
+        assert!(
+            said.contains(&format!("{}: expected the table ", option[0])) && said.contains("found batchllm"),
+            "{said}"
+        );
+    }
+    assert!(
+        refused(&["--questions", "none.json", "--table", "relay"])
+            .contains("the table mmlu beside it, found batchllm, relay")
+    );
     for rate in ["1e-30", "1e30"] {
         assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");
     }

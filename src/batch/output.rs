@@ -58,10 +58,12 @@ impl Output {
     fn take_up(&mut self, lines: &[Line], origin: &Origin) -> Result<()> {
         let mut bytes = Vec::new();
         self.file.read_to_end(&mut bytes).map_err(Error::io(&self.path, "read"))?;
-        let calls: HashMap<&str, (usize, &Call)> = lines
-            .iter()
-            .filter_map(|line| line.call.as_ref().ok().map(|call| (call.custom_id.as_str(), (line.index, call))))
-            .collect();
+        let mut asked: HashMap<&str, &Line> = HashMap::new();
+        for line in lines {
+            if let Some(id) = &line.custom_id {
+                asked.entry(id).or_insert(line);
+            }
+        }
         let mut start = 0;
         for (number, text) in (1..).zip(bytes.split_inclusive(|&byte| byte == b'\n')) {
             if text.last() != Some(&b'\n') && (number > 1 || text.starts_with(b"{\"id\"")) {
@@ -73,12 +75,20 @@ impl Output {
             };
             if line["error"].is_null() {
                 let id = line["custom_id"].as_str().unwrap_or("none");
-                let Some(&(index, call)) = calls.get(id) else {
-                    let expected = "that of a request of the input";
-                    return Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, id));
+                let foreign = |expected: &str, found: String| {
+                    Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
+                };
+                let Some(asked) = asked.get(id) else {
+                    return foreign("that of a request of the input", id.to_owned());
+                };
+                let call = match &asked.call {
+                    Ok(call) => call,
+                    Err(why) => {
+                        return foreign("that of a request that is not refused", format!("{id} ({})", why.message));
+                    }
                 };
                 self.check(number, &line["response"], call, origin)?;
-                self.places[index] = Some(Place { start, bytes: text.len() });
+                self.places[asked.index] = Some(Place { start, bytes: text.len() });
             }
             start += text.len() as u64;
         }

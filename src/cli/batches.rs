@@ -34,15 +34,15 @@ pub struct BatchesArgs {
     #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals)]
     pub rate: Vec<f64>,
     /// Of the tables chunk and rate: seconds in which requests arrive; in the table chunk on average, as their number is
-    /// this times the rate
-    #[arg(long, value_name = "S", value_parser = span, default_value = "120")]
-    pub span: Duration,
-    /// Of the table rate: requests a second that the search begins with
-    #[arg(long, value_name = "R", value_parser = arrivals, default_value_t = RateSearch::default().first)]
-    pub first_rate: f64,
-    /// Of the table rate: how many times the rate that held the one that did not may be
-    #[arg(long, value_name = "TIMES", value_parser = above_one, default_value_t = RateSearch::default().precision)]
-    pub precision: f64,
+    /// this times the rate (default: 120)
+    #[arg(long, value_name = "S", value_parser = span)]
+    pub span: Option<Duration>,
+    /// Of the table rate: requests a second that the search begins with (default: 8)
+    #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "rate")]
+    pub first_rate: Option<f64>,
+    /// Of the table rate: how many times the rate that held the one that did not may be (default: 1.04)
+    #[arg(long, value_name = "TIMES", value_parser = above_one, conflicts_with = "rate")]
+    pub precision: Option<f64>,
     /// For the tables relay and rate: lengths of prompt and answer, `N,M` a line (.csv)
     #[arg(long, value_name = "FILE")]
     pub lengths: Option<PathBuf>,
@@ -86,16 +86,42 @@ fn above_one(text: &str) -> Result<f64> {
     times.ok_or_else(|| Error::value("number", format!("a number from {LEAST} up"), text))
 }
 
+/// Seconds in which requests arrive where no others are asked for.
+const SPAN: Duration = Duration::from_secs(120);
+
+impl BatchesArgs {
+    /// The first option given that none of the tables uses, and the tables that do.
+    pub fn idle_option(&self) -> Option<(&'static str, &'static [Table])> {
+        const ARRIVING: &[Table] = &[Table::Chunk, Table::Rate];
+        const SEARCHED: &[Table] = &[Table::Rate];
+        let options = [
+            ("--rate", !self.rate.is_empty(), ARRIVING),
+            ("--span", self.span.is_some(), ARRIVING),
+            ("--first-rate", self.first_rate.is_some(), SEARCHED),
+            ("--precision", self.precision.is_some(), SEARCHED),
+            ("--lengths", self.lengths.is_some(), &[Table::Relay, Table::Rate]),
+            ("--questions", self.questions.is_some(), &[Table::Mmlu]),
+        ];
+        let is_idle = |tables: &[Table]| !tables.iter().any(|table| self.table.contains(table));
+        options.into_iter().find_map(|(name, is_given, tables)| (is_given && is_idle(tables)).then_some((name, tables)))
+    }
+}
+
 impl From<BatchesArgs> for BatchesOptions {
     fn from(args: BatchesArgs) -> Self {
+        let usual = RateSearch::default();
         Self {
             tables: args.table,
             jobs: args.job,
             ways: args.way,
             requests: args.requests.map(|requests| requests as usize),
             rates: args.rate,
-            span: args.span,
-            search: RateSearch { first: args.first_rate, precision: args.precision, ..RateSearch::default() },
+            span: args.span.unwrap_or(SPAN),
+            search: RateSearch {
+                first: args.first_rate.unwrap_or(usual.first),
+                precision: args.precision.unwrap_or(usual.precision),
+                ..usual
+            },
             lengths: args.lengths,
             questions: args.questions,
             file: args.file,

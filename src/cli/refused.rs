@@ -5,7 +5,9 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
+use super::bench::{Bench, BenchArgs};
 use super::{Cli, Command};
+use crate::bench::batches::Table;
 use crate::error::{Error, Result};
 
 impl Cli {
@@ -24,6 +26,14 @@ impl Cli {
 
     /// Refuses what the command of this name would have to ignore.
     fn refuse_what_means_nothing(&self, name: &str) -> Result<()> {
+        if let Some(Command::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
+            && let Some((option, tables)) = batches.idle_option()
+        {
+            let of: Vec<String> = tables.iter().map(Table::to_string).collect();
+            let found: Vec<String> = batches.table.iter().map(Table::to_string).collect();
+            let expected = format!("the table {} beside it", of.join(" or "));
+            return Err(Error::value(option, expected, found.join(", ")));
+        }
         let (name, nothing) = match &self.command {
             Some(Command::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
             _ => (name, means_nothing(name)),

@@ -142,7 +142,7 @@ pub(super) fn rate(text: &str) -> Result<f64> {
 pub(super) fn arrivals(text: &str) -> Result<f64> {
     const FEWEST: f64 = 1e-6;
     let rate = rate(text).ok().filter(|rate| *rate >= FEWEST);
-    rate.ok_or_else(|| Error::value("rate", format!("a number from {FEWEST} up"), text))
+    rate.ok_or_else(|| Error::value("rate", format!("a finite number from {FEWEST} up"), text))
 }
 
 /// Bytes of so many MiB.

@@ -14,7 +14,7 @@ use super::sharing::{Level, Sharing};
 use super::source::Model;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
-use crate::figures::{bytes, count, counted, seconds};
+use crate::figures::{bytes, count, counted, saved, seconds};
 use crate::kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -138,11 +138,8 @@ impl fmt::Display for Forecast {
         for (number, sharing) in self.sharing.iter().enumerate() {
             let (asked, computed) = (count(sharing.tokens_asked), count(sharing.tokens_computed));
             let name = if number == 0 { "saving" } else { "" };
-            let saving = 100.0 * sharing.saving;
-            line(
-                name,
-                format!("{:<13} {saving:>5.1} %  {computed} of {asked} prompt tokens computed", sharing.policy),
-            )?;
+            let saved = saved(sharing.tokens_computed, sharing.tokens_asked);
+            line(name, format!("{:<13} {saved:>7}  {computed} of {asked} prompt tokens computed", sharing.policy))?;
         }
         let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
         let unshared = bytes(self.kv_bytes_unshared);
@@ -169,12 +166,12 @@ impl fmt::Display for Forecast {
 }
 
 fn said_of_level(level: &Level, kv: u64) -> String {
-    let saved = 100.0 * (1.0 - level.tokens as f64 / level.tokens_unshared as f64);
     format!(
-        "{}: {} of {} tokens ({saved:.1} % saved), {} of {}",
+        "{}: {} of {} tokens ({} saved), {} of {}",
         counted(level.nodes, "node"),
         count(level.tokens),
         count(level.tokens_unshared),
+        saved(level.tokens, level.tokens_unshared),
         bytes(level.tokens * kv),
         bytes(level.tokens_unshared * kv)
     )

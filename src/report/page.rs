@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use super::{AtK, Estimate, Interval, LeftOut, LevelUse, PromptTokens, Scores, Summary, Told};
 use crate::backend::KvDtype;
-use crate::figures::{bytes, count, counted};
+use crate::figures::{bytes, count, counted, saved};
 use crate::task::Spares;
 
 impl Summary {
@@ -22,7 +22,10 @@ impl Summary {
     /// What the prompts of all samples took.
     fn prompts(&self) -> String {
         let PromptTokens { asked, computed } = self.prompts;
-        let saved = self.prompts.saving().map_or(String::new(), |saved| format!(": {:.1} % saved", 100.0 * saved));
+        let saved = match asked {
+            0 => String::new(),
+            _ => format!(": {} saved", saved(computed, asked)),
+        };
         let without = match self.uncounted_processes {
             0 => String::new(),
             1 => " (without a process that left no count)".to_string(),
@@ -90,8 +93,8 @@ impl Display for LevelUse {
             return write!(f, "{}: no tokens", self.level);
         }
         let (tokens, unshared) = (self.tokens, self.tokens_unshared);
-        let saved = 100.0 * (1.0 - tokens as f64 / unshared as f64);
-        write!(f, "{}: {} of {} tokens ({saved:.1} % saved)", self.level, count(tokens), count(unshared))?;
+        let saved = saved(tokens, unshared);
+        write!(f, "{}: {} of {} tokens ({saved} saved)", self.level, count(tokens), count(unshared))?;
         write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))?;
         self.attention.map_or(Ok(()), |part| write!(f, ", {:.1} % of attention", 100.0 * part))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::backend::{Backend, Opened};
 use crate::error::Result;
-use crate::figures::{bytes, count};
+use crate::figures::{bytes, count, saved};
 use crate::report::PromptTokens;
 use crate::tokenizer::LevelTokens;
 
@@ -36,7 +36,10 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     line("weights", bytes(weights as u64));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prepared.prompts.len()));
     let prompts = PromptTokens { asked: prepared.prompt_tokens() as u64, computed: prepared.distinct_tokens() as u64 };
-    let shared = prompts.saving().map_or(String::new(), |share| format!(": {:.1} % shared", 100.0 * share));
+    let shared = match prompts.asked {
+        0 => String::new(),
+        asked => format!(": {} shared", saved(prompts.computed, asked)),
+    };
     line("prompts", format!("{} tokens, {} of them distinct{shared}", count(prompts.asked), count(prompts.computed)));
     line("levels", levels(&first.levels));
     line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(longest + samples * own)));
