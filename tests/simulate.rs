@@ -18,7 +18,7 @@ use offshoot::plan::Planner;
 use offshoot::simulate::{
     Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Replay, Request, Run,
     Settings, Sharing, StepRecord, WallClock, industry, micro, nested, poisson, read_trace, replay, shared_prompts,
-    simulate, sustainable_rate, with_system_prompt,
+    simulate, sustainable_rate, warm_up, with_system_prompt,
 };
 use shared::shared;
 use tempfile::TempDir;
@@ -147,6 +147,25 @@ fn groups_come_together_where_order_says_so() {
     let computed = |order| simulate(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
     assert_eq!(computed(Order::ByRatio), distinct(&job));
     assert!(computed(Order::Arrival) > 2 * distinct(&job));
+}
+
+#[test]
+fn a_warm_up_repeats_decode_steps_of_any_number_of_rows() {
+    for requests in [8, 100, 256, 400] {
+        let (job, settings) = (warm_up(requests), Settings { step_rows: 2048, ..Settings::default() });
+        let record = simulate(&machine(), &settings, &job).unwrap();
+        check(&record, &job, &settings);
+        let decoding = |step: &&StepRecord| step.prompt_rows == 0;
+        let rows: Vec<u64> = record.steps.iter().filter(decoding).map(|step| step.rows.div_ceil(8)).collect();
+        for eights in 1..=requests.min(256).div_ceil(8) as u64 {
+            assert!(
+                rows.iter().filter(|&&rows| rows == eights).count() >= 2,
+                "{requests} requests, {eights}: {rows:?}"
+            );
+        }
+        let advanced = record.metrics.steps - record.metrics.steps_replanned;
+        assert!(advanced >= requests.min(256).div_ceil(8) as u64, "{requests} requests: {advanced} advanced");
+    }
 }
 
 #[test]

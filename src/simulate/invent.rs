@@ -83,11 +83,13 @@ pub fn behind_system_prompt(system: usize, lengths: &[Lengths]) -> Job {
     Job::new(requests.map(|(number, own)| request(&[(0, system), (number, own.prompt)], own.output)).collect())
 }
 
-/// `requests` requests that take little time, among them decode steps of any number of rows, in fours, up to 256: so that what a
-/// device does only once is done.
+/// `requests` requests that take little time, among them decode steps of any number of rows, in eights, up to 256, each number three
+/// times in a row: so that what a device does only once is done, also what it does only for steps that recur. The first of the
+/// three is new, the second is scheduled anew as the ends of the others are collected, the third is the second, advanced.
 pub fn warm_up(requests: usize) -> Job {
     const LONGER: usize = 256;
-    let output = |number: usize| if number <= LONGER { number.div_ceil(4) } else { 1 };
+    // The first token is drawn with the prompt.
+    let output = |number: usize| if number <= LONGER { 1 + 3 * number.div_ceil(8) } else { 1 };
     Job::new((1..=requests).map(|number| request(&[(0, 64), (number as u64, 4)], output(number))).collect())
 }
 

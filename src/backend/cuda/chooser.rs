@@ -1,6 +1,6 @@
 //! By which algorithm a product is computed: the library's first choice, the fastest, known from an earlier run or measured
-//! now, or one of those that compute alike. Measuring is bounded in time, and done neither for products that hardly recur nor
-//! while a graph is captured.
+//! now, or one of those that compute alike. Measuring is bounded in time, left out where a product may never come again, and never
+//! done while a graph is captured.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 pub enum Choosing {
     /// As the library recommends: the same in every run.
     First,
-    /// The fastest: the same in every run that finds it in the user's cache. What is not known is measured, for `at_most` in
-    /// all; then, as the library recommends until the next run.
+    /// The fastest: the same in every run that finds it in the user's cache. What is not known is measured once it recurs, for
+    /// `at_most` in all; before and after, as the library recommends until the next run.
     Fastest { at_most: Duration },
     /// As `Fastest`, but nothing is known yet, and more is tried. For benchmarks; later runs take what they found.
     FastestAnew { at_most: Duration },
@@ -28,7 +28,7 @@ pub enum Choosing {
     Alike,
 }
 
-/// What the start of a model may take.
+/// What trials may take until a process ends, of the products of one element type.
 pub const A_START: Duration = Duration::from_secs(2);
 
 /// Products that the time suffices for at least.
@@ -70,20 +70,20 @@ impl Chooser {
         Self::Fastest(Measured { choices, anew, at_most, spent: Duration::ZERO })
     }
 
-    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. Where the product `recurs` it may be
-    /// measured: what `operands.out` held is lost then, unless the product adds to it.
+    /// `None` where the library has no algorithm. `siblings` are other weights of this shape. What is not known is measured
+    /// where `may_try` says so: what `operands.out` held is lost then, unless the product adds to it.
     pub fn algorithm(
         &mut self,
         library: &Library,
         product: &Description,
         operands: Operands<'_>,
         siblings: &[Arc<Memory>],
-        recurs: bool,
+        may_try: bool,
     ) -> Result<Option<Algorithm>> {
         match self {
             Self::First => {}
             Self::Fastest(measured) => {
-                if let Some(algorithm) = measured.fastest(library, product, operands, siblings, recurs)? {
+                if let Some(algorithm) = measured.fastest(library, product, operands, siblings, may_try)? {
                     return Ok(Some(algorithm));
                 }
             }
@@ -102,7 +102,7 @@ impl Measured {
         product: &Description,
         operands: Operands<'_>,
         siblings: &[Arc<Memory>],
-        recurs: bool,
+        may_try: bool,
     ) -> Result<Option<Algorithm>> {
         let shape = *product.shape();
         if let Some(known) = self.choices.get(&shape).filter(|_| !self.anew) {
@@ -112,7 +112,7 @@ impl Measured {
             log::warn!("cuBLASLt has no longer {} for {shape:?}", known.algorithm);
         }
         let pays = shape.weight_bytes() >= SMALLEST && (shape.rows <= MOST_ROWS || self.anew);
-        if !(pays && recurs) || self.spent >= self.at_most || library.device().is_capturing()? {
+        if !(pays && may_try) || self.spent >= self.at_most || library.device().is_capturing()? {
             return Ok(None);
         }
         let begun = Instant::now();

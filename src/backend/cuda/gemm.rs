@@ -30,8 +30,8 @@ pub struct Gemm {
     device: Device,
     library: Library,
     chooser: Chooser,
-    /// Whether what is enqueued now will be many times more, so that a trial pays.
-    recurs: bool,
+    /// Whether algorithms may be tried now: what is enqueued will be many times more.
+    may_try: bool,
     /// `None` where the library has no algorithm.
     products: HashMap<Shape, Option<Product>>,
     /// Weights by outputs and inner width.
@@ -45,7 +45,7 @@ pub struct Gemm {
 struct Product {
     description: Description,
     algorithm: Algorithm,
-    /// Whether it was chosen where a trial pays; if not, it is chosen anew where one does.
+    /// Whether it was chosen where algorithms may be tried; if not, it is chosen anew where they may.
     settled: bool,
 }
 
@@ -72,7 +72,7 @@ impl Gemm {
             device: device.clone(),
             chooser: Chooser::new(&library, Choosing::First),
             library,
-            recurs: true,
+            may_try: true,
             products: HashMap::new(),
             siblings: HashMap::new(),
             add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
@@ -87,9 +87,10 @@ impl Gemm {
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
-    /// Whether what is enqueued from now on `recurs`: only then are algorithms of new products timed.
-    pub fn expect(&mut self, recurs: bool) {
-        self.recurs = recurs;
+    /// Whether algorithms of products that are not settled may be tried from now on. A graph captured before keeps those that it
+    /// has.
+    pub fn may_try(&mut self, may_try: bool) {
+        self.may_try = may_try;
     }
 
     /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
@@ -147,9 +148,9 @@ impl Gemm {
 
     /// Enqueues the product of `shape`, planned now if it is new or not settled; says whether the library has one.
     fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
-        let is_planned = |product: &Option<Product>| product.as_ref().is_none_or(|it| it.settled || !self.recurs);
-        let (begun, is_new) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
-        if is_new {
+        let is_planned = |product: &Option<Product>| product.as_ref().is_none_or(|it| it.settled || !self.may_try);
+        let (begun, is_to_plan) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
+        if is_to_plan {
             let product = self.plan(shape, operands)?;
             if product.is_none() {
                 log::debug!("cuBLASLt has no algorithm for {shape:?}");
@@ -159,7 +160,7 @@ impl Gemm {
         let Some(Product { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
         let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
-        if is_new {
+        if is_to_plan {
             // The library loads a kernel when it is first called.
             let ms = |elapsed: Duration| 1e3 * elapsed.as_secs_f64();
             let (planned, called) = (ms(planned), ms(begun.elapsed() - planned));
@@ -172,8 +173,8 @@ impl Gemm {
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
         let description = Description::new(&self.library, shape)?;
-        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.recurs)?;
-        Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.recurs }))
+        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.may_try)?;
+        Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.may_try }))
     }
 
     fn launch_linear_any(&self, shape: &Shape, operands: &Operands<'_>) {

@@ -125,11 +125,11 @@ impl Cuda {
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
     }
 
-    /// Enqueues what is to be enqueued many times more, if it `recurs`.
-    fn expecting(&mut self, recurs: bool, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.gemms.values_mut().for_each(|gemm| gemm.expect(recurs));
+    /// Enqueues without trying how it goes fastest: it may never come again.
+    fn without_trials(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.gemms.values_mut().for_each(|gemm| gemm.may_try(false));
         let enqueued = enqueue(self);
-        self.gemms.values_mut().for_each(|gemm| gemm.expect(true));
+        self.gemms.values_mut().for_each(|gemm| gemm.may_try(true));
         enqueued
     }
 
@@ -319,12 +319,13 @@ impl Backend for Cuda {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
-        let recurs = step.is_advanced();
-        match step.graphs.way(shape, recurs, self.moves) {
-            Way::OpByOp { recurs } => self.expecting(recurs, |backend| ops(backend, step))?,
+        let is_advanced = step.is_advanced();
+        match step.graphs.way(shape, is_advanced, self.moves) {
+            Way::OpByOp => self.without_trials(|backend| ops(backend, step))?,
+            Way::Trying => ops(self, step)?,
             Way::Capture => {
                 let device = self.device.clone();
-                let graph = device.capture(|| self.expecting(false, |backend| ops(backend, step)))?;
+                let graph = device.capture(|| self.without_trials(|backend| ops(backend, step)))?;
                 graph.launch()?;
                 step.graphs.keep(shape, graph);
             }
