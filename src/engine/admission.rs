@@ -156,21 +156,21 @@ impl Commitment {
 
     /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any case for
     /// one after the other. The second was promised already to those that had to yield.
-    pub fn allows(&self, cost: Cost, cache: &Cache) -> bool {
+    pub fn allows(&mut self, cost: Cost, cache: &Cache) -> bool {
         let capacity = cache.pages.capacity();
         let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
         (!cost.is_new || one_by_one <= capacity) && self.grows_within(cost.gain + cost.kept, cost.growing, capacity)
     }
 
     /// Whether `capacity` suffices at any moment for those that run and one more, with so many pages beside all that.
-    fn grows_within(&self, beside: usize, one_more: Option<Growing>, capacity: usize) -> bool {
+    fn grows_within(&mut self, beside: usize, one_more: Option<Growing>, capacity: usize) -> bool {
         let held = self.used.pages() + self.kept + beside;
         held <= capacity && self.growing.fit_in(capacity - held, one_more)
     }
 
     /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where that can be
     /// told. Nobody is to yield for it.
-    pub fn affords(&self, branch: &Branch, cache: &Cache) -> bool {
+    pub fn affords(&mut self, branch: &Branch, cache: &Cache) -> bool {
         let Some(segment) = branch.kept() else { return true };
         let (capacity, end) = (cache.pages.capacity(), cache.prefix.end(segment));
         let beside = |usage: &Usage| cache.prefix.gain_after(usage, segment, end);

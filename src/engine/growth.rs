@@ -25,29 +25,36 @@ pub(super) struct Growing {
 pub(super) struct AllGrowing {
     page_tokens: usize,
     by_steps: Vec<Growing>,
-    /// Pages that all will take, with nothing given back.
-    to_come: usize,
+    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted last, and all that
+    /// those take which came since, with nothing given back.
+    at_most: usize,
 }
 
 impl AllGrowing {
     pub fn new(page_tokens: usize, mut branches: Vec<Growing>) -> Self {
         branches.sort_unstable_by_key(|branch| branch.steps);
-        let to_come = branches.iter().map(|branch| branch.pages_to_come(page_tokens)).sum();
-        AllGrowing { page_tokens, by_steps: branches, to_come }
+        let at_most = branches.iter().map(|branch| branch.pages_to_come(page_tokens)).sum();
+        AllGrowing { page_tokens, by_steps: branches, at_most }
     }
 
     pub fn add(&mut self, branch: Growing) {
         insert(&mut self.by_steps, branch);
-        self.to_come += branch.pages_to_come(self.page_tokens);
+        self.at_most += branch.pages_to_come(self.page_tokens);
     }
 
-    /// Whether `pages` beside those in use now suffice for these and one more, at any moment.
-    pub fn fit_in(&self, pages: usize, one_more: Option<Growing>) -> bool {
+    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All are counted only where the bound
+    /// leaves it open: as a count tightens it, that is seldom where many are let in one after the other.
+    pub fn fit_in(&mut self, pages: usize, one_more: Option<Growing>) -> bool {
         let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
-        self.to_come + more <= pages || {
+        self.at_most + more <= pages || {
             let mut by_steps = self.by_steps.clone();
             one_more.into_iter().for_each(|branch| insert(&mut by_steps, branch));
-            most_pages(&by_steps, self.page_tokens) <= pages
+            let most = most_pages(&by_steps, self.page_tokens);
+            // One that gives nothing back takes nothing from what the others hold at any moment.
+            if one_more.is_none_or(|branch| branch.alone.is_none()) {
+                self.at_most = self.at_most.min(most);
+            }
+            most <= pages
         }
     }
 }
@@ -172,6 +179,31 @@ mod tests {
             later.iter().for_each(|&branch| all.add(branch));
             prop_assert!(all.fit_in(most, one_more));
             prop_assert!(most == 0 || !all.fit_in(most - 1, one_more));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_counted_before_changes_no_answer(
+            growing in prop::collection::vec(growing(), 0..20),
+            asked in prop::collection::vec((growing(), 0_usize..60, any::<bool>()), 0..20),
+            page_tokens in prop::sample::select(vec![1_usize, 4, 16, 32]),
+        ) {
+            let mut all = AllGrowing::new(page_tokens, growing.clone());
+            let mut known = growing;
+            for (branch, room, is_let_in) in asked {
+                let with_it: Vec<Growing> = known.iter().copied().chain([branch]).collect();
+                for (one_more, those) in [(Some(branch), &with_it), (None, &known)] {
+                    // About as many as they need: an answer depends on each.
+                    let most = most_pages_by_steps(those, page_tokens);
+                    let pages = (most + room).saturating_sub(30);
+                    prop_assert_eq!(all.fit_in(pages, one_more), most <= pages);
+                }
+                if is_let_in {
+                    all.add(branch);
+                    known = with_it;
+                }
+            }
         }
     }
 

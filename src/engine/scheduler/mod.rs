@@ -216,7 +216,7 @@ impl Scheduler {
         {
             let (id, alone) = (place.branch, self.running.is_empty());
             let cost = commitment.cost(&branches[&id], cache, &self.expected);
-            let may_start =
+            let mut may_start =
                 || (left.rows > 0 || !room::brings_rows(&branches[&id], cache)) && commitment.allows(cost, cache);
             if !(alone || may_start()) {
                 return Ready::Now;
