@@ -1,7 +1,9 @@
 //! Standard output and standard error. What a command prints can fail (a full disk, a pipe that was closed): that is an error
-//! like any other here, never a panic. What is said on the side, on standard error, never fails.
+//! like any other here, never a panic. What is said on the side, on standard error, never fails. And what a command writes to
+//! files: no two processes write to the same.
 
 use std::fmt::Display;
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
@@ -28,6 +30,17 @@ pub fn aside(text: impl Display) {
 /// What `--resume` says where there is nothing to go on with.
 pub fn starting_afresh(place: &Path) {
     aside(format_args!("{}: nothing to go on with yet: starting afresh", place.display()));
+}
+
+/// Has `file`, which is at `path`, for this process alone as long as it is open.
+///
+/// # Errors
+/// Another process has it. Not every file system can lock; then nobody is kept out.
+pub fn lock(path: &Path, file: &File) -> Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
 }
 
 /// Whether printing failed because the reader has gone (`offshoot check … | head`), which is nobody's mistake.

@@ -240,6 +240,13 @@ fn a_job_that_was_cut_goes_on() {
     assert_eq!(again.status.code(), Some(2), "it does not write over answers");
     assert!(String::from_utf8_lossy(&again.stderr).contains("--resume"));
 
+    let held = fs::OpenOptions::new().append(true).open(&out).expect("it is there");
+    held.lock().expect("nobody else has it");
+    let beside = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
+    assert_eq!(beside.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&beside.stderr).contains("another process is writing to it"));
+    drop(held);
+
     let text = fs::read_to_string(&out).expect("written");
     let mut kept: Vec<&str> = text.lines().collect();
     let bad = kept.pop().expect("the refusal stands last");
@@ -290,6 +297,8 @@ fn answers_of_another_job_are_refused_by_name() {
     let unread = json!({"custom_id": "own", "method": "POST", "url": "/v1/embeddings", "body": {}});
     write(folder.path(), &[unread, lines[1].clone()]);
     refused("expected that of a request that is not refused, found own (line 1: `url`", &[]);
+    fs::write(folder.path().join("in.jsonl"), format!("{{\"custom_id\": \"own\"\n{}\n", lines[1])).expect("writable");
+    refused("expected that of a request of the input, found own (line 1: column ", &[]);
     write(folder.path(), &[lines[1].clone(), lines[0].clone(), ask("new", json!({}))]);
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
     assert!(String::from_utf8_lossy(&ran.stdout).contains("2 of them before"), "in another order they stay");

@@ -62,7 +62,8 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
 
 fn read_call(mut line: Map<String, Value>, custom_id: Option<&String>) -> Result<Call, Refusal> {
     let Some(custom_id) = custom_id else {
-        return Err(invalid("`custom_id`: expected a string, found none"));
+        let found = line.get("custom_id").map_or("none".to_owned(), Value::to_string);
+        return Err(invalid(&format!("`custom_id`: expected a string, found {found}")));
     };
     if line.get("method").is_some_and(|method| method != "POST") {
         return Err(invalid(&format!("`method`: expected \"POST\", found {}", line["method"])));

@@ -32,7 +32,8 @@ struct Place {
 
 impl Output {
     /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew. An answer of another
-    /// origin, or to a request that `lines` do not hold, is an error: it would be lost.
+    /// origin, or to a request that `lines` do not hold or that is refused now, is an error: it would be lost. So is a file that
+    /// another process writes.
     pub fn open(path: &Path, resume: bool, lines: &[Line], origin: &Origin) -> Result<Self> {
         if !resume && path.exists() {
             let what = "exists already; give --resume to go on with it, or another --out";
@@ -43,6 +44,7 @@ impl Output {
         }
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(Error::io(path, "open"))?;
+        out::lock(path, &file)?;
         let mut output = Output {
             path: path.to_path_buf(),
             file,
@@ -79,7 +81,10 @@ impl Output {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
                 };
                 let Some(asked) = asked.get(id) else {
-                    return foreign("that of a request of the input", id.to_owned());
+                    let nameless = lines.iter().find(|line| line.custom_id.is_none());
+                    let why = nameless.and_then(|line| line.call.as_ref().err());
+                    let why = why.map_or_else(String::new, |why| format!(" ({})", why.message));
+                    return foreign("that of a request of the input", format!("{id}{why}"));
                 };
                 let call = match &asked.call {
                     Ok(call) => call,

@@ -206,8 +206,12 @@ fn said_of_waves(waves: &[WaveSizes], prompts: usize) -> String {
 
 fn said_of_prediction(prediction: &Prediction) -> String {
     let totals = &prediction.totals;
+    let again = match totals.tokens_recomputed {
+        0 => String::new(),
+        again => format!(", {} again", counted(again, "token")),
+    };
     format!(
-        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed, at most {} held by up to {} at once",
+        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed{again}, at most {} held by {} at once (let in: {})",
         prediction.policy,
         seconds(totals.seconds),
         seconds(totals.seconds_before_cool_down),
@@ -215,6 +219,7 @@ fn said_of_prediction(prediction: &Prediction) -> String {
         counted(prediction.tokens_per_step.round() as u64, "token"),
         counted(totals.prompt_tokens_computed, "prompt token"),
         bytes(totals.kv_bytes_peak),
+        count(totals.most_running as u64),
         count(prediction.branches as u64)
     )
 }

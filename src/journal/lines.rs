@@ -1,7 +1,7 @@
 //! A file of JSON lines that only grows. A line is in the hands of the operating system, whole, when `append` returns; a line that
 //! could not be written whole is taken back, and one that a killed process left half is cut off when the file is opened again.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::out;
 
 /// How much work a power cut may cost: lines are forced to the disk when the last time is so long ago.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
@@ -63,13 +64,8 @@ impl Lines {
     }
 
     fn of(path: &Path, file: File) -> Result<Self> {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),
-            // Not every file system can lock; then nobody is kept out.
-            Ok(()) | Err(TryLockError::Error(_)) => {
-                Ok(Self { path: path.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() })
-            }
-        }
+        out::lock(path, &file)?;
+        Ok(Self { path: path.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() })
     }
 
     /// Bytes of the whole lines.
