@@ -25,7 +25,7 @@ pub(super) struct Growing {
 pub(super) struct AllGrowing {
     page_tokens: usize,
     by_steps: Vec<Growing>,
-    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted last, and all that
+    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted once, and all that
     /// those take which came since, with nothing given back.
     at_most: usize,
 }
