@@ -188,6 +188,8 @@ fn a_line_that_cannot_be_answered_says_why_and_ends_nothing() {
         ("[1, 2]".to_string(), "invalid_request", "line 2"),
         (json!({"method": "POST", "url": "/v1/completions", "body": {}}).to_string(), "invalid_request", "custom_id"),
         (completions("no-prompt", json!({})).to_string(), "invalid_value", "prompt"),
+        (json!({"custom_id": 5, "body": {}}).to_string(), "invalid_request", "found 5"),
+        (json!({"custom_id": [5], "body": {}}).to_string(), "invalid_request", "found a list"),
         (json!({"custom_id": "url", "url": "/v1/embeddings", "body": {}}).to_string(), "invalid_url", "/v1/embeddings"),
         (json!({"custom_id": "body", "url": "/v1/completions", "body": 3}).to_string(), "invalid_request", "body"),
         (completions("typo", json!({"prompt": "a", "max_token": 3})).to_string(), "unknown_parameter", "max_token"),

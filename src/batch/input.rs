@@ -62,7 +62,12 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
 
 fn read_call(mut line: Map<String, Value>, custom_id: Option<&String>) -> Result<Call, Refusal> {
     let Some(custom_id) = custom_id else {
-        let found = line.get("custom_id").map_or("none".to_owned(), Value::to_string);
+        let found = match line.get("custom_id") {
+            None => "none".to_owned(),
+            Some(Value::Array(_)) => "a list".to_owned(),
+            Some(Value::Object(_)) => "an object".to_owned(),
+            Some(other) => other.to_string(),
+        };
         return Err(invalid(&format!("`custom_id`: expected a string, found {found}")));
     };
     if line.get("method").is_some_and(|method| method != "POST") {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -35,15 +35,17 @@ impl Output {
     /// origin, or to a request that `lines` do not hold or that is refused now, is an error: it would be lost. So is a file that
     /// another process writes.
     pub fn open(path: &Path, resume: bool, lines: &[Line], origin: &Origin) -> Result<Self> {
-        if !resume && path.exists() {
-            let what = "exists already; give --resume to go on with it, or another --out";
-            return Err(Error::format(path, what));
-        }
         if resume && !path.exists() {
             out::starting_afresh(path);
         }
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(Error::io(path, "open"))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(resume).create_new(!resume).truncate(false);
+        let file = options.open(path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Error::format(path, "exists already; give --resume to go on with it, or another --out")
+            }
+            _ => Error::io(path, "open")(error),
+        })?;
         out::lock(path, &file)?;
         let mut output = Output {
             path: path.to_path_buf(),
@@ -81,9 +83,12 @@ impl Output {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
                 };
                 let Some(asked) = asked.get(id) else {
-                    let nameless = lines.iter().find(|line| line.custom_id.is_none());
-                    let why = nameless.and_then(|line| line.call.as_ref().err());
-                    let why = why.map_or_else(String::new, |why| format!(" ({})", why.message));
+                    // A line that cannot be read any more names no request; where there are several, it may be any of them.
+                    let nameless: Vec<&Line> = lines.iter().filter(|line| line.custom_id.is_none()).collect();
+                    let why = match nameless[..] {
+                        [Line { call: Err(why), .. }] => format!(" ({})", why.message),
+                        _ => String::new(),
+                    };
                     return foreign("that of a request of the input", format!("{id}{why}"));
                 };
                 let call = match &asked.call {
