@@ -6,11 +6,11 @@ use offshoot::backend::{
     Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken,
     SampleRequest, StepBatch,
 };
-use offshoot::check::attention::{Setting, context, hints};
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
+use offshoot::lab::check::attention::{Setting, context, hints};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::Planner;
 
 const LAYER: LayerIx = LayerIx(0);

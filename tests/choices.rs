@@ -10,10 +10,10 @@ use std::path::Path;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
+use offshoot::eval::task::{ChooseBy, Overrides, Prompt, Task};
 use offshoot::ids::TokenId;
 use offshoot::search::choose::{Choice, Neutral};
 use offshoot::search::{Assessment, Assessor, Details, Outcome, choose};
-use offshoot::task::{ChooseBy, Overrides, Prompt, Task};
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use offshoot::tree::SamplingTree;
 

@@ -4,7 +4,7 @@
 use std::fs;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::check::{Effort, Row, deterministic};
+use offshoot::lab::check::{Effort, Row, deterministic};
 use serde_json::{Value, json};
 
 #[path = "common/runs.rs"]

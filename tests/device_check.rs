@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::check::{Effort, Row, suite};
+use offshoot::lab::check::{Effort, Row, suite};
 use serde_json::Value;
 
 #[test]

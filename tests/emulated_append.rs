@@ -10,9 +10,9 @@ use float8::F8E4M3;
 use offshoot::backend::cuda::kv::{Kept, NO_SLOT, PageLayout, slot_word};
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, e4m3};
-use offshoot::check::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
+use offshoot::lab::check::dice::Dice;
 
 const PAGE: usize = 32;
 const PAGES: usize = 3;

@@ -11,11 +11,11 @@ use offshoot::backend::cuda::kv::{Kept, PageLayout};
 use offshoot::backend::cuda::level_words::level_words;
 use offshoot::backend::cuda::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
-use offshoot::check::attention::{Setting, context};
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
 /// last slot waits for.

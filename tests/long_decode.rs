@@ -2,7 +2,7 @@
 //! have, and by flat plans made anew at every step, every bit is the same.
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::check::{Effort, Report, long};
+use offshoot::lab::check::{Effort, Report, long};
 
 #[test]
 fn the_cpu_agrees_with_itself_to_the_last_bit() {

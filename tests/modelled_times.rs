@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::modelled::{Clock, DeviceProfile, Modelled, TILE};
+use offshoot::backend::sim::{Clock, DeviceProfile, Modelled, TILE};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
-use offshoot::bench::trees::read_trees;
-use offshoot::bench::workload_file::{Job, read_jobs};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,
 };
 use offshoot::ids::TokenId;
+use offshoot::lab::bench::trees::read_trees;
+use offshoot::lab::bench::workload_file::{Job, read_jobs};
 use offshoot::model::{Decoder, ModelConfig};
 use offshoot::plan::{PlanHints, Planner};
 use serde_json::Value;

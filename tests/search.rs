@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
+use offshoot::eval::statistics::Decided;
+use offshoot::eval::task::BestBy;
 use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
-use offshoot::task::{BestBy, Decided};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
+use offshoot::eval::task::Scoring;
+use offshoot::eval::task::steps::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 use offshoot::ids::TokenId;
 use offshoot::search::scorer::Question;
 use offshoot::search::steps::Stepper;
 use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, Scorer, best_by_scorer, dvts, mcts, step_beam};
-use offshoot::task::Scoring;
-use offshoot::task::steps::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 use petgraph::graph::NodeIndex;

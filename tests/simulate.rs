@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Modelled};
 use offshoot::backend::{Dtype, KvDtype};
-use offshoot::bench::workload_file::read_jobs;
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
-use offshoot::model::ModelConfig;
-use offshoot::plan::Planner;
-use offshoot::simulate::{
+use offshoot::lab::bench::workload_file::read_jobs;
+use offshoot::lab::replay::{
     Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Replay, Request, Run,
     Settings, Sharing, StepRecord, WallClock, industry, micro, nested, poisson, read_trace, replay, shared_prompts,
     simulate, sustainable_rate, warm_up, with_system_prompt,
 };
+use offshoot::model::ModelConfig;
+use offshoot::plan::Planner;
 use shared::shared;
 use tempfile::TempDir;
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{EngineHandle, FinishReason, ScriptedReply, Stop};
+use offshoot::eval::statistics::Decided;
+use offshoot::eval::task::BestBy;
 use offshoot::judge::{Judgement, TestVerdict, Verdict};
 use offshoot::search::{Assessment, Assessor, Job, Judges, Outcome, Sample, best_of_n, sample, self_consistency};
-use offshoot::task::{BestBy, Decided};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};

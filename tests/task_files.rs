@@ -7,9 +7,9 @@ mod shared;
 use std::io::Write;
 use std::path::PathBuf;
 
-use offshoot::task::{
-    Answer, BestBy, Decided, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally,
-};
+use offshoot::eval::answer::Answer;
+use offshoot::eval::statistics::{Decided, Tally};
+use offshoot::eval::task::{BestBy, Item, Method, Overrides, Prompt, Sampling, Task, scaffold};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;

@@ -6,10 +6,10 @@ use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
 use offshoot::backend::cpu::{Buffer, Isa};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Grown, Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
 const LAYER: LayerIx = LayerIx(1);

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
+use offshoot::eval::task::{Item, Method, Overrides, Prompt, Task};
 use offshoot::search::tree_of_thought::{Rendered, Texts};
 use offshoot::search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
-use offshoot::task::{Item, Method, Overrides, Prompt, Task};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};

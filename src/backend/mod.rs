@@ -20,7 +20,7 @@ pub mod cpu;
 pub mod cuda;
 mod kv_dtype;
 mod levels;
-pub mod modelled;
+pub mod sim;
 mod step;
 pub mod weights;
 

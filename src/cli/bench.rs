@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 
 use super::{BatchesArgs, EngineArgs, mib, rate, seconds, whole};
 use crate::backend::{DeviceChoice, Dtype, KvDtype};
-use crate::bench::decode::DecodeOptions;
-use crate::bench::products::ProductOptions;
-use crate::bench::tree_attention::TreeOptions;
-use crate::bench::workloads::WorkloadOptions;
 use crate::error::{Error, Result};
+use crate::lab::bench::decode::DecodeOptions;
+use crate::lab::bench::products::ProductOptions;
+use crate::lab::bench::tree_attention::TreeOptions;
+use crate::lab::bench::workloads::WorkloadOptions;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]

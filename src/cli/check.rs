@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::backend::KvDtype;
-use crate::check::{CheckOptions, DeviceCheck, ModelCheck};
+use crate::lab::check::{CheckOptions, DeviceCheck, ModelCheck};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {

@@ -7,9 +7,9 @@ use clap::Args;
 use super::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::figures::count;
-use crate::forecast::trace::TraceOptions;
-use crate::forecast::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use crate::simulate::{Policy, Replay};
+use crate::lab::estimate::trace::TraceOptions;
+use crate::lab::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
+use crate::lab::replay::{Policy, Replay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {

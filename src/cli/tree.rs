@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::view::ViewOptions;
+use crate::eval::view::ViewOptions;
 
 #[derive(Debug, Args)]
 pub struct TreeArgs {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::{Details, Job, Outcome, Sample, Scorer};
 use crate::error::Result;
-use crate::task::BestBy;
+use crate::eval::task::BestBy;
 use crate::tree::SamplingTree;
 use petgraph::graph::NodeIndex;
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Assessment, Details, Job, Outcome, Sample};
 use crate::engine::FinishReason;
 use crate::error::Result;
+use crate::eval::task::ChooseBy;
 use crate::ids::TokenId;
-use crate::task::ChooseBy;
 use crate::tree::{After, Probe, SamplingTree};
 
 /// An answer that is offered, in tokens.

@@ -5,7 +5,7 @@ use petgraph::graph::NodeIndex;
 use super::steps::{Solution, Stepper, tokens_beside};
 use super::{Details, Job, Outcome, Sample, verdict_on};
 use crate::error::Result;
-use crate::task::steps::Decide;
+use crate::eval::task::steps::Decide;
 use crate::tree::SamplingTree;
 
 /// A solution at the end of a search.

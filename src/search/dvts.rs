@@ -7,7 +7,7 @@ use super::decide::{Valued, conclude};
 use super::steps::{Solution, Stepper};
 use super::{Job, Outcome};
 use crate::error::Result;
-use crate::task::steps::StepSearch;
+use crate::eval::task::steps::StepSearch;
 use crate::tree::SamplingTree;
 
 pub fn dvts(

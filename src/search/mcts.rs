@@ -11,7 +11,7 @@ use super::decide::{Valued, decided, take};
 use super::steps::{Solution, Stepper, merged};
 use super::{Job, Outcome, Sample, tally};
 use crate::error::Result;
-use crate::task::steps::{Mcts, MctsDecide, RolloutScoring, Select};
+use crate::eval::task::steps::{Mcts, MctsDecide, RolloutScoring, Select};
 use crate::tree::SamplingTree;
 
 pub fn mcts(

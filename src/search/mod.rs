@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
+use crate::eval::statistics::Tally;
 use crate::ids::TokenId;
-use crate::task::stats::Tally;
 use crate::tree::{Event, Extension, Node, SamplingTree};
 
 pub use assess::{Assessment, Assessor, Judged, Judges};

@@ -9,8 +9,8 @@ use petgraph::graph::NodeIndex;
 use super::{Assessment, Job, Sample, Scorer, token_logprobs};
 use crate::engine::{FinishReason, ForkKind, Stop};
 use crate::error::{Error, Result};
+use crate::eval::task::steps::{Aggregate, Steps};
 use crate::ids::TokenId;
-use crate::task::steps::{Aggregate, Steps};
 use crate::tokenizer::StopMatcher;
 use crate::tree::SamplingTree;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::backend::Dtype;
-use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Modelled};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,

@@ -4,8 +4,8 @@ use petgraph::graph::NodeIndex;
 
 use super::{Path, Thinker};
 use crate::error::Result;
+use crate::eval::task::tree_of_thought::Evaluate;
 use crate::search::{Outcome, Sample, select};
-use crate::task::tree_of_thought::Evaluate;
 
 impl Thinker<'_, '_> {
     /// Answers `paths`, the whole ones and then the best first; the outcome is the best's.

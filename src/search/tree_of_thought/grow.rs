@@ -7,7 +7,7 @@ use petgraph::graph::NodeIndex;
 use super::{Path, Thinker};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::Result;
-use crate::task::tree_of_thought::{Drawing, Generate, Question};
+use crate::eval::task::tree_of_thought::{Drawing, Generate, Question};
 
 /// A thought as it came up, its node open.
 struct Grown<'a> {

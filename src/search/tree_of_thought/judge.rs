@@ -6,10 +6,10 @@ use regex::Regex;
 use super::{Path, Rendered, Thinker};
 use crate::engine::ForkKind;
 use crate::error::Result;
+use crate::eval::task::Prompt;
+use crate::eval::task::tree_of_thought::{Drawing, Evaluate, ValueBy};
 use crate::ids::TokenId;
 use crate::search::evaluate::{expected_value, value_in, vote_in};
-use crate::task::Prompt;
-use crate::task::tree_of_thought::{Drawing, Evaluate, ValueBy};
 
 impl Thinker<'_, '_> {
     /// Gives each path its value, and its node that score.

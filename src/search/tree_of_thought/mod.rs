@@ -13,9 +13,9 @@ use petgraph::graph::NodeIndex;
 use super::{Job, Outcome, select};
 use crate::engine::{SamplingParams, Stop};
 use crate::error::Result;
+use crate::eval::task::tree_of_thought::{Drawing, Search, Select, TreeOfThought};
+use crate::eval::task::{Item, Prompt};
 use crate::ids::TokenId;
-use crate::task::tree_of_thought::{Drawing, Search, Select, TreeOfThought};
-use crate::task::{Item, Prompt};
 use crate::tree::SamplingTree;
 
 /// How the search's own texts become tokens.
