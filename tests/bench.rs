@@ -5,7 +5,7 @@ use std::process::Command;
 
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Isa;
-use offshoot::check::attention::tolerance;
+use offshoot::lab::check::attention::tolerance;
 use serde_json::Value;
 
 /// Runs `offshoot bench` by the path of arithmetic that the environment chooses, and reads its JSON lines.
