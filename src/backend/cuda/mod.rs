@@ -43,8 +43,8 @@ use self::memory::weights::Loader;
 use self::ops::Ops;
 use self::step::Way;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, MOST_HEAD_DIM, RandomWeight, RopeTable, Sampled,
+    StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -263,8 +263,8 @@ impl Backend for Cuda {
     }
 
     fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
-        if heads.head_dim > attention::MOST_HEAD_DIM {
-            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
+        if heads.head_dim > MOST_HEAD_DIM {
+            let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
         Step::new(&self.device, heads, dtype, self.kept(heads, dtype), vocab, self.deterministic)

@@ -18,7 +18,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout};
+use crate::backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
 use crate::error::Result;
 
 /// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
@@ -36,8 +36,6 @@ const NARROW_ROWS: usize = 16;
 /// The same of tree_attention_wgmma, and its packed rows of a wide tile.
 const WGMMA_NARROW_ROWS: usize = 8;
 const WGMMA_WIDE_ROWS: usize = 128;
-/// The widest head of any kernel.
-pub const MOST_HEAD_DIM: usize = 256;
 /// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
 /// gets a state for each, which are merged in the order of positions.
 pub const TILE: u32 = 512;
