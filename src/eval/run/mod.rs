@@ -5,6 +5,7 @@ mod assess;
 pub mod demo;
 mod drive;
 mod dry_run;
+pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::eval::source::{Section, Source, describe, listed};
 use crate::eval::task::items::{Item, names};
 use crate::eval::task::template::Template;
+use crate::search::settings::ChooseBy;
 
 /// `{"choices": [TEMPLATE, …] | {"field": NAME}, "labels": […], "separator": " ", "by": …, "neutral": …}`
 #[derive(Clone, Debug, PartialEq)]
@@ -25,17 +26,6 @@ enum Choices {
     Templates(Vec<Template>),
     /// The item's field lists them.
     Field(String),
-}
-
-/// The measure of a choice; the largest wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChooseBy {
-    /// Its log-probability after the prompt (lm-eval's `acc`).
-    Logprob,
-    /// That by the choice's tokens.
-    MeanLogprob,
-    /// That by the bytes of the choice's text, the separator left out (lm-eval's `acc_norm`).
-    PerByte,
 }
 
 /// One answer offered.
