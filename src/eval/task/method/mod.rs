@@ -12,9 +12,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::Item;
 use crate::figures::counted;
+use crate::json::listed;
 use crate::search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
 use crate::search::tree_of_thought::Generate;
 use crate::search::vote::{Decided, Tally};

@@ -9,8 +9,9 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::method::scoring::Scoring;
+use crate::json::listed;
 use crate::search::settings::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 
 const DECIDE: [(&str, Decide); 3] =

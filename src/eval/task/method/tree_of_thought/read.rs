@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::compile;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::method::tree_of_thought::{Question, TreeOfThought};
 use crate::eval::task::prompt::PromptTemplate;
+use crate::json::listed;
 use crate::search::tree_of_thought::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
 
 const KEYS: [&str; 11] =
