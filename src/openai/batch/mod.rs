@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::backend::DeviceChoice;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::count;
 use crate::launch::{Budget, Most, start_engine};
 use crate::model::ModelFolder;
