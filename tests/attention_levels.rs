@@ -1,6 +1,7 @@
 //! Attention by levels on the CPU, held against a dense definition written here in f64, and against tree attention itself: where
 //! every value says which level it lies in, a row's result is what part of its attention fell on each.
 
+use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
 use offshoot::backend::{
     Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken,
@@ -134,7 +135,7 @@ fn levels_divide(isa: Isa) {
         let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
         let setting = Setting { heads, dtype, kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]), window, sharpness: 4.0 };
         let shape = dice.pick(&[Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Ragged]);
-        let grown = grow(shape, Cpu::PAGE_TOKENS, seed);
+        let grown = grow(shape, PAGE_TOKENS, seed);
         let forest = &grown.forest;
         let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(forest, row)).collect();
         let longest = contexts.iter().map(Vec::len).max().unwrap() as u32;

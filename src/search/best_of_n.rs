@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use super::settings::BestBy;
 use super::{Details, Job, Outcome, Sample, Scorer};
 use crate::error::Result;
-use crate::eval::task::BestBy;
 use crate::tree::SamplingTree;
 use petgraph::graph::NodeIndex;
 

@@ -4,10 +4,10 @@
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
+use super::settings::ChooseBy;
 use super::{Assessment, Details, Job, Outcome, Sample};
 use crate::engine::FinishReason;
 use crate::error::Result;
-use crate::eval::task::ChooseBy;
 use crate::ids::TokenId;
 use crate::tree::{After, Probe, SamplingTree};
 
@@ -70,7 +70,7 @@ pub fn choose(
         if ix == best { tree.close(node) } else { tree.prune(node) }
     }
     let chosen = &scores[best];
-    let Assessment { answer, correct, judged } = job.assess(&chosen.choice)?;
+    let Assessment { answer, correct, detail, .. } = job.assess(&chosen.choice)?;
     let sample = Sample {
         index: 0,
         text: chosen.choice.clone(),
@@ -79,7 +79,7 @@ pub fn choose(
         logprob: chosen.logprob,
         answer: answer.or_else(|| Some(chosen.choice.clone())),
         correct,
-        judged,
+        detail,
         logprobs: None,
         attention: None,
     };

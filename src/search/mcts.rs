@@ -8,10 +8,10 @@
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, decided, take};
+use super::settings::{Mcts, MctsDecide, RolloutScoring, Select};
 use super::steps::{Solution, Stepper, merged};
 use super::{Job, Outcome, Sample, tally};
 use crate::error::Result;
-use crate::eval::task::steps::{Mcts, MctsDecide, RolloutScoring, Select};
 use crate::tree::SamplingTree;
 
 pub fn mcts(
@@ -225,7 +225,7 @@ impl Search<'_> {
             let ended = Some(solution(here)).filter(|solution| solution.end.is_some()).cloned();
             ends.extend(ended.or_else(|| drawn.next()));
         }
-        if let RolloutScoring::Scorer(_) = self.how.scorer {
+        if self.how.scoring == RolloutScoring::Scorer {
             stepper.score(tree, &mut ends.iter_mut().collect::<Vec<_>>(), job)?;
         }
         for (here, end) in begun.into_iter().zip(ends) {
@@ -253,8 +253,8 @@ impl Search<'_> {
 
     /// What a solution is worth; by agreement, as of now.
     fn value(&self, number: usize) -> f64 {
-        match (&self.how.scorer, &self.samples[number].answer) {
-            (RolloutScoring::Scorer(_), _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
+        match (self.how.scoring, &self.samples[number].answer) {
+            (RolloutScoring::Scorer, _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
             (RolloutScoring::Agreement, None) => 0.0,
             (RolloutScoring::Agreement, Some(answer)) => {
                 let tally = tally(&self.samples);

@@ -11,9 +11,11 @@ pub mod mcts;
 pub mod scorer;
 pub mod select;
 pub mod self_consistency;
+pub mod settings;
 pub mod step_beam;
 pub mod steps;
 pub mod tree_of_thought;
+pub mod vote;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -21,14 +23,14 @@ use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::eval::statistics::Tally;
 use crate::ids::TokenId;
 use crate::tree::{Event, Extension, Node, SamplingTree};
 
-pub use assess::{Assessment, Assessor, Judged, Judges};
+pub use assess::{Assess, Assessment, Assessor, Reply, Request};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
 pub use choose::choose;
 pub use dvts::dvts;
@@ -37,6 +39,8 @@ pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
+
+use vote::Tally;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -67,9 +71,9 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
-    /// What the judge says, where the task has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub judged: Option<Judged>,
+    /// [`Assessment::detail`]; results call it by what judges say.
+    #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Value>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
@@ -189,8 +193,8 @@ impl Job<'_> {
                 return Ok(Some(sample));
             }
             self.go_on()?;
-            match growing.poll_beside(&self.assessor.rulings(), PATIENCE)? {
-                Poll::Ready(First::Message(ruling)) => self.assessor.receive(ruling)?,
+            match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
+                Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
                 Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
                 Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
@@ -257,7 +261,7 @@ impl Job<'_> {
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
-        let Assessment { answer, correct, judged } = assessment;
+        let Assessment { answer, correct, detail, .. } = assessment;
         Ok(Sample {
             index,
             text: tree.path_text(node),
@@ -266,7 +270,7 @@ impl Job<'_> {
             logprob: thought.logprob,
             answer,
             correct,
-            judged,
+            detail,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
             attention: tree.attention(&[node]),
         })

@@ -3,10 +3,9 @@
 
 use petgraph::graph::NodeIndex;
 
+use super::vote::{Decided, Tally, Votes};
 use super::{Job, Outcome, Sample, first_with, tally, verdict_on};
 use crate::error::Result;
-use crate::eval::statistics::Decided;
-use crate::eval::statistics::{Tally, Votes};
 use crate::tree::SamplingTree;
 
 /// Candidates are drawn in waves, by index, each wave as many as the vote needs in any case before it can be decided. So none is

@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 
 use petgraph::graph::NodeIndex;
 
+use super::settings::{Aggregate, Steps};
 use super::{Assessment, Job, Sample, Scorer, token_logprobs};
 use crate::engine::{FinishReason, ForkKind, Stop};
 use crate::error::{Error, Result};
-use crate::eval::task::steps::{Aggregate, Steps};
 use crate::ids::TokenId;
 use crate::tokenizer::StopMatcher;
 use crate::tree::SamplingTree;
@@ -191,7 +191,7 @@ impl Job<'_> {
     pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
-        let Assessment { answer, correct, judged } = self.assess(&solution.text)?;
+        let Assessment { answer, correct, detail, .. } = self.assess(&solution.text)?;
         let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
         let sample = Sample {
             index,
@@ -201,7 +201,7 @@ impl Job<'_> {
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
             answer,
             correct,
-            judged,
+            detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
             attention: tree.attention(&path),
         };

@@ -81,7 +81,6 @@ impl Backend for Cpu {
     type Rope = RopeTable;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = true;
     const APART: bool = false;
 
@@ -92,6 +91,10 @@ impl Backend for Cpu {
     /// Instruction sets differ in how many products they add at once, and in what they round operands to.
     fn arithmetic(&self) -> String {
         format!("cpu, {}", self.isa)
+    }
+
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
     }
 
     fn cost_model(&self) -> CostModel {

@@ -142,7 +142,6 @@ impl Backend for Cuda {
     type Rope = Rope;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = false;
     const APART: bool = true;
 
@@ -157,6 +156,10 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
@@ -165,7 +168,7 @@ impl Backend for Cuda {
     }
 
     fn tile(&self) -> u32 {
-        if self.deterministic { attention::TILE } else { 1 }
+        attention::tile(self.deterministic)
     }
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always

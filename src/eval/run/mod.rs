@@ -5,6 +5,7 @@ mod assess;
 pub mod demo;
 mod drive;
 mod dry_run;
+pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;
@@ -138,7 +139,7 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     options.budget.kv.keep_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
-    let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());
+    let useful = prepared.useful_bytes(&backend, branches, decoder.kv_bytes_per_token());
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
     let config = EngineConfig { has_levels: options.attention_levels, ..config };
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;

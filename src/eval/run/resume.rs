@@ -134,7 +134,7 @@ impl Sorted {
                 None => {}
             }
             // A rescore leaves samples unjudged where it could not judge the item.
-            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.judged.is_some());
+            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
             match method.draws_alike() && are_judged {
                 true => drop(sorted.earlier.samples.insert(index, samples)),
                 false => drop(sorted.anew.insert(index)),

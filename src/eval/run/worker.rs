@@ -293,6 +293,7 @@ impl Shared<'_> {
             interrupted: self.interrupted,
         };
         let outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
+        drop(job);
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.
             if self.trees {

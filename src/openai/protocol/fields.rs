@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 type Read<T> = Result<T, Refusal>;
 

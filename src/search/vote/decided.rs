@@ -1,7 +1,7 @@
 //! When a vote need not go on: nothing can change its winner any more, or hardly anything will. Pure functions of votes; drawing,
 //! and what is spared, is left to the search.
 
-use crate::eval::statistics::Tally;
+use super::Tally;
 
 /// When the rest of a vote's samples is spared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,7 +100,33 @@ mod tests {
         prop::collection::vec(prop_oneof![1 => Just(None), 4 => (0u8..4).prop_map(Some)], 1..60)
     }
 
+    fn leader(answers: &[Option<u8>]) -> Option<String> {
+        tally(answers).leader().map(|votes| votes.value.clone())
+    }
+
+    fn few_answers() -> impl Strategy<Value = Vec<Option<u8>>> {
+        prop::collection::vec(prop_oneof![Just(None), (0u8..4).prop_map(Some)], 1..=6)
+    }
+
     proptest! {
+        /// A decided vote stays as it is whatever comes; one that is not decided can change, or be tied.
+        #[test]
+        fn decided_means_that_nothing_can_change(given in few_answers(), remaining in 0u32..4) {
+            let votes = tally(&given);
+            let outcome = |tail: &[Option<u8>]| {
+                // The rest may have the smallest indices of all: put it first.
+                leader(&[tail, &given].concat())
+            };
+            let mut tails = vec![Vec::new()];
+            for _ in 0..remaining {
+                tails = tails.iter().flat_map(|t: &Vec<Option<u8>>| {
+                    (0..5).map(Some).chain([None]).map(|a| [&t[..], &[a]].concat())
+                }).collect();
+            }
+            let changes = tails.iter().any(|tail| outcome(tail) != outcome(&[]));
+            prop_assert_eq!(Decided::Certain.fewest_more(&votes, remaining) == 0, !changes);
+        }
+
         #[test]
         fn waves_draw_what_one_by_one_draws(answers in answers(), enough in 0.51f64..0.999) {
             for stop in [Decided::Never, Decided::Certain, Decided::Confident(enough)] {
