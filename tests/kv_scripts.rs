@@ -445,7 +445,7 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("questionbecause!")).unwrap());
+        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!")).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);

@@ -136,7 +136,7 @@ impl<B: Backend> Engine<B> {
                     stop_logprob: None,
                     masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
-                    counts: params.has_penalties().then(|| branch.count_tokens()),
+                    counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     coins,
                     events: events.clone(),
                     params,
@@ -170,7 +170,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
-        branch.tokens.extend(&tokens);
+        branch.tokens.give(&tokens);
         let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
         branch.begin(Work::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {

@@ -137,7 +137,10 @@ impl Scheduler {
 
 /// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on its way.
 pub(super) fn brings_rows(branch: &Branch, cache: &Cache) -> bool {
-    let known = |upto: usize| cache.prefix.known(branch.kept(), &branch.tokens[..upto]).0 as usize;
+    let known = |upto: usize| {
+        let (path, rest) = cache.look_up(branch, upto);
+        cache.prefix.known(path, &rest).0 as usize
+    };
     match branch.hold {
         Hold::Swapped(_) => true,
         Hold::Nothing | Hold::Path(_) => {
