@@ -61,10 +61,11 @@ impl<B: Backend> Engine<B> {
     }
 
     fn check_integrity(&self) -> Result<()> {
-        match self.config.check_plans {
-            true => self.cache.prefix.check_integrity(&self.cache.pages).map_err(Error::Internal),
-            false => Ok(()),
+        if !self.config.check_plans {
+            return Ok(());
         }
+        let checked = self.cache.prefix.check_integrity(&self.cache.pages);
+        checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
     }
 
     fn obey(&mut self, command: Command) -> Result<()> {
@@ -100,6 +101,7 @@ impl<B: Backend> Engine<B> {
             if let Some(lease) = fork.lease() {
                 self.cache.prefix.retain(lease.segment);
             }
+            self.scheduler.note_rest(&fork);
             self.branches.insert(fork.id, fork);
         }
     }
@@ -196,6 +198,7 @@ impl<B: Backend> Engine<B> {
         self.cancel(ids);
         for id in ids {
             let Some(mut branch) = self.branches.remove(id) else { continue };
+            self.scheduler.forget(*id);
             match keep_cached {
                 true => drop(self.cache.give_up(&mut branch)),
                 false => self.cache.drop_now(&mut branch),
