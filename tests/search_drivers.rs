@@ -20,7 +20,8 @@ mod job;
 use job::Order;
 
 /// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
-/// solution. To its end it says the letter `z`. Asked about a solution it says yes by `likely`.
+/// solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it says yes by
+/// `likely`.
 fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> SamplingTree {
     let mut draws: HashMap<String, usize> = HashMap::new();
     let engine = EngineHandle::scripted(move |call| {
@@ -36,6 +37,9 @@ fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> Sampli
                 let draw = draws.entry(text.clone()).or_default();
                 let letter = letters.as_bytes()[*draw % letters.len()] as char;
                 *draw += 1;
+                if letter == '!' {
+                    return ScriptedReply::text("beg").failing();
+                }
                 match text.matches('\n').count() + 1 == depth {
                     true => ScriptedReply::text(&format!("{letter}")),
                     false => {
@@ -167,6 +171,34 @@ fn step_beam_keeps_what_the_scorer_prefers() {
     assert!((scores[0][0] - last_letter("a")).abs() < 1e-6 && (scores[0][1] - last_letter("c")).abs() < 1e-6);
     assert_eq!(outcome.search_tokens, 4, "two rejected steps of two letters");
     nothing_is_held(&tree);
+}
+
+#[test]
+fn a_step_that_fails_is_missed_alone() {
+    let drivers = [step_beam, dvts];
+    for driver in drivers {
+        let mut tree = model("a!cd", 2, last_letter);
+        let (root, how) = (tree.root(), beams(4, 2, Decide::Vote));
+        let outcome = search(by_question(), 40, false, |s, job| driver(&mut tree, root, &how, s, job)).unwrap();
+        let texts: Vec<&str> = outcome.samples.iter().map(|sample| sample.text.as_str()).collect();
+        assert_eq!(texts, ["a\na", "c\na"], "a and c go on, each with one of its two draws");
+        assert_eq!(tree.take_failures().len(), 3);
+        nothing_is_held(&tree);
+    }
+}
+
+#[test]
+fn simulations_go_where_branches_do_not_fail() {
+    // One of two steps fails everywhere; or each does, and only the simulation from the root itself is left.
+    for (letters, most) in [("a!", 20), ("!", 1)] {
+        let mut tree = model(letters, 100, last_letter);
+        let (root, how) = (tree.root(), simulations(20, 4, Select::Uct));
+        let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
+        visits_add_up(&tree, 20);
+        assert!((1..=most).contains(&outcome.samples.len()), "{letters}: {} samples", outcome.samples.len());
+        assert!(!tree.take_failures().is_empty());
+        nothing_is_held(&tree);
+    }
 }
 
 #[test]

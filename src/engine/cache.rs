@@ -15,8 +15,8 @@ pub(super) type Branches = IdMap<BranchId, Branch>;
 pub(super) struct Cache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
-    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered: forks of one
-    /// branch come one after the other, and need not compare these tokens again.
+    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
+    /// forks of one branch come one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
     returning: Returning,
     /// Pages that host memory still has room for.
@@ -59,8 +59,8 @@ impl Cache {
         Cache { prefix, pages, matched: None, returning, swap_room: swap_pages, transfers: Vec::new() }
     }
 
-    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and the tokens
-    /// behind it.
+    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and
+    /// the tokens behind it.
     pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (Option<SegmentId>, Cow<'b, [TokenId]>) {
         let of_sibling = || {
             let (beginning, mark) = self.matched.as_ref()?;

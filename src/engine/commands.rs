@@ -1,5 +1,5 @@
-//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for them, and
-//! sleeps while nothing grows.
+//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for
+//! them, and sleeps while nothing grows.
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
@@ -25,7 +25,8 @@ pub enum Turn {
     Abandoned,
 }
 
-/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed whole.
+/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed
+/// whole.
 #[derive(Clone, Copy, Debug)]
 struct Intake {
     /// Branches that commands name, and commands that name none. About a microsecond each.
@@ -72,9 +73,9 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its `Intake`
-    /// allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is submitted later, and what
-    /// they ended is told from what they begin by its turn.
+    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its
+    /// `Intake` allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is
+    /// submitted later, and what they ended is told from what they begin by its turn.
     pub fn turn(&mut self) -> Result<Turn> {
         let mut intake = Intake::for_step(self.config.max_branches);
         while !(self.has_work() && intake.is_used_up()) {

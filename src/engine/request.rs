@@ -229,6 +229,8 @@ pub enum FinishReason {
     Cancelled,
     /// The tokens were given.
     Given,
+    /// The branch could not go on, which `Event::Failed` says; no `Finish` has it.
+    Failed,
 }
 
 /// What one extend added to a branch.

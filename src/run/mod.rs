@@ -127,11 +127,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    match run.failed.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
-    }
+    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
 }
 
 /// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of one's own.

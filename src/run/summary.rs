@@ -39,6 +39,7 @@ pub fn summarise(
         items_asked: prepared.prompts.len(),
         unfinished_samples: 0,
         failed: 0,
+        failed_branches: 0,
         scores: scores(task, finished, options.k.as_deref()),
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
@@ -222,6 +223,7 @@ mod tests {
             answer: Some(right.to_string()),
             correct: Some(right),
             judged: None,
+            error: None,
         };
         verdicts.iter().enumerate().map(sample).collect()
     }

@@ -1,4 +1,5 @@
-//! Commands that come by the thousand while branches grow: each step waits for a bounded part of them, and all are obeyed in order.
+//! Commands that come by the thousand while branches grow: each step waits for a bounded part of them, and all are
+//! obeyed in order.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -77,7 +78,11 @@ fn long_prompts_are_taken_by_their_tokens() {
     inbox.start(vec![draw(roots[0], key("long", 0), params(), length(8))]).unwrap();
     drawn(&mut extension);
     assert_eq!(engine.turn().unwrap(), Turn::Stepped);
-    assert_eq!(engine.occupancy().waiting + engine.occupancy().running, 1, "what comes after the prompts is not known yet");
+    assert_eq!(
+        engine.occupancy().waiting + engine.occupancy().running,
+        1,
+        "what comes after the prompts is not known yet"
+    );
     assert_eq!(drawn(&mut extension), 1);
     engine.turn().unwrap();
     assert_eq!(engine.occupancy().waiting + engine.occupancy().running, 2);

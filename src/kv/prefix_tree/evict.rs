@@ -8,9 +8,10 @@ use crate::kv::PagePool;
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
-    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least recently
-    /// used first and those of which nothing was computed before all others. Of each the last tokens go first: where fewer pages
-    /// are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked when everything left is in use.
+    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least
+    /// recently used first and those of which nothing was computed before all others. Of each the last tokens go first:
+    /// where fewer pages are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked when
+    /// everything left is in use.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
@@ -25,7 +26,8 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which is all.
+    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which
+    /// is all.
     fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, pages: usize) -> usize {
         let page_tokens = self.page_tokens;
         let segment = self.at_mut(id);

@@ -40,6 +40,9 @@ impl Thinker<'_, '_> {
         self.draw(&nodes, drawing, true)?;
         let mut grown = Vec::with_capacity(forks.len());
         for (from, node) in forks {
+            if self.tree.has_failed(node) {
+                continue;
+            }
             let drawn = self.tree.node(node);
             let ended = !matches!(drawn.finish, Some(FinishReason::StopString(_) | FinishReason::Length));
             match self.how.thought(&drawn.text) {
@@ -80,6 +83,7 @@ impl Thinker<'_, '_> {
         }
         let given = grown.iter().map(|it| Ok((it.node, (self.texts.more)(&format!("{}\n", it.thought))?)));
         self.give(given.collect::<Result<_>>()?, false)?;
+        grown.retain(|it| !self.tree.has_failed(it.node));
         Ok(grown)
     }
 

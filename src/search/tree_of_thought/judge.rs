@@ -36,7 +36,8 @@ impl Thinker<'_, '_> {
         Ok(())
     }
 
-    /// The values that the answers to `questions`, each about a node, give.
+    /// The values that the answers to `questions`, each about a node, give. An answer that failed counts nowhere; where
+    /// all failed, the value is 0, as where none says a word that has a value.
     pub(super) fn values(
         &mut self,
         questions: Vec<(NodeIndex, Prompt)>,
@@ -58,7 +59,10 @@ impl Thinker<'_, '_> {
                 let answers = self.answers(&new, *samples as usize)?;
                 self.draw(&answers.concat(), drawing, false)?;
                 let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
-                answers.iter().map(|own| mean(own.iter().map(value).collect())).collect()
+                let given = |own: &Vec<NodeIndex>| {
+                    own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()
+                };
+                answers.iter().map(|own| mean(given(own))).collect()
             }
             ValueBy::Probability => self.expected(&new, words)?,
         };
@@ -75,7 +79,8 @@ impl Thinker<'_, '_> {
         self.give(given.collect(), true)?;
         let logprob = |&answer: &NodeIndex| self.tree.node(answer).logprob;
         let value = |own: &Vec<NodeIndex>| {
-            expected_value(words.iter().zip(own).map(|((_, value), answer)| (*value, logprob(answer))))
+            let known = words.iter().zip(own).filter(|(_, answer)| !self.tree.has_failed(**answer));
+            expected_value(known.map(|((_, value), answer)| (*value, logprob(answer))))
         };
         Ok(answers.iter().map(value).collect())
     }
@@ -91,7 +96,8 @@ impl Thinker<'_, '_> {
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
         self.close_question(question);
-        Ok(ballots.iter().map(|&ballot| self.tree.node(ballot).text.clone()).collect())
+        let cast = ballots.into_iter().filter(|&ballot| !self.tree.has_failed(ballot));
+        Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())
     }
 
     pub(super) fn ask(&mut self, kind: ForkKind, about: NodeIndex, prompt: &Prompt) -> Result<NodeIndex> {
@@ -106,10 +112,10 @@ impl Thinker<'_, '_> {
     }
 }
 
-/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts.
+/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts. 0 of no values.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.iter().sum::<f64>() / values.len() as f64
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// The share of the ballots that votes for each candidate.
@@ -118,5 +124,5 @@ fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
     for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {
         votes[candidate] += 1;
     }
-    votes.into_iter().map(|count| f64::from(count) / ballots.len() as f64).collect()
+    votes.into_iter().map(|count| f64::from(count) / ballots.len().max(1) as f64).collect()
 }
