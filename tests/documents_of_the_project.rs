@@ -26,7 +26,8 @@ fn documents() -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).expect("the repository is readable") {
             let path = entry.expect("the repository is readable").path();
             let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
-            let skipped = name.starts_with('.') || folder == repository() && ["target", "runs", "out"].contains(&&*name);
+            let skipped =
+                name.starts_with('.') || folder == repository() && ["target", "runs", "out"].contains(&&*name);
             if path.is_dir() && !skipped {
                 folders.push(path);
             } else if name.ends_with(".md") {
@@ -199,13 +200,42 @@ fn pictures_are_those_that_their_commands_draw() {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         let (kept, new) = (read(&picture), fs::read_to_string(&copy).expect("the command wrote it"));
         assert!(kept == new, "{picture} is not what its command draws: run it again");
-        roxmltree::Document::parse(&new).expect("a picture is well-formed XML");
+        assert_text_fits(&picture, &new);
         drawn.push(name);
     }
     for entry in fs::read_dir(repository().join("docs/pictures")).expect("pictures are readable") {
         let name = entry.expect("pictures are readable").file_name();
         let has_command = !name.to_string_lossy().ends_with(".svg") || drawn.contains(&name);
         assert!(has_command, "docs/pictures/README.md has the command that draws {}", name.display());
+    }
+}
+
+/// Text of 12 px takes at most 6.6 pixels a letter on average over a line, bold and larger text more (measured with DejaVu Sans,
+/// a wide font).
+fn assert_text_fits(picture: &str, svg: &str) {
+    let document = roxmltree::Document::parse(svg).expect("a picture is well-formed XML");
+    let number = |node: roxmltree::Node, name: &str| {
+        node.attribute(name).expect("it is there").parse::<f64>().expect("a number")
+    };
+    let width = number(document.root_element(), "width");
+    for text in document.descendants().filter(|node| node.has_tag_name("text")) {
+        let words = text.text().unwrap_or_default();
+        let letter = match text.attribute("class") {
+            Some("title") => 10.2,
+            Some("bold" | "inverse") => 7.6,
+            _ => 6.6,
+        };
+        let long = words.chars().count() as f64 * letter;
+        let left = match text.attribute("text-anchor") {
+            Some("end") => number(text, "x") - long,
+            Some("middle") => number(text, "x") - long / 2.0,
+            _ => number(text, "x"),
+        };
+        assert!(
+            left >= 0.0 && left + long <= width,
+            "{picture}: `{words}` goes from {left} to {} of {width}",
+            left + long
+        );
     }
 }
 
@@ -241,8 +271,8 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
     let twice = one.repeat(2);
     let negative = one.replace('5', "-5");
     for (figures, key, said) in [
-        (one, "\"two\"", "found 0 of series `ours`"),
-        (&twice, "\"one\"", "found 2 of series `ours`"),
+        (one, "\"two\"", "found 0 for [\"two\"] of series `ours`"),
+        (&twice, "\"one\"", "found 2 for [\"one\"] of series `ours`"),
         (&negative, "\"one\"", "`rate`: expected a number that is not negative, found -5"),
         ("{\"build\": \n", "\"one\"", "figures.jsonl: a line is not a JSON object"),
     ] {

@@ -29,13 +29,6 @@ pub struct TreeArgs {
 
 impl From<TreeArgs> for ViewOptions {
     fn from(args: TreeArgs) -> Self {
-        Self {
-            run: args.run,
-            item: args.item,
-            html: args.html,
-            dot: args.dot,
-            json: args.json,
-            svg: args.svg,
-        }
+        Self { run: args.run, item: args.item, html: args.html, dot: args.dot, json: args.json, svg: args.svg }
     }
 }

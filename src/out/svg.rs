@@ -15,6 +15,8 @@ pub enum Font {
     Plain,
     Muted,
     Bold,
+    /// White and bold, on a dark shape.
+    Inverse,
     /// 16 px and bold.
     Title,
 }
@@ -25,6 +27,7 @@ impl Font {
             Font::Plain => "plain",
             Font::Muted => "muted",
             Font::Bold => "bold",
+            Font::Inverse => "inverse",
             Font::Title => "title",
         }
     }
@@ -61,8 +64,10 @@ impl Svg {
         svg.add(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">"
         ));
+        // A white edge keeps text readable where a line crosses it.
         svg.add(format_args!(
-            "<style>text{{font:12px sans-serif;fill:{INK}}}.muted{{fill:{MUTED}}}.bold{{font-weight:bold}}\
+            "<style>text{{font:12px sans-serif;fill:{INK};stroke:#fff;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}}\
+             .muted{{fill:{MUTED}}}.bold{{font-weight:bold}}.inverse{{font-weight:bold;fill:#fff;stroke:none}}\
              .title{{font-size:16px;font-weight:bold}}</style>"
         ));
         let (inner_width, inner_height) = (width - 1.0, height - 1.0);
@@ -113,7 +118,7 @@ impl Svg {
 
 /// An upper estimate of how wide `words` are in 12 px letters, in pixels: fonts differ, so text gets room for a wide one.
 pub fn width_of(words: &str) -> f64 {
-    const PIXELS: f64 = 7.2;
+    const PIXELS: f64 = 7.6;
     words.chars().count() as f64 * PIXELS
 }
 

@@ -8,18 +8,18 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted};
-use crate::out::svg::{Anchor, Font, LINE, Svg};
+use crate::out::svg::{Anchor, Font, LINE, Svg, width_of};
 
 const WIDTH: f64 = 1000.0;
 const MARGIN: f64 = 24.0;
 /// The tree stands left of the costs.
 const TREE_RIGHT: f64 = 440.0;
 const COSTS: f64 = 480.0;
-const TOP: f64 = 70.0;
+const TOP: f64 = 76.0;
 const LEVEL: f64 = 104.0;
 const BOX: f64 = 30.0;
 const NODE: &str = "#2f6db3";
-const SAMPLE: &str = "#d1741a";
+const SAMPLE: &str = "#5b93d1";
 const UNSHARED: &str = "#dfe4ea";
 /// Nodes drawn of those below one node, and samples.
 const SHOWN_NODES: usize = 4;
@@ -72,10 +72,13 @@ impl Summary {
         let (items, samples) = (counted(self.items as u64, "prompt"), counted(self.samples as u64, "sample"));
         let title = format!("{}: {items}, {samples}, one tree", self.task);
         svg.words(MARGIN, 32.0, Font::Title, Anchor::Start, &title);
+        let about = "tokens of a node, the mean of its level; a few nodes stand for all";
+        svg.words(MARGIN, 50.0, Font::Muted, Anchor::Start, about);
         self.legend(&mut svg);
         self.draw_below(&mut svg, 0, self.children(), (MARGIN, TREE_RIGHT), None);
         for (number, level) in self.levels.iter().enumerate() {
-            self.draw_costs(&mut svg, level, TOP + number as f64 * LEVEL);
+            let colour = if number + 1 == self.levels.len() { SAMPLE } else { NODE };
+            self.draw_costs(&mut svg, level, TOP + number as f64 * LEVEL, colour);
         }
         self.draw_totals(&mut svg, height - 50.0);
         svg.finish()
@@ -141,11 +144,16 @@ impl Summary {
             }
             let gap = (slot * 0.08).min(8.0);
             svg.rect(from + gap, top, slot - 2.0 * gap, height, NODE);
+            let mean = self.levels[level].tokens as f64 / self.nodes(level) as f64;
+            let tokens = counted(mean.round() as u64, "token");
+            if width_of(&tokens) <= slot - 2.0 * gap {
+                svg.words(middle, top + height / 2.0 + 4.0, Font::Inverse, Anchor::Middle, &tokens);
+            }
             self.draw_below(svg, level + 1, children.clone(), (from, to), Some((middle, top + height)));
         }
     }
 
-    fn draw_costs(&self, svg: &mut Svg, level: &Level, top: f64) {
+    fn draw_costs(&self, svg: &mut Svg, level: &Level, top: f64, colour: &str) {
         let most = self.levels.iter().map(|level| level.tokens_unshared).max().unwrap_or(1).max(1) as f64;
         let long = |tokens: u64| (tokens as f64 / most * (WIDTH - MARGIN - COSTS)).max(2.0);
         let served = level.tokens_unshared as f64 / level.tokens.max(1) as f64;
@@ -156,7 +164,7 @@ impl Summary {
         svg.words(COSTS, top + 10.0, Font::Bold, Anchor::Start, &level.level);
         svg.words(COSTS + 120.0, top + 10.0, Font::Muted, Anchor::Start, &served);
         svg.rect(COSTS, top + 18.0, long(level.tokens_unshared), 12.0, UNSHARED);
-        svg.rect(COSTS, top + 18.0, long(level.tokens), 12.0, NODE);
+        svg.rect(COSTS, top + 18.0, long(level.tokens), 12.0, colour);
         let tokens = counted(level.tokens, "token");
         let said = match level.tokens == level.tokens_unshared {
             true => format!("{tokens}; {} of keys and values", bytes(level.kv_bytes)),
@@ -176,16 +184,19 @@ impl Summary {
         let (tokens, unshared) = (sum(|level| level.tokens), sum(|level| level.tokens_unshared));
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
         let times = |some: u64, all: u64| all as f64 / some.max(1) as f64;
-        let said = format!(
-            "In all {} tokens computed instead of {}: {:.1} times fewer. At most {} of keys and values held at once, instead of {}: \
-             {:.1} times less.",
+        let computed = format!(
+            "In all {} tokens computed instead of {}: {:.1} times fewer.",
             count(tokens),
             count(unshared),
-            times(tokens, unshared),
+            times(tokens, unshared)
+        );
+        let held = format!(
+            "At most {} of keys and values held at once instead of {}: {:.1} times less.",
             bytes(kv),
             bytes(kv_unshared),
             times(kv, kv_unshared)
         );
-        svg.words(MARGIN, top + 26.0, Font::Plain, Anchor::Start, &said);
+        svg.words(MARGIN, top + 24.0, Font::Plain, Anchor::Start, &computed);
+        svg.words(COSTS, top + 24.0, Font::Plain, Anchor::Start, &held);
     }
 }

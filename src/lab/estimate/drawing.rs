@@ -55,7 +55,8 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
     let bottom = panels_top + panels * (PANEL + PANEL_GAP) - PANEL_GAP;
     for tick in 0..=5 {
         let at = f64::from(tick) / 5.0;
-        svg.words(LEFT + at * inner(), bottom + 18.0, Font::Plain, Anchor::Middle, &seconds(at * longest));
+        let anchor = if tick == 5 { Anchor::End } else { Anchor::Middle };
+        svg.words(LEFT + at * inner(), bottom + 18.0, Font::Plain, anchor, &seconds(at * longest));
     }
     svg.finish()
 }
@@ -71,7 +72,7 @@ impl Part {
 }
 
 fn legend(svg: &mut Svg) {
-    let at = WIDTH - RIGHT - 210.0;
+    let at = WIDTH - RIGHT - 230.0;
     svg.rect(at, 16.0, 12.0, 12.0, PROMPT[0]);
     svg.words(at + 18.0, 26.0, Font::Plain, Anchor::Start, "prompt tokens");
     svg.rect(at + 110.0, 16.0, 12.0, 12.0, DRAWN);

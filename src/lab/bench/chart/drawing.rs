@@ -58,7 +58,9 @@ impl Layout {
         let labels = chart.groups.iter().flat_map(|group| [&group.label, &group.detail]).map(|label| width_of(label));
         let left = MARGIN + labels.fold(0.0, f64::max) + 12.0;
         // The longest bar's value stands right of it.
-        let room = width_of(&said(chart, 0, 0)) + 24.0;
+        let beside =
+            (0..chart.series.len()).flat_map(|series| (0..chart.groups.len()).map(move |group| (series, group)));
+        let room = beside.map(|(series, group)| width_of(&said(chart, series, group))).fold(0.0, f64::max) + 6.0;
         let most = chart.series.iter().flat_map(|series| &series.values).copied().fold(0.0, f64::max);
         let step = grid_step(most);
         let bars = chart.series.iter().filter(|series| series.shape == Shape::Bar).count() as f64;
@@ -114,17 +116,21 @@ fn grid(svg: &mut Svg, chart: &Chart, layout: &Layout) {
 
 fn bars(svg: &mut Svg, chart: &Chart, layout: &Layout, group: usize) {
     let top = layout.top_of(group);
-    let bars = chart.series.iter().enumerate().filter(|(_, series)| series.shape == Shape::Bar);
-    for (place, (number, series)) in bars.enumerate() {
-        let y = top + place as f64 * (BAR + BETWEEN_BARS);
-        let end = layout.x(series.values[group]);
-        svg.rect(layout.left, y, (end - layout.left).max(1.0), BAR, BARS[place % BARS.len()]);
-        let font = if number == 0 { Font::Bold } else { Font::Plain };
-        svg.words(end + 6.0, y + BAR - 3.0, font, Anchor::Start, &said(chart, number, group));
+    let is_bar = |series: &usize| chart.series[*series].shape == Shape::Bar;
+    let y = |place: usize| top + place as f64 * (BAR + BETWEEN_BARS);
+    let end = |series: usize| layout.x(chart.series[series].values[group]);
+    let bars: Vec<usize> = (0..chart.series.len()).filter(is_bar).collect();
+    for (place, &series) in bars.iter().enumerate() {
+        let length = (end(series) - layout.left).max(1.0);
+        svg.rect(layout.left, y(place), length, BAR, BARS[place % BARS.len()]);
     }
-    for series in chart.series.iter().filter(|series| series.shape == Shape::Mark) {
-        let x = layout.x(series.values[group]);
-        svg.line((x, top - 2.0), (x, top + layout.group + 2.0), 2.0, MARK);
+    for mark in (0..chart.series.len()).filter(|series| !is_bar(series)) {
+        svg.line((end(mark), top - 2.0), (end(mark), top + layout.group + 2.0), 2.0, MARK);
+    }
+    for (place, &series) in bars.iter().enumerate() {
+        let font = if series == 0 { Font::Bold } else { Font::Plain };
+        let said = said(chart, series, group);
+        svg.words(end(series) + 6.0, y(place) + BAR - 3.0, font, Anchor::Start, &said);
     }
 }
 

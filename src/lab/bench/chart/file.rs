@@ -117,7 +117,8 @@ fn read_series(chart: &Path, series: SeriesFile, groups: &[GroupFile]) -> Result
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()
         .map_err(|error| Error::format(&path, format!("a line is not a JSON object: {error}")))?;
-    let wanted = |line: &&Map<String, Value>| series.conditions.iter().all(|(name, value)| line.get(name) == Some(value));
+    let wanted =
+        |line: &&Map<String, Value>| series.conditions.iter().all(|(name, value)| line.get(name) == Some(value));
     let lines: Vec<&Map<String, Value>> = lines.iter().filter(wanted).collect();
     let values = groups.iter().map(|group| value(&path, &series, &lines, group)).collect::<Result<_>>()?;
     Ok(Series { name: series.name, shape: series.shape, values })
@@ -131,7 +132,7 @@ fn value(path: &Path, series: &SeriesFile, lines: &[&Map<String, Value>], group:
     let found: Vec<_> = lines.iter().filter(is_it).collect();
     let [line] = found[..] else {
         let key = Value::Array(group.key.clone());
-        let what = format!("{} of series `{}`, which wants one: {key}", found.len(), series.name);
+        let what = format!("{} for {key} of series `{}`", found.len(), series.name);
         return Err(Error::field(path, series.key.join(", "), "one line for each group", what));
     };
     let number = line.get(&series.value).and_then(Value::as_f64).filter(|value| *value >= 0.0);
