@@ -15,7 +15,7 @@ const MARGIN: f64 = 24.0;
 /// The tree stands left of the costs.
 const TREE_RIGHT: f64 = 440.0;
 const COSTS: f64 = 480.0;
-const TOP: f64 = 76.0;
+const TOP: f64 = 80.0;
 const LEVEL: f64 = 104.0;
 const BOX: f64 = 30.0;
 const NODE: &str = "#2f6db3";
@@ -85,10 +85,10 @@ impl Summary {
     }
 
     fn legend(&self, svg: &mut Svg) {
-        svg.rect(COSTS, 22.0, 12.0, 12.0, NODE);
-        svg.words(COSTS + 18.0, 32.0, Font::Plain, Anchor::Start, "tokens computed and kept");
-        svg.rect(COSTS + 200.0, 22.0, 12.0, 12.0, UNSHARED);
-        svg.words(COSTS + 218.0, 32.0, Font::Plain, Anchor::Start, "tokens that the samples need, each for itself");
+        svg.rect(COSTS, 40.0, 12.0, 12.0, NODE);
+        svg.words(COSTS + 18.0, 50.0, Font::Plain, Anchor::Start, "tokens computed and kept");
+        svg.rect(COSTS + 200.0, 40.0, 12.0, 12.0, UNSHARED);
+        svg.words(COSTS + 218.0, 50.0, Font::Plain, Anchor::Start, "tokens that the samples need, each for itself");
     }
 
     /// Nodes of a level: of a prompt's last level one a prompt, above it estimated by how many samples share a token.
@@ -165,17 +165,14 @@ impl Summary {
         svg.words(COSTS + 120.0, top + 10.0, Font::Muted, Anchor::Start, &served);
         svg.rect(COSTS, top + 18.0, long(level.tokens_unshared), 12.0, UNSHARED);
         svg.rect(COSTS, top + 18.0, long(level.tokens), 12.0, colour);
-        let tokens = counted(level.tokens, "token");
-        let said = match level.tokens == level.tokens_unshared {
-            true => format!("{tokens}; {} of keys and values", bytes(level.kv_bytes)),
-            false => format!(
-                "{tokens} instead of {}; {} of keys and values instead of {}",
-                count(level.tokens_unshared),
-                bytes(level.kv_bytes),
-                bytes(level.kv_bytes_unshared)
-            ),
-        };
-        svg.words(COSTS, top + 46.0, Font::Plain, Anchor::Start, &said);
+        let (mut tokens, mut kv) =
+            (counted(level.tokens, "token"), format!("{} of keys and values", bytes(level.kv_bytes)));
+        if level.tokens != level.tokens_unshared {
+            tokens += &format!(" instead of {}", count(level.tokens_unshared));
+            kv += &format!(" instead of {}", bytes(level.kv_bytes_unshared));
+        }
+        svg.words(COSTS, top + 46.0, Font::Plain, Anchor::Start, &tokens);
+        svg.words(COSTS, top + 62.0, Font::Plain, Anchor::Start, &kv);
     }
 
     fn draw_totals(&self, svg: &mut Svg, top: f64) {
@@ -185,13 +182,13 @@ impl Summary {
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
         let times = |some: u64, all: u64| all as f64 / some.max(1) as f64;
         let computed = format!(
-            "In all {} tokens computed instead of {}: {:.1} times fewer.",
+            "All levels: {} tokens computed instead of {}: {:.1} times fewer.",
             count(tokens),
             count(unshared),
             times(tokens, unshared)
         );
         let held = format!(
-            "At most {} of keys and values held at once instead of {}: {:.1} times less.",
+            "Keys and values at most {} instead of {}: {:.1} times less.",
             bytes(kv),
             bytes(kv_unshared),
             times(kv, kv_unshared)
