@@ -77,7 +77,8 @@ pub struct KvShape {
 }
 
 /// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
-/// Rotates the first `rotary` elements of a head by halves: (x[i], x[i + rotary/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos + x[i] sin).
+/// Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`:
+/// `(x[i], x[i + h]) -> (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,

@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
 pub use batches::BatchesArgs;
-pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
+pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};

@@ -4,6 +4,7 @@
 
 mod decode_step;
 mod device;
+mod drawing;
 mod explain;
 mod job;
 mod pool;
@@ -12,7 +13,6 @@ mod report;
 mod rows;
 mod sharing;
 mod source;
-mod svg;
 pub mod trace;
 
 use std::path::PathBuf;
@@ -130,7 +130,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         notes: job.notes.clone(),
     };
     if let Some(path) = &options.svg {
-        let drawing = svg::draw(&forecast, &job, &tree);
+        let drawing = drawing::draw(&forecast, &job, &tree);
         std::fs::write(path, drawing).map_err(Error::io(path, "write"))?;
     }
     match options.json {

@@ -1,4 +1,4 @@
-//! A drawing of a forecast: the prompts' tree, as wide as its samples and as deep as its tokens, and beneath it the tokens of
+//! A drawing of an estimate: the prompts' tree, as wide as its samples and as deep as its tokens, and beneath it the tokens of
 //! each step over time for the policies, at one scale. Plain SVG, no script.
 
 use std::fmt::Write;
@@ -8,6 +8,7 @@ use super::predict::{Part, Prediction};
 use super::report::Forecast;
 use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
+use crate::out::svg::{Anchor, Font, LINE, Svg};
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 70.0;
@@ -24,15 +25,14 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
     let panels = forecast.predictions.len() as f64;
     let panels_top = TREE_TOP + TREE_HEIGHT + 56.0;
     let height = panels_top + panels * (PANEL + PANEL_GAP) + 30.0;
-    let mut svg = Svg { text: String::new() };
-    svg.open(WIDTH, height);
+    let mut svg = Svg::new(WIDTH, height);
     let title = format!(
         "{}: {}, {}",
         forecast.job.input,
         counted(forecast.job.prompts as u64, "prompt"),
         counted(forecast.job.samples, "sample")
     );
-    svg.words(LEFT, 26.0, "title", "start", &title);
+    svg.words(LEFT, 26.0, Font::Title, Anchor::Start, &title);
     let about = format!(
         "{} of {} prompt tokens are distinct; {} of keys and values at once, {} without sharing",
         count(forecast.job.distinct_prompt_tokens),
@@ -40,7 +40,7 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
         bytes(forecast.kv_bytes),
         bytes(forecast.kv_bytes_unshared)
     );
-    svg.words(LEFT, 46.0, "", "start", &about);
+    svg.words(LEFT, 46.0, Font::Plain, Anchor::Start, &about);
     legend(&mut svg);
     draw_tree(&mut svg, job, tree);
     let longest = forecast.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
@@ -50,16 +50,15 @@ pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
         draw_panel(&mut svg, prediction, top, longest, most);
     }
     if forecast.predictions.is_empty() {
-        svg.text.push_str("</svg>\n");
-        return svg.text;
+        return svg.finish();
     }
     let bottom = panels_top + panels * (PANEL + PANEL_GAP) - PANEL_GAP;
     for tick in 0..=5 {
         let at = f64::from(tick) / 5.0;
-        svg.words(LEFT + at * inner(), bottom + 18.0, "", "middle", &seconds(at * longest));
+        let anchor = if tick == 5 { Anchor::End } else { Anchor::Middle };
+        svg.words(LEFT + at * inner(), bottom + 18.0, Font::Plain, anchor, &seconds(at * longest));
     }
-    svg.text.push_str("</svg>\n");
-    svg.text
+    svg.finish()
 }
 
 fn inner() -> f64 {
@@ -73,11 +72,11 @@ impl Part {
 }
 
 fn legend(svg: &mut Svg) {
-    let at = WIDTH - RIGHT - 210.0;
+    let at = WIDTH - RIGHT - 230.0;
     svg.rect(at, 16.0, 12.0, 12.0, PROMPT[0]);
-    svg.words(at + 18.0, 26.0, "", "start", "prompt tokens");
-    svg.rect(at + 118.0, 16.0, 12.0, 12.0, DRAWN);
-    svg.words(at + 136.0, 26.0, "", "start", "drawn tokens");
+    svg.words(at + 18.0, 26.0, Font::Plain, Anchor::Start, "prompt tokens");
+    svg.rect(at + 110.0, 16.0, 12.0, 12.0, DRAWN);
+    svg.words(at + 128.0, 26.0, Font::Plain, Anchor::Start, "sampled tokens");
 }
 
 /// Columns that are told apart: two a pixel.
@@ -127,22 +126,28 @@ fn draw_tree(svg: &mut Svg, job: &Job, tree: &PromptTree) {
         let (left, right) = (x(node.prompts.start as usize), x(node.prompts.end as usize));
         let (top, bottom) = (y(node.first.into()), y(node.end.into()));
         if prompts_thinned.draws(depth, left, right - left) {
-            svg.run(left, top, right - left, bottom - top, PROMPT[depth % 2]);
+            run(svg, left, top, right - left, bottom - top, PROMPT[depth % 2]);
         }
         for at in tree.own(index) {
             let (left, right) = (x(at), x(at + 1));
             if samples_thinned.draws(0, left, right - left) {
                 let end = y(u64::from(node.end) + drawn(at));
-                svg.run(left, bottom, right - left, end - bottom, DRAWN);
+                run(svg, left, bottom, right - left, end - bottom, DRAWN);
             }
         }
     }
     for part in 0..=4 {
         let position = deepest * f64::from(part) / 4.0;
         let at = TREE_TOP + TREE_HEIGHT * f64::from(part) / 4.0;
-        svg.words(LEFT - 8.0, at + 4.0, "", "end", &count(position as u64));
+        svg.words(LEFT - 8.0, at + 4.0, Font::Plain, Anchor::End, &count(position as u64));
     }
-    svg.words(LEFT, TREE_TOP - 8.0, "", "start", "position, in tokens; as wide as the samples beneath");
+    svg.words(LEFT, TREE_TOP - 8.0, Font::Plain, Anchor::Start, "position in tokens; width: samples below");
+}
+
+/// A run of tokens; a gap shows where the next one begins, where there is room for one.
+fn run(svg: &mut Svg, x: f64, y: f64, width: f64, height: f64, colour: &str) {
+    let gap = if width > 3.0 { 0.6 } else { 0.0 };
+    svg.rect(x, y, (width - gap).max(0.5), height, colour);
 }
 
 fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, most: f64) {
@@ -163,9 +168,9 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
     // Prompts' tokens stand on drawn ones.
     area(svg, Part::tokens, PROMPT[0]);
     area(svg, |part| part.drawn_tokens, DRAWN);
-    svg.rule(LEFT, bottom, WIDTH - RIGHT);
-    svg.words(LEFT - 8.0, bottom + 4.0, "", "end", "0");
-    svg.words(LEFT - 8.0, bottom - tall(most) + 4.0, "", "end", &count(most.round() as u64));
+    svg.line((LEFT, bottom), (WIDTH - RIGHT, bottom), 1.0, LINE);
+    svg.words(LEFT - 8.0, bottom + 4.0, Font::Plain, Anchor::End, "0");
+    svg.words(LEFT - 8.0, bottom - tall(most) + 4.0, Font::Plain, Anchor::End, &count(most.round() as u64));
     let title = format!(
         "{}: {}, {} of {}, {} computed",
         prediction.policy,
@@ -174,68 +179,5 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
         counted(prediction.tokens_per_step.round() as u64, "token"),
         counted(prediction.totals.prompt_tokens_computed, "prompt token")
     );
-    svg.words(LEFT, top + 8.0, "name", "start", &title);
-}
-
-struct Svg {
-    text: String,
-}
-
-impl Svg {
-    fn add(&mut self, line: std::fmt::Arguments<'_>) {
-        self.text.write_fmt(line).expect("writing to a string cannot fail");
-        self.text.push('\n');
-    }
-
-    fn open(&mut self, width: f64, height: f64) {
-        self.add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">"
-        ));
-        self.add(format_args!(
-            "<style>text{{font:12px sans-serif;fill:#333}}.title{{font-size:15px;font-weight:bold}}.name{{font-weight:bold}}</style>"
-        ));
-        self.add(format_args!("<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"));
-    }
-
-    fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, colour: &str) {
-        self.add(format_args!(
-            "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" height=\"{height:.2}\" fill=\"{colour}\"/>"
-        ));
-    }
-
-    /// A run of tokens; a gap shows where the next one begins, where there is room for one.
-    fn run(&mut self, x: f64, y: f64, width: f64, height: f64, colour: &str) {
-        let gap = if width > 3.0 { 0.6 } else { 0.0 };
-        self.rect(x, y, (width - gap).max(0.5), height, colour);
-    }
-
-    fn path(&mut self, path: &str, colour: &str) {
-        self.add(format_args!("<path d=\"{path}\" fill=\"{colour}\"/>"));
-    }
-
-    fn rule(&mut self, x: f64, y: f64, to: f64) {
-        self.add(format_args!("<path d=\"M{x:.1} {y:.1}H{to:.1}\" stroke=\"#999\"/>"));
-    }
-
-    fn words(&mut self, x: f64, y: f64, class: &str, anchor: &str, words: &str) {
-        self.add(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{}</text>",
-            escaped(words)
-        ));
-    }
-}
-
-/// Text for XML: markup is written out, characters that XML does not know are replaced.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            c if c.is_control() => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    svg.words(LEFT, top + 8.0, Font::Bold, Anchor::Start, &title);
 }
