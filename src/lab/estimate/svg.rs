@@ -1,11 +1,11 @@
-//! A drawing of a forecast: the prompts' tree, as wide as its samples and as deep as its tokens, and beneath it the tokens of
+//! A drawing of an estimate: the prompts' tree, as wide as its samples and as deep as its tokens, and beneath it the tokens of
 //! each step over time for the policies, at one scale. Plain SVG, no script.
 
 use std::fmt::Write;
 
 use super::job::Job;
 use super::predict::{Part, Prediction};
-use super::report::Forecast;
+use super::report::JobEstimate;
 use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 
@@ -20,36 +20,36 @@ const PROMPT: [&str; 2] = ["#2f6db3", "#5b93d1"];
 const DRAWN: &str = "#e8a33d";
 
 /// The drawing as the text of a file.
-pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
-    let panels = forecast.predictions.len() as f64;
+pub fn draw(estimate: &JobEstimate, job: &Job, tree: &PromptTree) -> String {
+    let panels = estimate.predictions.len() as f64;
     let panels_top = TREE_TOP + TREE_HEIGHT + 56.0;
     let height = panels_top + panels * (PANEL + PANEL_GAP) + 30.0;
     let mut svg = Svg { text: String::new() };
     svg.open(WIDTH, height);
     let title = format!(
         "{}: {}, {}",
-        forecast.job.input,
-        counted(forecast.job.prompts as u64, "prompt"),
-        counted(forecast.job.samples, "sample")
+        estimate.job.input,
+        counted(estimate.job.prompts as u64, "prompt"),
+        counted(estimate.job.samples, "sample")
     );
     svg.words(LEFT, 26.0, "title", "start", &title);
     let about = format!(
         "{} of {} prompt tokens are distinct; {} of keys and values at once, {} without sharing",
-        count(forecast.job.distinct_prompt_tokens),
-        count(forecast.job.prompt_tokens),
-        bytes(forecast.kv_bytes),
-        bytes(forecast.kv_bytes_unshared)
+        count(estimate.job.distinct_prompt_tokens),
+        count(estimate.job.prompt_tokens),
+        bytes(estimate.kv_bytes),
+        bytes(estimate.kv_bytes_unshared)
     );
     svg.words(LEFT, 46.0, "", "start", &about);
     legend(&mut svg);
     draw_tree(&mut svg, job, tree);
-    let longest = forecast.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
-    let most = forecast.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
-    for (number, prediction) in forecast.predictions.iter().enumerate() {
+    let longest = estimate.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
+    let most = estimate.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
+    for (number, prediction) in estimate.predictions.iter().enumerate() {
         let top = panels_top + number as f64 * (PANEL + PANEL_GAP);
         draw_panel(&mut svg, prediction, top, longest, most);
     }
-    if forecast.predictions.is_empty() {
+    if estimate.predictions.is_empty() {
         svg.text.push_str("</svg>\n");
         return svg.text;
     }
