@@ -19,7 +19,8 @@ mod job;
 use job::Order;
 
 /// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
-/// solution. To its end it says the letter `z`. Asked about a solution it says yes by `likely`.
+/// solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it says yes by
+/// `likely`.
 fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> SamplingTree {
     let mut draws: HashMap<String, usize> = HashMap::new();
     let engine = EngineHandle::scripted(move |call| {
@@ -35,6 +36,9 @@ fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> Sampli
                 let draw = draws.entry(text.clone()).or_default();
                 let letter = letters.as_bytes()[*draw % letters.len()] as char;
                 *draw += 1;
+                if letter == '!' {
+                    return ScriptedReply::text("beg").failing();
+                }
                 match text.matches('\n').count() + 1 == depth {
                     true => ScriptedReply::text(&format!("{letter}")),
                     false => {
@@ -185,6 +189,34 @@ fn a_search_follows_the_scores_of_its_assessor() {
     let scores: Vec<Option<f64>> = tree.children(root).iter().map(|&node| tree.node(node).score).collect();
     let expected = ["d", "c", "b", "a"].map(|letter| Some(1.0 - last_letter(letter)));
     assert_eq!(scores, expected);
+}
+
+#[test]
+fn a_step_that_fails_is_missed_alone() {
+    let drivers = [step_beam, dvts];
+    for driver in drivers {
+        let mut tree = model("a!cd", 2, last_letter);
+        let (root, how) = (tree.root(), beams(4, 2, Decide::Vote));
+        let outcome = search(by_question(), 40, false, |s, job| driver(&mut tree, root, &how, s, job)).unwrap();
+        let texts: Vec<&str> = outcome.samples.iter().map(|sample| sample.text.as_str()).collect();
+        assert_eq!(texts, ["a\na", "c\na"], "a and c go on, each with one of its two draws");
+        assert_eq!(tree.take_failures().len(), 3);
+        nothing_is_held(&tree);
+    }
+}
+
+#[test]
+fn simulations_go_where_branches_do_not_fail() {
+    // One of two steps fails everywhere; or each does, and only the simulation from the root itself is left.
+    for (letters, most) in [("a!", 20), ("!", 1)] {
+        let mut tree = model(letters, 100, last_letter);
+        let (root, how) = (tree.root(), simulations(20, 4, Select::Uct));
+        let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
+        visits_add_up(&tree, 20);
+        assert!((1..=most).contains(&outcome.samples.len()), "{letters}: {} samples", outcome.samples.len());
+        assert!(!tree.take_failures().is_empty());
+        nothing_is_held(&tree);
+    }
 }
 
 #[test]

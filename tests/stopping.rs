@@ -264,3 +264,48 @@ fn what_nobody_waits_for_is_not_judged() {
     ended.recv_timeout(PATIENCE).expect("it was judged");
     assert!(count.load(Ordering::Relaxed) <= 2, "{count:?} texts judged");
 }
+
+#[test]
+fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
+    type Driver = fn(&mut SamplingTree, usize, &mut Job<'_>) -> Result<Outcome>;
+    let drivers: [Driver; 4] = [
+        |tree, n, job| sample(tree, tree.root(), n, job),
+        |tree, n, job| best_of_n(tree, tree.root(), n, BestBy::Logprob, false, job),
+        |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Never, job),
+        |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Certain, job),
+    ];
+    let run = |driver: Driver, replies: Vec<ScriptedReply>| {
+        let (n, mut recorded) = (replies.len(), Vec::new());
+        let mut tree = saying(replies);
+        let mut record = |sample: &Sample| {
+            recorded.push(sample.clone());
+            Ok(())
+        };
+        let order = Order::default();
+        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(&grade), &mut record)).expect("others go on");
+        recorded.sort_by_key(|sample| sample.index);
+        (outcome, recorded, tree.take_failures().len())
+    };
+    for driver in drivers {
+        let says = ["7", "8", "9", "7", "8"];
+        let (whole, all, none) = run(driver, texts(&says));
+        let mut replies = texts(&says);
+        replies[2] = replies[2].clone().failing();
+        let (outcome, recorded, failed) = run(driver, replies);
+        assert_eq!((none, failed, outcome.cancelled, all.len()), (0, 1, 0, 5));
+        let left: Vec<Sample> = whole.samples.iter().filter(|sample| sample.index != 2).cloned().collect();
+        assert_eq!(outcome.samples, left, "the others are as they were");
+        assert_eq!(recorded.len(), 5);
+        assert!(recorded.iter().all(|sample| sample.error.is_some() == (sample.index == 2)));
+        let line = serde_json::to_value(&recorded[2]).expect("JSON");
+        assert_eq!((&line["finish"], &line["text"], &line["tokens"]), (&"failed".into(), &"".into(), &0.into()));
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("one that fails")), "{line}");
+        assert!(
+            serde_json::to_value(&recorded[1]).expect("JSON").get("error").is_none(),
+            "healthy lines are as before"
+        );
+
+        let (outcome, recorded, failed) = run(driver, texts(&says).into_iter().map(ScriptedReply::failing).collect());
+        assert_eq!((outcome.samples.len(), outcome.cancelled, recorded.len(), failed), (0, 0, 5, 5));
+    }
+}

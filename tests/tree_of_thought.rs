@@ -178,6 +178,25 @@ fn the_best_go_on_and_the_others_are_given_back() {
 }
 
 #[test]
+fn a_branch_that_fails_takes_its_thought_alone() {
+    let next = |path: &str| if path.is_empty() { "a\nb\nc\n".to_string() } else { "x!\ny".to_string() };
+    let value = |path: &str| if path == "a" || path.ends_with('!') { 1.0 } else { 0.5 };
+    // The list of what follows the best thought, and one of two answers.
+    for (failing, texts) in
+        [("P:a>", &["b\nx!\nAnswer: win", "b\ny\nAnswer: lose"][..]), ("Q:b\nx!\n", &["a\nx!\nAnswer: win"][..])]
+    {
+        let mut world = world(next, value);
+        let script = move |call: &ScriptedCall<'_>| {
+            let reply = world(call);
+            if call.text() == failing { reply.failing() } else { reply }
+        };
+        let (outcome, mut tree) = solve(json!({"steps": 2, "breadth": 2}), script);
+        assert_eq!(outcome.samples.iter().map(|sample| sample.text.as_str()).collect::<Vec<_>>(), texts, "{failing}");
+        assert_eq!(tree.take_failures().len(), 1);
+    }
+}
+
+#[test]
 fn what_a_search_spends_is_counted_whole() {
     let (outcome, _) = solve(json!({"steps": 1, "breadth": 1}), world(|_| "a!".to_string(), |_| 1.0));
     assert_eq!(outcome.samples[0].tokens, "Answer: win".len());

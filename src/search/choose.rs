@@ -57,6 +57,10 @@ pub fn choose(
     let mut scoring = tree.start_given(given, true)?;
     while scoring.next_event()?.is_some() {}
     drop(scoring);
+    // Of the others nobody can say that they are likelier.
+    if let Some((_, error)) = tree.take_failures().pop_first() {
+        return Err(error);
+    }
     let neutral = after_nothing(tree, choices)?;
     let scores: Vec<ChoiceScore> = nodes
         .iter()
@@ -82,6 +86,7 @@ pub fn choose(
         detail,
         logprobs: None,
         attention: None,
+        error: None,
     };
     (job.record)(&sample)?;
     let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());

@@ -60,7 +60,7 @@ pub struct Stepper<'a> {
 
 impl Stepper<'_> {
     /// Draws `draws` next steps after each of `from`, all in one batch. For each of `from`: what was said, by first draw, each
-    /// once.
+    /// once. A draw that fails said nothing.
     pub fn step(
         &mut self,
         tree: &mut SamplingTree,
@@ -77,14 +77,21 @@ impl Stepper<'_> {
         self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job)?;
         let mut solutions = Vec::new();
         for (&(parent, _), nodes) in from.iter().zip(drawn) {
-            let said = nodes.into_iter().map(|node| self.read(tree, parent, node, job.stop));
+            let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
+            let said = drawn.map(|node| self.read(tree, parent, node, job.stop));
             solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
         }
         Ok(solutions)
     }
 
-    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps.
-    pub fn rollout(&mut self, tree: &mut SamplingTree, from: &[&Solution], job: &mut Job<'_>) -> Result<Vec<Solution>> {
+    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps. `None` where that
+    /// failed.
+    pub fn rollout(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[&Solution],
+        job: &mut Job<'_>,
+    ) -> Result<Vec<Option<Solution>>> {
         let mut nodes = Vec::new();
         for solution in from {
             nodes.extend(tree.fork_as(ForkKind::Value, solution.node, 1)?);
@@ -93,9 +100,12 @@ impl Stepper<'_> {
         let stop = Stop { include_stop: true, ..job.stop.clone() };
         self.grow(tree, &nodes, &before, &stop, job)?;
         let ended = |(&parent, node): (&&Solution, NodeIndex)| {
+            if tree.has_failed(node) {
+                return Ok(None);
+            }
             let mut solution = self.read(tree, parent, node, job.stop)?;
             solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
-            Ok(solution)
+            Ok(Some(solution))
         };
         from.iter().zip(nodes).map(ended).collect()
     }
@@ -204,6 +214,7 @@ impl Job<'_> {
             detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
             attention: tree.attention(&path),
+            error: None,
         };
         (self.record)(&sample)?;
         Ok(sample)

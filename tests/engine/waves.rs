@@ -17,7 +17,7 @@ use crate::bench::{Shape, model};
 use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 
 /// Of the H200's profile.
-const PAGE_TOKENS: usize = cuda::kv::PAGE_TOKENS as usize;
+const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
 
 fn build(pages: usize, config: EngineConfig) -> (Engine<Sim>, EngineHandle) {
     let mut backend = Sim::new(Arc::new(DeviceProfile::named("h200").unwrap()));

@@ -26,7 +26,7 @@ pub use draw::draw;
 pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
-use super::cuda::attention::has_wgmma;
+use super::cuda::compile::elements::has_wgmma;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
     StepShape, SwapRates, WeightView,

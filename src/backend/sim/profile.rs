@@ -53,7 +53,7 @@ impl BackendKind {
     pub fn page_tokens(self) -> u32 {
         match self {
             BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
-            BackendKind::Cuda => cuda::kv::PAGE_TOKENS,
+            BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
         }
     }
 
@@ -264,17 +264,17 @@ impl DeviceProfile {
 mod tests {
     use super::*;
     use crate::backend::Backend;
-    use crate::backend::cpu::Cpu;
+    use crate::backend::cpu::{Cpu, Isa};
     use crate::plan::Gpu;
 
     #[test]
     fn a_built_in_profile_has_the_pages_tile_and_costs_of_its_backend() {
-        let (cpu, device) = (Cpu::new(), DeviceProfile::named("cpu").expect("it is built in"));
+        let (cpu, device) = (Cpu::with_isa(Isa::Portable), DeviceProfile::named("cpu").expect("it is built in"));
         let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
         assert_eq!(simulated, (cpu.page_tokens(), cpu.tile(), cpu.cost_model()));
         let device = DeviceProfile::named("h200").expect("it is built in");
         let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
-        assert_eq!(simulated, (cuda::kv::PAGE_TOKENS, cuda::attention::tile(false), Gpu::of(9, 0).cost));
+        assert_eq!(simulated, (cuda::memory::kv::PAGE_TOKENS, cuda::attention::tile(false), Gpu::of(9, 0).cost));
     }
 
     #[test]

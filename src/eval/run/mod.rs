@@ -118,11 +118,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    match run.failed.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
-    }
+    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
 }
 
 /// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.

@@ -42,6 +42,7 @@ pub fn summarise(
         items_asked: prepared.prompts.len(),
         unfinished_samples: 0,
         failed: 0,
+        failed_branches: 0,
         scores: scores(task, finished, options.k.as_deref()),
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
@@ -225,6 +226,7 @@ mod tests {
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,
+            error: None,
         };
         verdicts.iter().enumerate().map(sample).collect()
     }

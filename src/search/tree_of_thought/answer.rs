@@ -49,6 +49,11 @@ impl<T: Texts> Thinker<'_, '_, T> {
             ends.extend(self.tree.fork(path.node, 1)?);
         }
         self.draw(&ends, &answering.drawing, false)?;
+        let (answered, failed): (Vec<_>, Vec<_>) =
+            std::mem::take(paths).into_iter().zip(ends).partition(|&(_, end)| !self.tree.has_failed(end));
+        failed.iter().for_each(|(path, _)| self.tree.close(path.node));
+        let ends;
+        (*paths, ends) = answered.into_iter().unzip();
         Ok(ends)
     }
 

@@ -39,6 +39,9 @@ impl<T: Texts> Thinker<'_, '_, T> {
         self.draw(&nodes, drawing, true)?;
         let mut grown = Vec::with_capacity(forks.len());
         for (from, node) in forks {
+            if self.tree.has_failed(node) {
+                continue;
+            }
             let drawn = self.tree.node(node);
             let ended = !matches!(drawn.finish, Some(FinishReason::StopString(_) | FinishReason::Length));
             match self.texts.thought(&drawn.text) {
@@ -79,6 +82,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
         }
         let given = grown.iter().map(|it| Ok((it.node, self.texts.continuation(&format!("{}\n", it.thought))?)));
         self.give(given.collect::<Result<_>>()?, false)?;
+        grown.retain(|it| !self.tree.has_failed(it.node));
         Ok(grown)
     }
 

@@ -34,7 +34,8 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(())
     }
 
-    /// The values that the answers to `questions`, each about a node, give.
+    /// The values that the answers to `questions`, each about a node, give. An answer that failed counts nowhere; where
+    /// all failed, the value is 0, as where none says a word that has a value.
     pub(super) fn values(
         &mut self,
         questions: Vec<(NodeIndex, Rendered)>,
@@ -55,7 +56,10 @@ impl<T: Texts> Thinker<'_, '_, T> {
                 let answers = self.answers(&new, *samples as usize)?;
                 self.draw(&answers.concat(), drawing, false)?;
                 let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
-                answers.iter().map(|own| mean(own.iter().map(value).collect())).collect()
+                let given = |own: &Vec<NodeIndex>| {
+                    own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()
+                };
+                answers.iter().map(|own| mean(given(own))).collect()
             }
             ValueBy::Probability => self.expected(&new, words)?,
         };
@@ -73,7 +77,8 @@ impl<T: Texts> Thinker<'_, '_, T> {
         self.give(given.collect(), true)?;
         let logprob = |&answer: &NodeIndex| self.tree.node(answer).logprob;
         let value = |own: &Vec<NodeIndex>| {
-            expected_value(words.iter().zip(own).map(|((_, value), answer)| (*value, logprob(answer))))
+            let known = words.iter().zip(own).filter(|(_, answer)| !self.tree.has_failed(**answer));
+            expected_value(known.map(|((_, value), answer)| (*value, logprob(answer))))
         };
         Ok(answers.iter().map(value).collect())
     }
@@ -89,7 +94,8 @@ impl<T: Texts> Thinker<'_, '_, T> {
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
         self.close_question(question);
-        Ok(ballots.iter().map(|&ballot| self.tree.node(ballot).text.clone()).collect())
+        let cast = ballots.into_iter().filter(|&ballot| !self.tree.has_failed(ballot));
+        Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())
     }
 
     /// Gives back a question and its answers.
@@ -99,10 +105,10 @@ impl<T: Texts> Thinker<'_, '_, T> {
     }
 }
 
-/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts.
+/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts. 0 of no values.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.iter().sum::<f64>() / values.len() as f64
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// The share of the ballots that votes for each candidate.
@@ -111,5 +117,5 @@ fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
     for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {
         votes[candidate] += 1;
     }
-    votes.into_iter().map(|count| f64::from(count) / ballots.len() as f64).collect()
+    votes.into_iter().map(|count| f64::from(count) / ballots.len().max(1) as f64).collect()
 }

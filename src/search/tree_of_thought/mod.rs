@@ -183,7 +183,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
         paths.iter().for_each(|path| self.tree.prune(path.node));
     }
 
-    /// Draws on from each of `nodes` until all have ended.
+    /// Draws on from each of `nodes` until all have ended or failed.
     fn draw(&mut self, nodes: &[NodeIndex], drawing: &Drawing, include_stop: bool) -> Result<()> {
         let (params, stop) = self.how_to_draw(drawing, include_stop);
         let mut growing = self.tree.start(nodes, &params, &stop)?;
