@@ -59,9 +59,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             },
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();
-                match &options.modelled {
+                match &options.simulated {
                     Some(profile) => {
-                        on_the_cpu(device).and_then(|()| bench::batches::modelled(profile, &options))?;
+                        on_the_cpu(device).and_then(|()| bench::batches::simulated(profile, &options))?;
                     }
                     None => match device.open(0)? {
                         Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,

@@ -266,7 +266,7 @@ fn a_batch_that_fails_stops_no_other() {
     assert!(refused(&["--way", "x"]).contains("fcfs"));
     assert!(refused(&["--table", "relay"]).contains("--lengths"));
     assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
-    assert!(refused(&["--modelled", "h300"]).contains("h200"));
+    assert!(refused(&["--simulated", "h300"]).contains("h200"));
     let idle =
         [["--rate", "4"], ["--span", "9"], ["--first-rate", "9"], ["--precision", "2"], ["--lengths", "none.csv"]];
     for option in idle {

@@ -1,4 +1,4 @@
-//! The modelled device beside the one that it models: attention of single steps and whole jobs, as benches/runs recorded them.
+//! The simulated device beside the one that it simulates: attention of single steps and whole jobs, as benches/runs recorded them.
 //! `cargo test --test modelled_times -- --nocapture` prints the tables.
 
 #[path = "common/shared.rs"]
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::sim::{Clock, DeviceProfile, Modelled};
+use offshoot::backend::sim::{Clock, DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
@@ -58,8 +58,8 @@ fn attention_takes_what_was_measured() {
         .map(|line| (line["workload"].as_str().expect("a name").to_owned(), line["us"].as_f64().expect("a time")))
         .collect();
     let profile = h200();
-    let modelled = Modelled::new(profile.clone());
-    let (page_tokens, tile, cost) = (modelled.page_tokens(), modelled.tile(), modelled.cost_model());
+    let sim = Sim::new(profile.clone());
+    let (page_tokens, tile, cost) = (sim.page_tokens(), sim.tile(), sim.cost_model());
     let mut rows = Vec::new();
     for tree in read_trees(&path).expect("the trees are well formed") {
         let small = |n: usize| u32::try_from(n).expect("heads are few");
@@ -98,7 +98,7 @@ fn prompts(job: &Job, vocab: usize) -> Vec<Vec<TokenId>> {
 }
 
 /// Seconds on the device's clock from the first command to the last token.
-fn run(engine: &mut Engine<Modelled>, handle: &EngineHandle, clock: &Clock, job: &Job, generate: usize) -> f64 {
+fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Job, generate: usize) -> f64 {
     let begun = clock.now();
     let (mut branches, mut extends) = (Vec::new(), Vec::new());
     for (item, prompt) in prompts(job, handle.facts().vocab).into_iter().enumerate() {
@@ -138,7 +138,7 @@ fn whole_jobs_take_what_was_measured() {
     let mut prompts = Vec::new();
     for shape in ["llama3-8b", "codellama-7b"] {
         let (config, jobs) = read_jobs(None, shape, &[]).expect("built in");
-        let mut backend = Modelled::new(h200());
+        let mut backend = Sim::new(h200());
         let clock = backend.clock();
         let model = Decoder::random(&mut backend, config, Dtype::Bf16, 1).expect("it fits");
         let page = backend.page_tokens() as usize;
@@ -177,13 +177,13 @@ fn what_would_not_fit_the_device_does_not_fit() {
         "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 8192}"#;
     let config = ModelConfig::from_json(llama_70b).expect("a config");
-    let mut backend = Modelled::new(h200());
+    let mut backend = Sim::new(h200());
     let model = Decoder::random(&mut backend, config.clone(), Dtype::Bf16, 1).expect("141 GB fit");
     assert_eq!(backend.page_bytes(&model.kv_shape(1)), 32 * model.kv_bytes_per_token());
     let free = backend.free_bytes().expect("it is counted");
     assert!(free < 9_000_000_000, "{free} bytes are left");
     let error = Decoder::random(&mut backend, config, Dtype::Bf16, 1).err().expect("not twice");
-    assert!(error.to_string().contains("modelled") && error.exit_code() == 2, "{error}");
+    assert!(error.to_string().contains("simulated") && error.exit_code() == 2, "{error}");
 }
 
 /// The same job with and without the host's time hidden behind the device's.
@@ -192,7 +192,7 @@ fn steps_that_run_ahead_hide_the_host() {
     let (config, jobs) = read_jobs(None, "llama3-8b", &["best_of_256".to_owned()]).expect("built in");
     let profile = h200();
     let seconds = [false, true].map(|run_ahead| {
-        let mut backend = Modelled::new(profile.clone());
+        let mut backend = Sim::new(profile.clone());
         let clock = backend.clock();
         let model = Decoder::random(&mut backend, config.clone(), Dtype::Bf16, 1).expect("it fits");
         let config = EngineConfig { max_branches: 256, step_rows: 4096, run_ahead, ..EngineConfig::default() };

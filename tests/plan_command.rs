@@ -428,7 +428,7 @@ fn a_trace_is_replayed_by_each_policy() {
     let one = desk.run(&[&replay[..], &["--policy", "ours", "--requests", "2", "--rate", "5"]].concat());
     let page = String::from_utf8(one.stdout).unwrap();
     assert!(page.contains("2 requests") && page.contains("30 tokens drawn") && !page.contains("fcfs"), "{page}");
-    let said = desk.refused(&["plan", "--simulate", "none.csv", "--model", "config.json"]);
+    let said = desk.refused(&["plan", "--replay", "none.csv", "--model", "config.json"]);
     assert!(said.contains("none.csv"), "{said}");
     for wrong in [&["--limit", "3"][..], &["--svg", "x.svg"], &["--policy", "theirs"]] {
         assert_eq!(desk.run(&[&replay[..], wrong].concat()).status.code(), Some(2));

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::sim::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Dtype, KvDtype};
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
 use offshoot::lab::bench::workload_file::read_jobs;
 use offshoot::lab::replay::{
-    Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Replay, Request, Run,
-    Settings, Sharing, StepRecord, WallClock, industry, micro, nested, poisson, read_trace, replay, shared_prompts,
-    simulate, sustainable_rate, warm_up, with_system_prompt,
+    Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Request, Run, Settings,
+    Sharing, StepRecord, TraceReplay, WallClock, industry, micro, nested, poisson, read_trace, replay, replay_trace,
+    shared_prompts, sustainable_rate, warm_up, with_system_prompt,
 };
 use offshoot::model::ModelConfig;
 use offshoot::plan::Planner;
@@ -76,11 +76,11 @@ fn every_request_ends_with_its_tokens_whatever_the_policy_and_the_pool() {
     for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS] {
         for pool_bytes in [None, pages(14), pages(40)] {
             let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
-            let simulation = simulate(&machine, &settings, &job).expect("every path fits");
+            let simulation = replay(&machine, &settings, &job).expect("every path fits");
             check(&simulation, &job, &settings);
             assert_eq!(
                 simulation,
-                simulate(&machine, &settings, &job).map(|again| with_times(again, &simulation)).unwrap()
+                replay(&machine, &settings, &job).map(|again| with_times(again, &simulation)).unwrap()
             );
             if pool_bytes.is_none() {
                 assert_eq!(simulation.metrics.prompt_tokens_computed, distinct(&job), "{policy}");
@@ -106,7 +106,7 @@ fn samples_share_their_prompt() {
     let prompt = Prompt::Runs(vec![Run { text: 0, tokens: 1000 }]);
     let job = Job::new(vec![Request { prompt, arrival: Duration::ZERO, samples: 9, output: 20 }]);
     let settings = Settings::default();
-    let simulation = simulate(&machine(), &settings, &job).unwrap();
+    let simulation = replay(&machine(), &settings, &job).unwrap();
     check(&simulation, &job, &settings);
     assert_eq!((simulation.metrics.prompt_tokens_computed, simulation.metrics.prompt_tokens_logical), (1000, 9000));
     assert_eq!(simulation.requests[0].samples, 9);
@@ -126,7 +126,7 @@ fn policies_differ_in_what_they_share_and_in_their_limit() {
     let computed = |sharing| {
         let policy = Policy { sharing, order: Order::Arrival, branches: Branches::AtMost(4) };
         let settings = Settings { policy, ..Settings::default() };
-        let simulation = simulate(&machine(), &settings, &job).unwrap();
+        let simulation = replay(&machine(), &settings, &job).unwrap();
         check(&simulation, &job, &settings);
         assert_eq!(simulation.totals(settings.step_rows).most_running, 4);
         simulation.metrics.prompt_tokens_computed
@@ -144,7 +144,7 @@ fn groups_come_together_where_order_says_so() {
         let policy = Policy { order, ..Policy::OURS };
         Settings { policy, pool_bytes: pages(70), step_rows: 256, ..Settings::default() }
     };
-    let computed = |order| simulate(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
+    let computed = |order| replay(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
     assert_eq!(computed(Order::ByRatio), distinct(&job));
     assert!(computed(Order::Arrival) > 2 * distinct(&job));
 }
@@ -153,7 +153,7 @@ fn groups_come_together_where_order_says_so() {
 fn a_warm_up_repeats_decode_steps_of_any_number_of_rows() {
     for requests in [8, 100, 256, 400] {
         let (job, settings) = (warm_up(requests), Settings { step_rows: 2048, ..Settings::default() });
-        let record = simulate(&machine(), &settings, &job).unwrap();
+        let record = replay(&machine(), &settings, &job).unwrap();
         check(&record, &job, &settings);
         let decoding = |step: &&StepRecord| step.prompt_rows == 0;
         let rows: Vec<u64> = record.steps.iter().filter(decoding).map(|step| step.rows.div_ceil(8)).collect();
@@ -172,7 +172,7 @@ fn a_warm_up_repeats_decode_steps_of_any_number_of_rows() {
 fn requests_wait_for_their_time() {
     let job = shared_prompts(256, 128, 10, 30, 2.0, 7);
     let settings = Settings::default();
-    let simulation = simulate(&machine(), &settings, &job).unwrap();
+    let simulation = replay(&machine(), &settings, &job).unwrap();
     check(&simulation, &job, &settings);
     let arrivals: Vec<f64> = poisson(2.0, 7).take(30).map(|at| at.as_secs_f64()).collect();
     assert_eq!(simulation.requests.iter().map(|request| request.arrival).collect::<Vec<_>>(), arrivals);
@@ -186,7 +186,7 @@ fn reading_a_shared_prompt_again_costs_time_and_no_memory() {
     let job = with_system_prompt(2048, &lengths, 200.0, 1.0, 1);
     let totals = [Planner::Flat, Planner::Balanced].map(|planner| {
         let settings = Settings { planner, ..Settings::default() };
-        let simulation = simulate(&machine(), &settings, &job).unwrap();
+        let simulation = replay(&machine(), &settings, &job).unwrap();
         check(&simulation, &job, &settings);
         simulation.totals(settings.step_rows)
     });
@@ -224,7 +224,7 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     for job in &jobs {
         for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS, Policy::OURS.capped(7)] {
             let settings = Settings { policy, step_rows: 256, ..Settings::default() };
-            let (computed, modelled) = (computed(&settings, job), simulate(&machine, &settings, job).unwrap());
+            let (computed, modelled) = (computed(&settings, job), replay(&machine, &settings, job).unwrap());
             assert_eq!(counts(&computed), counts(&modelled), "{policy}");
             let totals = [&computed, &modelled].map(|record| {
                 let Metrics { prompt_tokens_logical, prompt_tokens_computed, tokens_sampled, .. } = record.metrics;
@@ -236,7 +236,7 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     // In pools of 400 slots, whatever the size of their pages, nothing is computed twice.
     let bytes = |page_tokens: usize| Some(400 / page_tokens * page_tokens * 2 * 2 * 2 * 16 * 4);
     let settings = |page_tokens| Settings { pool_bytes: bytes(page_tokens), step_rows: 128, ..Settings::default() };
-    let pools = [computed(&settings(16), &jobs[0]), simulate(&machine, &settings(32), &jobs[0]).unwrap()];
+    let pools = [computed(&settings(16), &jobs[0]), replay(&machine, &settings(32), &jobs[0]).unwrap()];
     for record in pools {
         assert!((384..=400).contains(&(record.pool_pages * record.page_tokens)), "{} pages", record.pool_pages);
         let distinct: u64 = 5 * 100 + 20 * 20;
@@ -250,11 +250,11 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
     for policy in [Policy::FCFS, Policy::OURS] {
         for pool_bytes in [None, pages(14), pages(40)] {
             let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
-            let modelled = Modelled::new(machine.profile.clone());
+            let modelled = Sim::new(machine.profile.clone());
             let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv).unwrap();
-            let record = loaded.run(WallClock::beside::<Modelled>(), &settings, &job).unwrap();
+            let record = loaded.run(WallClock::beside::<Sim>(), &settings, &job).unwrap();
             check_any(&record, &job, &settings);
-            assert_eq!(counts(&record), counts(&simulate(&machine, &settings, &job).unwrap()), "{policy}");
+            assert_eq!(counts(&record), counts(&replay(&machine, &settings, &job).unwrap()), "{policy}");
         }
     }
 }
@@ -282,7 +282,7 @@ fn a_sustained_rate_lies_between_what_held_and_what_did_not() {
     let search = RateSearch { limit: 0.05, ..RateSearch::default() };
     let latency = |rate| {
         let settings = Settings::default();
-        Ok(simulate(&machine(), &settings, &job(rate))?.totals(settings.step_rows).normalised_latency)
+        Ok(replay(&machine(), &settings, &job(rate))?.totals(settings.step_rows).normalised_latency)
     };
     let found = sustainable_rate(search, latency).unwrap();
     let held = found.tried.iter().filter(|(_, latency)| *latency <= 0.05).map(|(rate, _)| *rate).fold(0.0, f64::max);
@@ -302,7 +302,7 @@ fn what_cannot_be_served_is_named() {
     let settings = Settings { pool_bytes: pages(4), ..Settings::default() };
     let refused = |tokens| {
         let job = Job::new(vec![request(10), request(tokens)]);
-        let error = simulate(&machine(), &settings, &job).expect_err("it is no request");
+        let error = replay(&machine(), &settings, &job).expect_err("it is no request");
         assert_eq!(error.exit_code(), 2);
         error.to_string()
     };
@@ -376,12 +376,12 @@ fn recorded_traces_are_read_whole() {
     };
     let counts = [&conversation, &synthetic, &share_gpt, &mmlu].map(|path| read_trace(path).unwrap().requests.len());
     assert_eq!(counts, [12_031, 3_993, 82_780, 14_042]);
-    let what = Replay { trace: conversation, rate: None, requests: Some(60), seed: 1 };
+    let what = TraceReplay { trace: conversation, rate: None, requests: Some(60), seed: 1 };
     let settings = Settings::default();
-    let simulation = replay(&machine(), &settings, &what).unwrap();
+    let simulation = replay_trace(&machine(), &settings, &what).unwrap();
     let mut job = read_trace(&what.trace).unwrap();
     job.requests.truncate(60);
     check(&simulation, &job, &settings);
     assert_eq!(simulation.metrics.prompt_tokens_computed, distinct(&job));
-    assert!(replay(&machine(), &settings, &Replay { rate: Some(0.0), ..what }).is_err());
+    assert!(replay_trace(&machine(), &settings, &TraceReplay { rate: Some(0.0), ..what }).is_err());
 }

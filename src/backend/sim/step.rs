@@ -1,4 +1,4 @@
-//! The step that a modelled device has loaded: what its attention takes, and the draws that were not collected yet.
+//! The step that a simulated device has loaded: what its attention takes, and the draws that were not collected yet.
 
 use std::collections::VecDeque;
 
