@@ -134,7 +134,7 @@ fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Wors
 }
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
-    let grown = grow(shape, B::PAGE_TOKENS, seed);
+    let grown = grow(shape, backend.page_tokens(), seed);
     let rows = grown.rows.len();
     let contexts: Vec<_> = (0..rows).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
@@ -210,7 +210,7 @@ fn masses(drawn: Vec<Sampled>) -> Vec<Option<LevelMass>> {
 fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mut Report) -> Result<()> {
     let dice = &mut Dice::new(seed);
     let leaves = dice.within(1, 30);
-    let tree = Leaves::grow::<B>(dice, leaves)?;
+    let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
     let rows = leaves as usize;
     let borders: Vec<_> = (0..rows).map(|row| borders(dice, tree.context(row, 0).len() as u32)).collect();
     for planner in [Planner::Flat, Planner::Balanced] {
