@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use crate::backend::LevelBorders;
-use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
 use crate::engine::events::Teller;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
@@ -22,8 +20,6 @@ pub(super) struct Branch {
     pub tokens: Vec<TokenId>,
     /// Which of them were drawn, here or before a fork; the others were given.
     drawn: Vec<Range<usize>>,
-    /// The levels of its path, if somebody asked where attention falls.
-    pub borders: Option<LevelBorders>,
     pub hold: Hold,
     pub stage: Stage,
     pub work: Work,
@@ -98,8 +94,6 @@ pub(super) struct Drawing {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Of a stop token that was drawn and not kept.
     pub stop_logprob: Option<f32>,
-    /// As `Finish::masses`.
-    pub masses: Option<LevelMasses>,
     pub text: BranchText,
     /// Kept only if penalties ask for it.
     pub counts: Option<TokenCounts>,
@@ -151,7 +145,6 @@ impl Branch {
             line,
             tokens,
             drawn: Vec::new(),
-            borders: None,
             hold: Hold::Nothing,
             stage: Stage::Resting,
             work: Work::Rest,
@@ -166,7 +159,6 @@ impl Branch {
         let hold = self.lease().map(|lease| Hold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
             drawn: self.drawn.clone(),
-            borders: self.borders,
             hold: hold.unwrap_or(Hold::Nothing),
             computed_once: self.computed_once,
             ..Branch::root(id, self.line, self.tokens.clone())
@@ -286,23 +278,23 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, last, masses, text) = match std::mem::replace(&mut self.work, Work::Rest) {
+        let (events, begin, logprobs, top, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
-                let Drawing { events, begin, logprobs, top, stop_logprob, masses, text, .. } = *drawing;
-                (events, begin, logprobs, top, stop_logprob, masses, text)
+                let Drawing { events, begin, logprobs, top, stop_logprob, text, .. } = *drawing;
+                (events, begin, logprobs, top, stop_logprob, text)
             }
             Work::Score(scoring) => {
                 let Scoring { events, begin, logprobs, mut text, .. } = *scoring;
                 for &token in &self.tokens[begin..] {
                     text.push(token, false);
                 }
-                (events, begin, logprobs, Vec::new(), None, None, text)
+                (events, begin, logprobs, Vec::new(), None, text)
             }
         };
         let tokens = self.tokens[begin..].to_vec();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, masses };
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
         events.tell(Event::Finished { branch: self.id, finish });
     }
 

@@ -203,7 +203,7 @@ impl Job<'_> {
             correct,
             judged,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
-            attention: tree.attention(&path),
+            attention: None,
         };
         (self.record)(&sample)?;
         Ok(sample)

@@ -9,7 +9,7 @@
 //! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
 //! | `alike` | the same, by algorithms that give the same bits |
 //! | `ops`, `attention`, `device_plan`, `cutting`, `tiles`, `writing`, `division`, `sampling` | the launchers |
-//! | `levels`, `level_words` | the same of steps with levels |
+//! | `levels`, `level_words` | attention attribution: in no step, in no graph |
 //! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
 //! | `timing` | how long a step takes, for benchmarks |
 
@@ -60,6 +60,7 @@ use std::collections::HashMap;
 
 pub use self::buffer::Buffer;
 pub use self::kv::{Kv, SavedPages};
+pub use self::levels::LevelRows;
 pub use self::ops::Rope;
 pub use self::step::Step;
 pub use self::weights::{Matrix, Vector};
@@ -334,6 +335,16 @@ impl Backend for Cuda {
         step.finish(&self.device)
     }
 
+    fn run_once(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        self.without_trials(|backend| ops(backend, step))?;
+        step.finish(&self.device)
+    }
+
     fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
         step.collect()
     }
@@ -384,24 +395,6 @@ impl Backend for Cuda {
             assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
             step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
-    }
-
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &Kv,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
-        step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        step.add_level_mass(&self.device, lse, layer.ix() == 0, layers);
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

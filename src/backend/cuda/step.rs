@@ -12,16 +12,13 @@ use super::device_plan::DevicePlan;
 use super::function::Function;
 use super::graphs::Graphs;
 use super::kv::{Kept, NO_SLOT, slot_word};
-use super::levels::{self, Levels};
 use super::memory::Memory;
 use super::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
 use super::staged::Staged;
 use super::token_word::token_word;
 use super::turns::Turns;
 use super::units;
-use crate::backend::{
-    Dtype, HeadLayout, LevelBorders, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
-};
+use crate::backend::{Dtype, HeadLayout, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots};
 use crate::error::Result;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
@@ -31,7 +28,6 @@ const SMALLEST: usize = 4096;
 
 pub struct Step {
     heads: HeadLayout,
-    dtype: Dtype,
     kept: Kept,
     vocab: usize,
     advance: Function,
@@ -49,8 +45,6 @@ pub struct Step {
     drawn: Memory,
     partials: Memory,
     sampler_scratch: Memory,
-    /// `None` until a step has levels.
-    levels: Option<Levels>,
 
     loaded: Option<Loaded>,
     pub(super) graphs: Graphs,
@@ -66,8 +60,6 @@ struct Loaded {
     is_advanced: bool,
     /// Padded.
     shape: StepShape,
-    /// Wanted rows without padding.
-    asks: usize,
     results: ResultLayout,
 }
 
@@ -90,7 +82,6 @@ impl Step {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
-            dtype,
             kept,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
@@ -106,7 +97,6 @@ impl Step {
             drawn: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
-            levels: None,
             loaded: None,
             graphs: Graphs::default(),
             turns: Turns::new(device, SMALLEST)?,
@@ -129,9 +119,6 @@ impl Step {
         self.slots.reserve(device, rows)?;
         self.wanted.reserve(device, asks)?;
         self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
-        if shape.has_levels {
-            self.levels_made(device)?.reserve(device, shape.wanted)?;
-        }
         self.graphs.clear();
         Ok(shape)
     }
@@ -142,22 +129,18 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
+        let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
-        let loaded = Loaded { slots, plans, is_advanced: false, shape, asks: wanted.len(), results };
+        let loaded = Loaded { slots, plans, is_advanced: false, shape, results };
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
-        if shape.has_levels {
-            let moves = self.fill_levels(device, &borders, &loaded);
-            self.note_moves(moves)?;
-        }
         self.loaded = Some(loaded);
         Ok(shape)
     }
@@ -203,25 +186,6 @@ impl Step {
             moves |= self.turns.reserve(device, results.bytes())?;
         }
         Ok(moves)
-    }
-
-    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
-        let made = match self.levels.take() {
-            Some(levels) => levels,
-            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
-        };
-        Ok(self.levels.insert(made))
-    }
-
-    /// Says whether an address changed.
-    fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
-        assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
-        assert!(loaded.shape.draws, "masses stand before the draws of their rows");
-        let now = self.turns.now();
-        let levels = self.levels_made(device)?;
-        let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
-        let plans = loaded.plans.iter().map(|planned| &planned.plan);
-        Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
@@ -280,10 +244,6 @@ impl Step {
                 }
             }
         }
-        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
-            let plans = loaded.plans.iter().map(|planned| &planned.plan);
-            moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
-        }
         Ok(moves | self.reserve_partials(device, loaded)?)
     }
 
@@ -318,34 +278,18 @@ impl Step {
         self.attention.tree_attention(device, &operands, scale, out.rows);
     }
 
-    /// `kv` is where the layer's pages begin.
-    pub fn level_lse(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
-        let (positions, wanted) = (self.positions.memory(), self.wanted.memory());
-        self.loaded_levels().lse(device, &levels::Operands { out, qkv, kv, positions, wanted }, plan, scale);
-    }
-
-    /// Masses stand before the draws of the step.
-    pub fn add_level_mass(&self, device: &Device, lse: &Buffer, is_first: bool, layers: usize) {
-        self.loaded_levels().add_mass(device, self.turns.results(), lse, is_first, layers);
-    }
-
-    fn loaded_levels(&self) -> &Levels {
-        self.levels.as_ref().expect("a step with levels is loaded before its ops ask for them")
-    }
-
     pub fn is_advanced(&self) -> bool {
         self.loaded.as_ref().is_some_and(|loaded| loaded.is_advanced)
     }
 
     /// Draws for all requests from `logits` `[wanted, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
-        let Loaded { results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
         let buffers = SampleBuffers {
             logits: logits.memory(),
             requests: (self.requests.memory(), 0),
             coins: (self.coins.memory(), 0),
             scratch: &self.sampler_scratch,
-            results: (self.turns.results(), results.draws_at()),
+            results: (self.turns.results(), 0),
             drawn: &self.drawn,
         };
         self.sampler.sample(device, logits.rows, &buffers);
