@@ -9,8 +9,8 @@ use crate::search::Sample;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples say where their
-/// attention fell, if any does.
+/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples' lines say
+/// where their attention fell, if any does.
 pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u64) -> (Vec<LevelUse>, Option<Told>) {
     if finished.is_empty() {
         return (Vec::new(), None);
