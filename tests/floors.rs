@@ -35,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("search", &["engine", "eval/statistics", "eval/task", "judge", "tokenizer", "tree"]),
     ("eval/journal", &["search"]),
     ("eval/report", &["backend", "engine", "eval/task", "judge", "plan"]),
+    ("eval/view", &["engine", "eval/journal", "tree"]),
     (
         "eval/run",
         &[
@@ -44,6 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "eval/report",
             "eval/statistics",
             "eval/task",
+            "eval/view",
             "judge",
             "kv",
             "launch",
@@ -58,7 +60,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         "eval/scoring",
         &["eval/benchmark", "eval/records", "eval/source", "eval/statistics", "eval/task", "judge", "tokenizer"],
     ),
-    ("eval/view", &["engine", "eval/journal", "tree"]),
     ("openai/batch", &["backend", "engine", "eval/source", "launch", "model", "plan", "tokenizer"]),
     ("lab/check", &["backend", "backend/cpu", "backend/cuda", "engine", "kv", "model", "plan", "tokenizer"]),
     ("lab/replay", &["backend", "backend/sim", "engine", "kv", "model", "plan"]),
