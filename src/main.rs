@@ -69,6 +69,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                     },
                 }
             }
+            Bench::Chart(args) => bench::chart::main(&args.into())?,
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,

@@ -8,8 +8,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use offshoot::eval::answer::Answer;
-use offshoot::eval::statistics::{Decided, Tally};
-use offshoot::eval::task::{BestBy, Item, Method, Overrides, Prompt, Sampling, Task, scaffold};
+use offshoot::eval::task::{Item, Method, Overrides, Prompt, Sampling, Task, scaffold};
+use offshoot::search::settings::BestBy;
+use offshoot::search::vote::{Decided, Tally};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::Backend;
 use super::cpu::Cpu;
 use super::cuda::Cuda;
-use super::cuda::probe::probe;
+use super::cuda::discovery::probe::probe;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 
@@ -59,7 +59,7 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("the CPU works instead: {why}");
     }
-    let cpu = Cpu::new();
+    let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
     Ok(Opened::Cpu { cpu, not_cuda })
 }

@@ -40,7 +40,7 @@ pub struct PlanArgs {
     /// Model folder, or a config.json where prompts come as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
-    /// What the job would run on: h200, cpu (two cores' rates, with the pages and limits of a GPU), or a file with a device's
+    /// What the job would run on: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's
     /// figures
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,

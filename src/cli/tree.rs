@@ -21,6 +21,9 @@ pub struct TreeArgs {
     /// Write a drawing for Graphviz
     #[arg(long, value_name = "FILE")]
     pub dot: Option<PathBuf>,
+    /// Write a picture of the run's tree: its levels, and what each costs with and without sharing (of all items)
+    #[arg(long, value_name = "FILE", conflicts_with = "item")]
+    pub svg: Option<PathBuf>,
     /// Write the trees for programs
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -38,10 +41,10 @@ pub struct TreeArgs {
 impl TreeArgs {
     /// What is computed, if anything is, and what is shown, if anything else is.
     pub fn on(self, device: DeviceChoice) -> (Option<AttentionOptions>, Option<ViewOptions>) {
-        let Self { run, item, html, dot, json, attention, model } = self;
-        let writes = html.is_some() || dot.is_some() || json.is_some();
+        let Self { run, item, html, dot, json, svg, attention, model } = self;
+        let writes = [&html, &dot, &json, &svg].iter().any(|file| file.is_some());
         let computed = AttentionOptions { run: run.clone(), item: item.clone(), model, device };
-        let shown = ViewOptions { run, item, html, dot, json };
+        let shown = ViewOptions { run, item, html, dot, json, svg };
         (attention.then_some(computed), (writes || !attention).then_some(shown))
     }
 }

@@ -27,7 +27,7 @@ fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
 
 /// All of `tokens` as the rows of one step, and room for them.
 pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], planner: Planner) -> (KvStore, StepBatch) {
-    let page_tokens = <Cpu as Backend>::PAGE_TOKENS;
+    let page_tokens = offshoot::backend::cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
     let pages: Vec<PageId> = (0..n.div_ceil(page_tokens)).map(PageId).collect();
     let kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();

@@ -23,11 +23,10 @@ use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
 pub use draw::draw;
-pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
+pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products, Simulated};
 pub use step::Step;
 
-use super::cuda::attention::has_wgmma;
-use super::cuda::kv::PAGE_TOKENS;
+use super::cuda::compile::elements::has_wgmma;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
     StepShape, SwapRates, WeightView,
@@ -122,9 +121,6 @@ impl Modelled {
 #[derive(Clone, Copy, Debug)]
 pub struct SavedPages(usize);
 
-/// As a GPU's by default.
-pub const TILE: u32 = 1;
-
 impl Backend for Modelled {
     type Buffer = Buffer;
     type Matrix = Matrix;
@@ -134,7 +130,6 @@ impl Backend for Modelled {
     type Rope = ();
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = PAGE_TOKENS;
     const APART: bool = true;
     const MIXES_DTYPES: bool = true;
 
@@ -146,12 +141,16 @@ impl Backend for Modelled {
         self.describe()
     }
 
+    fn page_tokens(&self) -> u32 {
+        self.profile.backend.page_tokens()
+    }
+
     fn cost_model(&self) -> CostModel {
-        self.profile.attention.cost_model()
+        self.profile.cost_model()
     }
 
     fn tile(&self) -> u32 {
-        TILE
+        self.profile.backend.tile()
     }
 
     /// It computes nothing, and models devices as they are by default.
@@ -210,7 +209,7 @@ impl Backend for Modelled {
 
     /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        let has_tiles = matches!(self.profile.attention.products, Products::Tiles { .. });
+        let has_tiles = self.profile.cost_model().tiles.is_some();
         let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
@@ -218,7 +217,7 @@ impl Backend for Modelled {
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let KvShape { layers, heads, dtype, .. } = *shape;
         let token = 2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype);
-        layers * token * PAGE_TOKENS as usize
+        layers * token * self.page_tokens() as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
@@ -242,11 +241,11 @@ impl Backend for Modelled {
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
-        Ok(step.load(batch, &self.profile.attention))
+        Ok(step.load(batch, &self.profile))
     }
 
     fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns, &self.profile.attention))
+        Ok(step.advance(coins, turns, &self.profile))
     }
 
     fn run(

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::clock::StepTime;
 use super::draw::draw;
-use super::profile::AttentionTimes;
+use super::profile::DeviceProfile;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
 use crate::plan::PageTurn;
 
@@ -26,19 +26,20 @@ impl Step {
         Self { heads, kv_element_bytes, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
     }
 
-    pub(super) fn load(&mut self, batch: StepBatch, times: &AttentionTimes) -> StepShape {
+    pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
         self.batch = batch;
-        self.time(times)
+        self.time(profile)
     }
 
-    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], times: &AttentionTimes) -> StepShape {
+    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], profile: &DeviceProfile) -> StepShape {
         self.batch.advance(coins, turns);
-        self.time(times)
+        self.time(profile)
     }
 
-    fn time(&mut self, times: &AttentionTimes) -> StepShape {
+    fn time(&mut self, profile: &DeviceProfile) -> StepShape {
         let (heads, kv_element_bytes) = (self.heads, self.kv_element_bytes);
-        self.attention_ns = self.batch.plans.iter().map(|plan| times.ns(plan, heads, kv_element_bytes)).collect();
+        self.attention_ns =
+            self.batch.plans.iter().map(|plan| profile.attention_ns(plan, heads, kv_element_bytes)).collect();
         self.batch.shape()
     }
 

@@ -150,6 +150,8 @@ pub struct Summary {
     pub unfinished_samples: usize,
     /// Items that could not be searched, of those asked for.
     pub failed: usize,
+    /// Branches that failed of items that went on without them.
+    pub failed_branches: usize,
     #[serde(flatten)]
     pub scores: Scores,
     /// Of all processes that worked on the run, but for those that left no count of it: they were killed.

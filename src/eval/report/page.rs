@@ -16,7 +16,12 @@ impl Summary {
         let early = stopped.then(|| "stopped early".to_string());
         let on_disk = (self.unfinished_samples > 0)
             .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
-        [early, failed, on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        [early, failed, self.failed_branches(), on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn failed_branches(&self) -> Option<String> {
+        let failed = self.failed_branches;
+        (failed > 0).then(|| format!("{} failed", counted(failed as u64, "continuation")))
     }
 
     /// What the prompts of all samples took.
@@ -48,7 +53,9 @@ impl Display for Summary {
         page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
             true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
-            false => String::new(),
+            false => {
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; --resume tries again)"))
+            }
         };
         page.scores(&self.scores, &cut)?;
         let engine = &self.engine;

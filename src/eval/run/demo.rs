@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use crate::bundled::bundled;
 use crate::error::{Error, Result};
-use crate::eval::statistics::Decided;
 use crate::eval::task::Method;
 use crate::figures::{bytes, count};
 use crate::out;
 use crate::plan::Planner;
+use crate::search::vote::Decided;
 
 use super::resume::Earlier;
 use super::worker::{Finished, Run, search_all, sum_up, work};

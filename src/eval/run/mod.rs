@@ -6,6 +6,7 @@ pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
+pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;
@@ -112,11 +113,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    match run.failed.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
-    }
+    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
 }
 
 /// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.
@@ -133,7 +131,7 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     options.budget.kv.keep_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
-    let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());
+    let useful = prepared.useful_bytes(&backend, branches, decoder.kv_bytes_per_token());
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();

@@ -137,11 +137,11 @@ impl Prepared {
     }
 
     /// The most KV bytes that the job can make use of, where a token takes so many; no bound where the method has prompts that nobody knows yet.
-    pub fn useful_bytes<B: Backend>(&self, branches: usize, kv_bytes_per_token: usize) -> usize {
+    pub fn useful_bytes(&self, backend: &impl Backend, branches: usize, kv_bytes_per_token: usize) -> usize {
         if self.task.method.asks() {
             return usize::MAX;
         }
-        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
+        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), backend.page_tokens() as usize);
         tokens.saturating_mul(kv_bytes_per_token)
     }
 

@@ -139,7 +139,7 @@ fn forest<B: AttentionLevels>(
     seed: u64,
     report: &mut Report,
 ) -> Result<()> {
-    let grown = grow(shape, B::PAGE_TOKENS, seed);
+    let grown = grow(shape, backend.page_tokens(), seed);
     let rows = grown.rows.len();
     let contexts: Vec<_> = (0..rows).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
@@ -206,7 +206,7 @@ fn divide<B: AttentionLevels>(
 fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, report: &mut Report) -> Result<()> {
     let dice = &mut Dice::new(seed);
     let leaves = dice.within(1, 30);
-    let tree = Leaves::grow::<B>(dice, leaves)?;
+    let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
     let rows = leaves as usize;
     let level_row = |row: u32| LevelRow { row, bounds: bounds(dice, tree.context(row as usize, 0).len() as u32) };
     let level_rows: Vec<LevelRow> = (0..leaves).map(level_row).collect();

@@ -23,6 +23,7 @@ pub struct Device {
     pub settings: Settings,
     pub pool: Pool,
     pub cost: CostModel,
+    pub tile: u32,
     pub described: String,
     pub kv_element_bytes: usize,
     branches: usize,
@@ -44,7 +45,8 @@ impl Device {
         };
         let branches = budget.branches::<Modelled>(&model.config, free);
         let config = budget.engine_config::<Modelled>(branches, Planner::default(), usize::MAX);
-        let (cost, described) = (modelled.cost_model(), modelled.describe());
+        let (cost, tile, described) = (modelled.cost_model(), modelled.tile(), modelled.describe());
+        let page_tokens = modelled.page_tokens();
         let decoder = Decoder::random(&mut modelled, model.config.clone(), model.dtype, 0)?;
         let step_rows = config.step_rows;
         let (_, handle) = Engine::build(modelled, decoder, None, config)?;
@@ -55,13 +57,9 @@ impl Device {
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..Settings::default()
         };
-        let pool = Pool {
-            pages: facts.pool_pages as u64,
-            page_tokens: Modelled::PAGE_TOKENS,
-            page_bytes: facts.page_bytes as u64,
-        };
+        let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
         let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, cost, described, kv_element_bytes, branches })
+        Ok(Self { machine, settings, pool, cost, tile, described, kv_element_bytes, branches })
     }
 
     /// Branches that grow at once.

@@ -4,6 +4,7 @@
 
 mod decode_step;
 mod device;
+mod drawing;
 mod explain;
 mod job;
 mod pool;
@@ -12,14 +13,13 @@ mod report;
 mod rows;
 mod sharing;
 mod source;
-mod svg;
 pub mod trace;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Dtype, sim};
+use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::kv::PromptTree;
@@ -94,7 +94,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     let need = Need::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
-    let hints = decode_step::hints(&model, device.kv_element_bytes, device.cost, sim::TILE);
+    let hints = decode_step::hints(&model, device.kv_element_bytes, device.cost, device.tile);
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
@@ -130,7 +130,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         notes: job.notes.clone(),
     };
     if let Some(path) = &options.svg {
-        let drawing = svg::draw(&forecast, &job, &tree);
+        let drawing = drawing::draw(&forecast, &job, &tree);
         std::fs::write(path, drawing).map_err(Error::io(path, "write"))?;
     }
     match options.json {

@@ -109,7 +109,7 @@ impl<B: Backend> LoadedModel<B> {
 
 /// What a job can use at most, if nothing is shared and everything is kept.
 fn useful_bytes<B: Backend>(backend: &B, decoder: &Decoder<B>, job: &Job) -> usize {
-    let pages = |tokens: usize| tokens.div_ceil(B::PAGE_TOKENS as usize) + 1;
+    let pages = |tokens: usize| tokens.div_ceil(backend.page_tokens() as usize) + 1;
     let held = |request: &Request| pages(request.prompt.len()) + request.samples * pages(request.output);
     job.requests.iter().map(held).sum::<usize>().saturating_mul(backend.page_bytes(&decoder.kv_shape(1)))
 }

@@ -84,7 +84,7 @@ fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &Mod
     options.kv.keep_on(backend, model.heads, options.dtype);
     let page =
         backend.page_bytes(&KvShape { layers: model.layers, heads: model.heads, dtype: options.dtype, pages: 1 });
-    options.kv_tokens.map(|tokens| tokens.div_ceil(B::PAGE_TOKENS as usize).saturating_mul(page))
+    options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(page))
 }
 
 struct Session<'a> {
