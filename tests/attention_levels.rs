@@ -1,11 +1,11 @@
-//! Attention by levels on the CPU, held against a dense definition written here in f64, and against tree attention itself: where
-//! every value says which level it lies in, a row's result is what part of its attention fell on each.
+//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree attention
+//! itself: where every value says which level it lies in, a row's result is the share of its attention that fell on each.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
 use offshoot::backend::{
-    Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken,
-    SampleRequest, StepBatch,
+    Attended, AttentionLevels, Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBounds, LevelMass, LevelRow,
+    MOST_LEVELS, RowToken, StepBatch,
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
@@ -22,17 +22,17 @@ fn batch(positions: &[u32]) -> StepBatch {
     StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() }
 }
 
-fn level_of(borders: &LevelBorders, position: usize) -> usize {
-    (0..MOST_LEVELS).find(|&level| borders.level(level).contains(&(position as u32))).unwrap()
+fn level_of(bounds: &LevelBounds, position: usize) -> usize {
+    (0..MOST_LEVELS).find(|&level| bounds.level(level).contains(&(position as u32))).unwrap()
 }
 
 /// Keys as the setting has them; the value of a position is 1 where its level says, else 0.
-fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &LevelBorders) -> KvStore {
+fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &LevelBounds) -> KvStore {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let mut levels: Vec<(KvSlot, usize)> = contexts
         .iter()
         .flat_map(|context| context.iter().enumerate())
-        .map(|(p, &at)| (at, level_of(borders, p)))
+        .map(|(p, &at)| (at, level_of(bounds, p)))
         .collect();
     levels.sort_unstable_by_key(|(at, _)| (at.page, at.slot));
     levels.dedup();
@@ -52,14 +52,13 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &
     kv
 }
 
-/// `level_lse` `[asks, q_heads, MOST_LEVELS]`, the masses, and tree attention `[rows, q_width]`.
+/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step rows, q_width]`.
 fn divide(
     cpu: &mut Cpu,
     setting: &Setting,
     kv: &KvStore,
     (forest, planner): (&Forest, Planner),
-    wanted: &[u32],
-    borders: &[LevelBorders],
+    rows: &[LevelRow],
 ) -> (Vec<f32>, Vec<LevelMass>, Vec<f32>) {
     let plan = planner.plan(forest, &hints(cpu, setting.heads, setting.dtype, setting.window));
     let positions = &forest.row_positions;
@@ -67,34 +66,26 @@ fn divide(
     for (row, x) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).enumerate() {
         x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
     }
-    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
-    let requests = vec![SampleRequest::of(Pick::Greedy); wanted.len()];
-    let (wanted, borders) = (wanted.to_vec(), borders.to_vec());
-    let shape =
-        cpu.load(&mut step, StepBatch { wanted, borders, requests, plans: vec![plan], ..batch(positions) }).unwrap();
     let mut buffer = |width, rows| {
         let mut buffer = cpu.buffer(width, Holds::Sums).unwrap();
         cpu.resize(&mut buffer, rows).unwrap();
+        buffer.data.fill(f32::NAN);
         buffer
     };
-    let mut lse = buffer(setting.heads.q_heads * MOST_LEVELS, shape.wanted);
-    let (mut out, logits) = (buffer(setting.heads.q_width(), shape.rows), buffer(VOCAB, shape.wanted));
-    lse.data.fill(f32::NAN);
-    cpu.run(&mut step, shape, |cpu, step| {
-        cpu.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scale());
-        cpu.level_lse(&mut lse, &qkv, kv, LAYER, step, 0, setting.scale());
-        cpu.add_level_mass(&lse, LayerIx(0), 2, step);
-        cpu.add_level_mass(&lse, LayerIx(1), 2, step);
-        cpu.sample(&logits, step);
-        Ok(())
-    })
-    .unwrap();
-    let masses = cpu.collect(&mut step).unwrap().into_iter().map(|drawn| drawn.mass.unwrap()).collect();
-    (lse.data, masses, out.data)
+    let mut lse = buffer(setting.heads.q_heads * MOST_LEVELS, rows.len());
+    let (mut mass, mut out) = (buffer(MOST_LEVELS, rows.len()), buffer(setting.heads.q_width(), positions.len()));
+    let level_rows = cpu.level_rows(kv, std::slice::from_ref(&plan), rows).unwrap();
+    cpu.level_lse(&mut lse, &Attended { layer: LAYER, qkv: &qkv, kv, plan: 0, scale: setting.scale() }, &level_rows);
+    cpu.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
+    cpu.add_level_mass(&mut mass, &lse, LayerIx(1), 2);
+    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    cpu.load(&mut step, StepBatch { plans: vec![plan], ..batch(positions) }).unwrap();
+    cpu.tree_attention(&mut out, &qkv, kv, LAYER, &mut step, 0, setting.scale());
+    (lse.data, mass.data.as_chunks().0.to_vec(), out.data)
 }
 
 /// Scores of one head, by the levels of the positions that the row sees.
-fn scores(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBorders, head: usize) -> Vec<Vec<f64>> {
+fn scores(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds, head: usize) -> Vec<Vec<f64>> {
     let (d, last) = (setting.heads.head_dim, context.len() - 1);
     let query: Vec<f32> = setting.query(row, last).skip(head * d).take(d).collect();
     let mut scores = vec![Vec::new(); MOST_LEVELS];
@@ -102,7 +93,7 @@ fn scores(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBord
         if setting.window.is_none_or(|window| last - p < window as usize) {
             let key = setting.kv(at).skip(head / setting.heads.group() * d);
             let dot: f64 = query.iter().zip(key).map(|(&q, k)| f64::from(q) * f64::from(k)).sum();
-            scores[level_of(borders, p)].push(dot * f64::from(setting.scale()));
+            scores[level_of(bounds, p)].push(dot * f64::from(setting.scale()));
         }
     }
     scores
@@ -141,22 +132,21 @@ fn levels_divide(isa: Isa) {
         let longest = contexts.iter().map(Vec::len).max().unwrap() as u32;
         let mut ends: Vec<u32> = (0..dice.within(0, 7)).map(|_| dice.within(0, longest)).collect();
         ends.sort_unstable();
-        let borders = LevelBorders::behind(&ends).unwrap();
-        let kv = memory(&mut cpu, &setting, &contexts, &borders);
+        let bounds = LevelBounds::behind(&ends).unwrap();
+        let kv = memory(&mut cpu, &setting, &contexts, &bounds);
         let mut wanted: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
         wanted.sort_unstable();
         let planner = dice.pick(&Planner::ALL);
         let case = format!("{isa}, seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
-        let of_each = vec![borders; wanted.len()];
-        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &of_each);
-        let whole = vec![LevelBorders::none(); wanted.len()];
-        let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &wanted, &whole);
+        let in_levels = |bounds| wanted.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
+        let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(bounds));
+        let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(LevelBounds::none()));
         for (ask, &row) in wanted.iter().enumerate() {
             let mut mean = [0.0; MOST_LEVELS];
             for head in 0..heads.q_heads {
                 let at = (ask * heads.q_heads + head) * MOST_LEVELS;
                 let (lse, total) = (&lse[at..at + MOST_LEVELS], &total[at..at + MOST_LEVELS]);
-                let scores = scores(&setting, row as usize, &contexts[row as usize], &borders, head);
+                let scores = scores(&setting, row as usize, &contexts[row as usize], &bounds, head);
                 let all: f64 = scores.iter().map(|scores| denominator(scores)).sum();
                 let attended = &out[row as usize * heads.q_width() + head * heads.head_dim..];
                 for level in 0..MOST_LEVELS {

@@ -6,8 +6,7 @@ use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
 use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
-use offshoot::model::check::Sequence;
-use offshoot::model::{Decoder, ModelConfig};
+use offshoot::model::{Decoder, ModelConfig, Sequence};
 use offshoot::plan::Planner;
 use serde_json::{Value, json};
 
@@ -85,7 +84,6 @@ impl<'a> Forested<'a> {
             wanted: (0..rows.len() as u32).collect(),
             plans,
             requests: Vec::new(),
-            borders: Vec::new(),
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
         let logits = self.backend.read(logits, rows.len()).unwrap();

@@ -41,7 +41,6 @@ fn batch(token: u32, top_logprobs: usize) -> StepBatch {
         wanted: vec![0],
         plans: Vec::new(),
         requests: vec![request],
-        borders: Vec::new(),
     }
 }
 

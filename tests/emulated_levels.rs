@@ -1,5 +1,5 @@
-//! The GPU's kernels for attention by levels on the CPU, instruction by instruction (`emulator`), against the definition in
-//! f64: random forests, every planner, borders anywhere, rows that have moved on since their plan was made.
+//! The GPU's kernels of attention attribution on the CPU, instruction by instruction (`emulator`), against the definition in
+//! f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan was made.
 
 mod emulator;
 
@@ -10,7 +10,7 @@ use float8::F8E4M3;
 use offshoot::backend::cuda::attention::level_words::level_words;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
-use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::attention::{Setting, context};
@@ -19,9 +19,6 @@ use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
-/// Wanted rows that are padding.
-const PADDING: usize = 2;
-
 fn hints(setting: &Setting) -> PlanHints {
     let small = |size: usize| u32::try_from(size).unwrap();
     PlanHints {
@@ -66,15 +63,12 @@ fn kv(setting: &Setting, layout: PageLayout, contexts: &[Vec<KvSlot>]) -> Vec<u3
     }
 }
 
-/// One step, and which of its rows are asked for.
+/// One step, and which of its rows are attributed.
 struct Step<'a> {
     setting: &'a Setting,
-    /// The plan as it was when its words were made.
     plan: &'a AttentionPlan,
-    /// Of the rows now.
-    positions: &'a [u32],
-    wanted: &'a [u32],
-    borders: &'a [LevelBorders],
+    rows: &'a [u32],
+    bounds: &'a [LevelBounds],
     kv: &'a [u32],
 }
 
@@ -84,9 +78,10 @@ fn at<T>(argument: &mut T) -> *mut c_void {
 
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 
-/// `[asks, q_heads, MOST_LEVELS]`, padding included.
+/// `[rows, q_heads, MOST_LEVELS]`
 fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
-    let Step { setting, plan, positions, wanted, borders, kv } = *step;
+    let Step { setting, plan, rows, bounds, kv } = *step;
+    let positions = &plan.row_positions;
     let heads = setting.heads;
     let stored = heads.qkv_width() - heads.q_width();
     let query = |(row, &position): (usize, &u32)| {
@@ -94,15 +89,12 @@ fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
     };
     let qkv: Vec<f32> = positions.iter().enumerate().flat_map(query).collect();
     let qkv = words(setting.dtype, &qkv);
-    let words = level_words(plan, wanted.len());
-    let asks = wanted.len() + PADDING;
-    let wanted: Vec<u32> = wanted.iter().copied().chain([0; PADDING]).collect();
-    let borders = borders.iter().copied().chain([LevelBorders::none(); PADDING]);
-    let borders: Vec<u32> = borders.flat_map(|borders| borders.words()).collect();
-    let mut out = vec![f32::NAN; asks * heads.q_heads * MOST_LEVELS];
+    let words = level_words(plan);
+    let bounds: Vec<u32> = bounds.iter().flat_map(|bounds| bounds.words()).collect();
+    let mut out = vec![f32::NAN; rows.len() * heads.q_heads * MOST_LEVELS];
     let (mut out_at, mut qkv_at, mut kv_at, mut words_at) =
         (out.as_mut_ptr(), qkv.as_ptr(), kv.as_ptr(), words.as_ptr());
-    let (mut positions_at, mut wanted_at, mut borders_at) = (positions.as_ptr(), wanted.as_ptr(), borders.as_ptr());
+    let (mut positions_at, mut rows_at, mut bounds_at) = (positions.as_ptr(), rows.as_ptr(), bounds.as_ptr());
     let (mut group, mut kv_heads) = (heads.group() as u32, heads.kv_heads as u32);
     let mut scale = setting.scale() * std::f32::consts::LOG2_E;
     let args = [
@@ -111,17 +103,15 @@ fn level_lse(kernel: &Emulated, step: &Step<'_>) -> Vec<f32> {
         at(&mut kv_at),
         at(&mut words_at),
         at(&mut positions_at),
-        at(&mut wanted_at),
-        at(&mut borders_at),
+        at(&mut rows_at),
+        at(&mut bounds_at),
         at(&mut group),
         at(&mut kv_heads),
         at(&mut scale),
     ];
-    let grid = asks * heads.kv_heads * heads.group().div_ceil(8);
+    let grid = rows.len() * heads.kv_heads * heads.group().div_ceil(8);
     // SAFETY: the arguments of level_lse, in its order, each with memory for what its head says.
     unsafe { kernel.launch(grid as u32, 256, 0, ANY, &args) };
-    let padding = &out[wanted.len().saturating_sub(PADDING) * heads.q_heads * MOST_LEVELS..];
-    assert!(padding.iter().all(|&lse| lse == f32::NEG_INFINITY), "padding has no levels");
     out
 }
 
@@ -131,7 +121,7 @@ fn log_sum_exp(scores: &[f64]) -> f64 {
 }
 
 /// The definition, `[q_heads][MOST_LEVELS]`.
-fn exact(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBorders) -> Vec<f64> {
+fn exact(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Vec<f64> {
     let (heads, last) = (setting.heads, context.len() - 1);
     let d = heads.head_dim;
     let query: Vec<f32> = setting.query(row, last).collect();
@@ -142,7 +132,7 @@ fn exact(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBorde
         for (p, &at) in context.iter().enumerate().filter(|&(p, _)| sees(p)) {
             let key = setting.kv(at).skip(head / heads.group() * d);
             let dot: f64 = query.iter().zip(key).map(|(&q, k)| f64::from(q) * f64::from(k)).sum();
-            let level = (0..MOST_LEVELS).find(|&level| borders.level(level).contains(&(p as u32))).unwrap();
+            let level = (0..MOST_LEVELS).find(|&level| bounds.level(level).contains(&(p as u32))).unwrap();
             scores[level].push(dot * f64::from(setting.scale()));
         }
         lse.extend(scores.iter().map(|scores| log_sum_exp(scores)));
@@ -161,10 +151,10 @@ fn assert_close(found: &[f32], exact: &[f64], case: &str) {
     }
 }
 
-fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
+fn bounds(dice: &mut Dice, positions: u32) -> LevelBounds {
     let mut ends: Vec<u32> = (0..dice.within(0, 7)).map(|_| dice.within(0, positions + 3)).collect();
     ends.sort_unstable();
-    LevelBorders::behind(&ends).unwrap()
+    LevelBounds::behind(&ends).unwrap()
 }
 
 fn compile(setting: &Setting, layout: PageLayout) -> Option<Emulated> {
@@ -206,21 +196,19 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
             let kv = kv(&setting, layout, &contexts);
             let mut wanted: Vec<u32> = (0..3).map(|_| dice.within(0, grown.rows.len() as u32 - 1)).collect();
             wanted.sort_unstable();
-            let borders: Vec<LevelBorders> =
-                wanted.iter().map(|&row| borders(&mut dice, contexts[row as usize].len() as u32)).collect();
+            let bounds: Vec<LevelBounds> =
+                wanted.iter().map(|&row| bounds(&mut dice, contexts[row as usize].len() as u32)).collect();
             let mut first: Option<Vec<f32>> = None;
             for planner in Planner::ALL {
                 let plan = planner.plan(&grown.forest, &hints(&setting));
-                let positions = &grown.forest.row_positions;
-                let step =
-                    Step { setting: &setting, plan: &plan, positions, wanted: &wanted, borders: &borders, kv: &kv };
+                let step = Step { setting: &setting, plan: &plan, rows: &wanted, bounds: &bounds, kv: &kv };
                 let found = level_lse(&kernel, &step);
                 let first = first.get_or_insert_with(|| found.clone());
                 let same = found.iter().zip(first).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(same, "{shape:?}, {setting}: other bits by the {planner} plan");
-                let by_ask = found.chunks(heads.q_heads * MOST_LEVELS).zip(wanted.iter().zip(&borders));
-                for (found, (&row, borders)) in by_ask {
-                    let exact = exact(&setting, row as usize, &contexts[row as usize], borders);
+                let by_ask = found.chunks(heads.q_heads * MOST_LEVELS).zip(wanted.iter().zip(&bounds));
+                for (found, (&row, bounds)) in by_ask {
+                    let exact = exact(&setting, row as usize, &contexts[row as usize], bounds);
                     assert_close(found, &exact, &format!("{shape:?}, {setting}, {planner}, row {row}"));
                 }
             }
@@ -229,7 +217,7 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
 }
 
 #[test]
-fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
+fn an_advanced_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let heads = HeadLayout { q_heads: 4, kv_heads: 1, head_dim: 32 };
     let setting = Setting { heads, dtype: Dtype::F32, kv: KvDtype::Model, window: None, sharpness: 2.0 };
     let Some(kernel) = compile(&setting, PageLayout::Plain) else { return };
@@ -246,7 +234,7 @@ fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
         tree.mark_computed(leaf, position);
         rows.push(StepRow { segment: leaf, position });
     }
-    let plan = Planner::Balanced.plan(&tree.forest(&rows), &hints(&setting));
+    let mut plan = Planner::Balanced.plan(&tree.forest(&rows), &hints(&setting));
     assert!(plan.can_advance());
     for &(leaf, _) in &leaves {
         tree.append(&mut pool, leaf, &text(4)).unwrap();
@@ -254,16 +242,16 @@ fn a_plan_serves_rows_that_have_moved_on_in_their_pages() {
     let contexts: Vec<Vec<KvSlot>> =
         leaves.iter().map(|&(leaf, _)| (0..tree.end(leaf)).map(|at| tree.slot(leaf, at)).collect()).collect();
     let kv = kv(&setting, PageLayout::Plain, &contexts);
-    let borders = [[5, 40], [75, 80], [90, 91]].map(|ends| LevelBorders::behind(&ends).unwrap());
-    for moved in [0, 3, 4] {
-        let positions: Vec<u32> = plan.row_positions.iter().map(|at| at + moved).collect();
-        let wanted = [0, 1, 2];
-        let step =
-            Step { setting: &setting, plan: &plan, positions: &positions, wanted: &wanted, borders: &borders, kv: &kv };
-        let found = level_lse(&kernel, &step);
-        for (row, found) in found.chunks(heads.q_heads * MOST_LEVELS).take(3).enumerate() {
-            let seen = &contexts[row][..=positions[row] as usize];
-            assert_close(found, &exact(&setting, row, seen, &borders[row]), &format!("row {row}, {moved} tokens on"));
+    let bounds = [[5, 40], [75, 80], [90, 91]].map(|ends| LevelBounds::behind(&ends).unwrap());
+    for moved in 0..5 {
+        if moved > 0 {
+            plan.advance(&[]);
+        }
+        let found =
+            level_lse(&kernel, &Step { setting: &setting, plan: &plan, rows: &[0, 1, 2], bounds: &bounds, kv: &kv });
+        for (row, found) in found.chunks(heads.q_heads * MOST_LEVELS).enumerate() {
+            let seen = &contexts[row][..=plan.row_positions[row] as usize];
+            assert_close(found, &exact(&setting, row, seen, &bounds[row]), &format!("row {row}, {moved} tokens on"));
         }
     }
 }

@@ -32,6 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("eval/task", &["eval/answer", "eval/benchmark", "eval/records", "eval/source", "judge", "search", "tokenizer"]),
     ("eval/journal", &["search"]),
     ("eval/report", &["backend", "engine", "eval/task", "judge", "plan"]),
+    ("eval/view", &["engine", "eval/journal", "tree"]),
     (
         "eval/run",
         &[
@@ -41,6 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "eval/report",
             "eval/statistics",
             "eval/task",
+            "eval/view",
             "judge",
             "kv",
             "launch",
@@ -55,7 +57,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         "eval/scoring",
         &["eval/benchmark", "eval/records", "eval/source", "eval/statistics", "eval/task", "judge", "tokenizer"],
     ),
-    ("eval/view", &["engine", "eval/journal", "tree"]),
     ("openai/protocol", &["engine", "launch", "model", "tokenizer"]),
     ("openai/batch", &["backend", "engine", "eval/source", "launch", "model", "openai/protocol", "plan", "tokenizer"]),
     ("lab/check", &["backend", "backend/cpu", "backend/cuda", "engine", "kv", "model", "plan", "tokenizer"]),

@@ -317,15 +317,6 @@ impl Backend for Sim {
         self.spent += step.attention_ns(plan);
     }
 
-    fn level_lse(&mut self, out: &mut Buffer, _: &Buffer, kv: &KvShape, _: LayerIx, step: &Step, plan: usize, _: f32) {
-        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * self.kv_element_bytes(kv.heads, kv.dtype);
-        self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, _: LayerIx, _: usize, _: &mut Step) {
-        self.small_op(lse.bytes());
-    }
-
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
         self.small_op(x.bytes() + out.bytes());
     }

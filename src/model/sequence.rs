@@ -8,13 +8,14 @@ use crate::ids::{PageId, SegmentId, TokenId};
 use crate::kv::{Forest, ForestSegment, KvSlot};
 use crate::plan::Planner;
 
-use super::super::decoder::Decoder;
+use super::decoder::Decoder;
 
 pub struct Sequence<'a, B: Backend> {
-    backend: &'a mut B,
-    model: &'a mut Decoder<B>,
-    kv: B::Kv,
-    step: B::Step,
+    pub(super) backend: &'a mut B,
+    pub(super) model: &'a mut Decoder<B>,
+    pub(super) kv: B::Kv,
+    pub(super) step: B::Step,
+    /// Those that ran and are kept; token `i` is in slot `i` of the memory.
     tokens: u32,
 }
 
@@ -29,6 +30,21 @@ impl<'a, B: Backend> Sequence<'a, B> {
 
     /// Runs `tokens` in one step behind what ran before. Logits of the rows `wanted`, one after another.
     pub fn extend(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> Result<Vec<f32>> {
+        let rows = wanted.len();
+        let batch = self.batch(tokens, wanted);
+        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
+        let logits = self.backend.read(logits, rows)?;
+        self.backend.collect(&mut self.step)?;
+        Ok(logits)
+    }
+
+    /// Forgets all but the first `tokens`: what runs next goes on behind them.
+    pub(super) fn truncate(&mut self, tokens: usize) {
+        self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
+    }
+
+    /// The step that runs `tokens` behind what ran before; the logits of its rows `wanted` are computed.
+    pub(super) fn batch(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> StepBatch {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
         self.tokens += new;
@@ -37,20 +53,14 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let page_tokens = self.backend.page_tokens();
         let slot = |&position: &u32| KvSlot { page: PageId(position / page_tokens), slot: position % page_tokens };
         let slots = positions.iter().map(slot).collect();
-        let rows = wanted.len();
-        let batch = StepBatch {
+        StepBatch {
             tokens: tokens.iter().copied().map(RowToken::Known).collect(),
             positions,
             slots,
             wanted: wanted.collect(),
             plans,
             requests: Vec::new(),
-            borders: Vec::new(),
-        };
-        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
-        let logits = self.backend.read(logits, rows)?;
-        self.backend.collect(&mut self.step)?;
-        Ok(logits)
+        }
     }
 
     /// One segment whose page `i` is page `i` of the memory.
