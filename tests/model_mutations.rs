@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use offshoot::backend::Dtype;
 use offshoot::backend::cpu::Cpu;
 use offshoot::ids::TokenId;
-use offshoot::model::check::Sequence;
+use offshoot::model::Sequence;
 use offshoot::model::{Decoder, ModelFolder};
 use offshoot::{Error, Result};
 use serde_json::{Map, Value, json};

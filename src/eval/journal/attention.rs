@@ -96,7 +96,9 @@ mod tests {
             attention: vec![1.0 - own, own],
         };
         let mut file = AttentionFile::read(folder.path()).expect("nothing is there");
-        [sample("a", 1, 3, 0.5), sample("b", 1, 4, 0.25), sample("a", 1, 5, 0.75)].map(|sample| file.set(sample));
+        for sample in [sample("a", 1, 3, 0.5), sample("b", 1, 4, 0.25), sample("a", 1, 5, 0.75)] {
+            file.set(sample);
+        }
         file.write(folder.path()).expect("written");
         let read = AttentionFile::read(folder.path()).expect("readable");
         assert_eq!(read.samples, [sample("a", 1, 5, 0.75), sample("b", 1, 4, 0.25)]);
