@@ -8,10 +8,10 @@ use offshoot::ids::TokenId;
 use offshoot::model::Attribution;
 use offshoot::plan::Planner;
 
-use crate::bench::{
+use super::bench::{
     CONTEXT, Shape, decoder, draw, engine, engine_of, finish, finishes, key, length, params, prompt, roomy,
 };
-use crate::plain::whole;
+use super::plain::whole;
 
 /// Inside pages, which have 16 tokens.
 fn bounds() -> LevelBounds {

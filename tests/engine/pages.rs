@@ -4,7 +4,7 @@ use offshoot::Error;
 use offshoot::engine::{Engine, EngineConfig, EngineHandle, Finish, FinishReason};
 use offshoot::tree::SamplingTree;
 
-use crate::bench::{
+use super::bench::{
     Shape, decoder, draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy,
     sample, score, unsure,
 };
@@ -80,7 +80,7 @@ fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
     let together = finishes(&engine, extends.collect());
     assert_eq!(engine.metrics().unwrap().prompt_tokens_computed, 60);
     for ((i, len), together) in (0..).zip(lengths).zip(together) {
-        let alone = crate::bench::engine(roomy());
+        let alone = super::bench::engine(roomy());
         let root = alone.root(prompt(1, 60)[..len].to_vec()).unwrap();
         assert_eq!(finish(&alone, draw(root, key("item", i), params(), length(4))), together);
     }
@@ -155,7 +155,7 @@ fn scarce_pages_change_no_score() {
 #[test]
 fn what_rests_gives_its_pages_to_what_grows() {
     let engine = engine(pages(12));
-    let expected = crate::bench::engine(roomy());
+    let expected = super::bench::engine(roomy());
     let roots: Vec<_> = (0..6).map(|i| engine.root(prompt(i, 70)).unwrap()).collect();
     for round in 0..2 {
         for (i, &root) in (0..).zip(&roots) {

@@ -7,7 +7,7 @@ use offshoot::kv::{Forest, ForestSegment, KvSlot};
 use offshoot::model::Decoder;
 use offshoot::plan::Planner;
 
-use crate::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
+use super::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
 use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
@@ -98,7 +98,7 @@ fn scores_equal_a_plain_forward() {
     let engine = engine_of(Shape::Full, roomy());
     let root = engine.root(prompt(5, 40)).unwrap();
     let given = prompt(6, 30);
-    let scored = finish(&engine, crate::bench::score(root, given.clone()));
+    let scored = finish(&engine, super::bench::score(root, given.clone()));
     let whole = [prompt(5, 40), given.clone()].concat();
     let picks: Vec<Pick> = given.iter().map(|&token| Pick::Given(token)).collect();
     let expected: Vec<f32> =

@@ -13,8 +13,8 @@ use offshoot::engine::{
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
 
-use crate::bench::{Shape, model};
-use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
+use super::bench::{Shape, model};
+use super::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 
 /// Of the H200's profile.
 const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
