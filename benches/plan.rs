@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
+use offshoot::backend::cuda::attention::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
@@ -147,7 +147,6 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         wanted: (0..).take(rows.len()).collect(),
         plans,
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
-        borders: Vec::new(),
     }
 }
 

@@ -75,7 +75,7 @@ fn answer(
 /// Takes the token that a branch drew. Says why the extend ends, if it does.
 fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mut Telling) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top, mass } = drawn;
+    let Sampled { token, logprob, top } = drawn;
     drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {
@@ -83,9 +83,6 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
         return stops;
     }
     drawing.logprobs.push(logprob);
-    if let (Some(masses), Some(mass)) = (&mut drawing.masses, mass) {
-        masses.add(&mass);
-    }
     if drawing.params.top_logprobs.is_some() {
         drawing.top.push(top.clone());
     }
@@ -96,7 +93,7 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
     telling.tell(&drawing.events, Event::Token { branch: branch.id, token, logprob, top, text: piece.text });
-    branch.push_drawn(token);
+    branch.tokens.push_drawn(token);
     let is_full = branch.tokens.len() >= facts.context;
     stops
         .or(piece.stopped_by.map(FinishReason::StopString))

@@ -1,85 +1,55 @@
 //! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why. This
-//! file only routes the ops of `Backend` to their rooms; everything is enqueued on one stream, and graphs repeat whole steps.
+//! file only routes the ops of `Backend` to their folders; everything is enqueued on one stream, and graphs repeat whole steps.
 //!
-//! | room | |
-//! |---|---|
-//! | `device`, `memory`, `args`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
-//! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
-//! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
-//! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
-//! | `alike` | the same, by algorithms that give the same bits |
-//! | `ops`, `attention`, `device_plan`, `cutting`, `tiles`, `writing`, `division`, `sampling` | the launchers |
-//! | `levels`, `level_words` | the same of steps with levels |
-//! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
-//! | `timing` | how long a step takes, for benchmarks |
+//! A folder uses only folders below it, and no folder above uses one in a circle (`tests/floors_cuda.rs`):
+//!
+//! ```text
+//! timing                          how long a step takes, for benchmarks
+//! step                            a step's words on the device, its graphs, and its results on their way to the host
+//! ops, gemm, attention, sampling  the launchers: element-wise ops; linear layers; tree attention; sampling
+//! memory                          what lies on the device: activations, weights, KV pages, staged lists
+//! driver                          one device: stream, allocations, kernels, events, graphs
+//! compile                         from kernels/ to machine code
+//! discovery                       which GPUs there are, and where CUDA's libraries lie
+//! ```
 
-pub mod algorithm;
-mod alike;
-pub mod args;
 pub mod attention;
-pub mod buffer;
-pub mod cache;
-pub mod choices;
-pub mod chooser;
 pub mod compile;
-pub mod cublaslt;
-mod cutting;
-pub mod device;
-pub mod device_plan;
-mod division;
-pub mod event;
-pub mod function;
+pub mod discovery;
+pub mod driver;
 pub mod gemm;
-pub mod graph;
-mod graphs;
-pub mod kv;
-pub mod level_words;
-mod levels;
-pub mod libraries;
 pub mod memory;
-pub mod nvrtc;
 pub mod ops;
-pub mod probe;
-pub mod ptxas;
-mod ranking;
 pub mod sampling;
-mod staged;
-pub mod staging;
 pub mod step;
-mod tiles;
 mod timing;
-pub mod token_word;
-mod trial;
-mod turns;
-pub mod unit;
-pub mod units;
-pub mod weights;
-mod writing;
 
 use std::collections::HashMap;
 
-pub use self::buffer::Buffer;
-pub use self::kv::{Kv, SavedPages};
+pub use self::attention::levels::LevelRows;
+pub use self::memory::buffer::Buffer;
+pub use self::memory::kv::{Kv, SavedPages};
+pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
-pub use self::weights::{Matrix, Vector};
 
-use self::chooser::Choosing;
-use self::cublaslt::Library;
-use self::device::Device;
+use self::compile::elements::KvElement;
+use self::discovery::probe::DeviceFacts;
+use self::driver::device::Device;
 use self::gemm::Gemm;
-use self::graphs::Way;
-use self::kv::Kept;
+use self::gemm::chooser::{self, Choosing};
+use self::gemm::cublaslt::Library;
+use self::memory::kv;
+use self::memory::weights::Loader;
 use self::ops::Ops;
-use self::probe::DeviceFacts;
-use self::weights::Loader;
+use self::step::Way;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, MOST_HEAD_DIM, RandomWeight, RopeTable, Sampled,
-    StepBatch, StepShape, SwapRates, WeightView,
+    Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, LevelRow, MOST_HEAD_DIM,
+    RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, Gpu, PageTurn};
+use crate::plan::{AttentionPlan, CostModel, Gpu, PageTurn};
 
 pub struct Cuda {
     device: Device,
@@ -151,8 +121,8 @@ impl Cuda {
     }
 
     /// How keys and values lie in the pages of a model with these heads and weights.
-    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> Kept {
-        Kept::of(self.kv, self.device.facts(), dtype, heads.head_dim)
+    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
+        KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
     fn ops(&self, dtype: Dtype) -> &Ops {
@@ -173,7 +143,6 @@ impl Backend for Cuda {
     type Rope = Rope;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = false;
     const APART: bool = true;
 
@@ -188,6 +157,10 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
@@ -196,14 +169,14 @@ impl Backend for Cuda {
     }
 
     fn tile(&self) -> u32 {
-        if self.deterministic { attention::TILE } else { 1 }
+        attention::tile(self.deterministic)
     }
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
     /// are: each takes a row in an order that its width decides.
     fn be_deterministic(&mut self) {
         self.deterministic = true;
-        self.choose_products(Choosing::Alike);
+        self.choose_products(Choosing::BatchInvariant);
     }
 
     fn keep_kv(&mut self, kv: KvDtype) {
@@ -334,6 +307,16 @@ impl Backend for Cuda {
         step.finish(&self.device)
     }
 
+    fn run_once(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        self.without_trials(|backend| ops(backend, step))?;
+        step.finish(&self.device)
+    }
+
     fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
         step.collect()
     }
@@ -386,24 +369,6 @@ impl Backend for Cuda {
         }
     }
 
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &Kv,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
-        step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        step.add_level_mass(&self.device, lse, layer.ix() == 0, layers);
-    }
-
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
         self.ops(x.element).gated_silu(out, x);
     }
@@ -418,5 +383,21 @@ impl Backend for Cuda {
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
+    }
+}
+
+impl AttentionLevels for Cuda {
+    type LevelRows = LevelRows;
+
+    fn level_rows(&mut self, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
+        LevelRows::new(&self.device, kv, plans, rows)
+    }
+
+    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.layer), read.plan, read.scale);
+    }
+
+    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+        attention::levels::add_mass(&self.device, mass, lse, layer.ix() == 0, layers);
     }
 }

@@ -1,0 +1,115 @@
+//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and what they read. Made for one step
+//! and enqueued op by op: no graph holds any of it, and whoever attributes nothing loads nothing.
+
+use super::level_words::level_words;
+use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::grid::small;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::kv::Kv;
+use crate::backend::{Dtype, HeadLayout, KvShape, LevelRow, MOST_LEVELS};
+use crate::error::Result;
+use crate::ids::LayerIx;
+use crate::plan::AttentionPlan;
+
+/// Query heads of a block, and its threads, as in kernels/attention/level_lse.cu.
+const HEADS: usize = 8;
+const THREADS: u32 = 256;
+
+/// Rows whose attention is attributed, as kernels/attention/level_lse.cu reads them.
+pub struct LevelRows {
+    heads: HeadLayout,
+    kept: KvElement,
+    lse: Function,
+    /// How many they are.
+    count: usize,
+    /// Their numbers in the step, and where each level of theirs but the first begins.
+    rows: Memory,
+    bounds: Memory,
+    /// Of each plan of the step, its words and the positions of all rows of the step.
+    plans: Vec<(Memory, Memory)>,
+}
+
+impl LevelRows {
+    pub fn new(device: &Device, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self> {
+        let (KvShape { heads, dtype, .. }, kept) = (*kv.shape(), kv.kept());
+        let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
+        let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
+        let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();
+        let plan =
+            |plan: &AttentionPlan| Ok((uploaded(device, &level_words(plan))?, uploaded(device, &plan.row_positions)?));
+        Ok(Self {
+            heads,
+            kept,
+            lse: device.function(&units::level_lse(dtype, kept, layout, heads.head_dim), "level_lse")?,
+            count: rows.len(),
+            rows: uploaded(device, &numbers)?,
+            bounds: uploaded(device, &bounds)?,
+            plans: plans.iter().map(plan).collect::<Result<_>>()?,
+        })
+    }
+}
+
+fn uploaded(device: &Device, words: &[u32]) -> Result<Memory> {
+    let memory = device.alloc(size_of_val(words))?;
+    device.upload(&memory, 0, bytemuck::cast_slice(words))?;
+    Ok(memory)
+}
+
+impl LevelRows {
+    /// See `AttentionLevels::level_lse`; `kv` and `layer` are those of the plan with number `plan`.
+    pub fn lse(
+        &self,
+        device: &Device,
+        out: &Buffer,
+        qkv: &Buffer,
+        (kv, layer): (&Kv, LayerIx),
+        plan: usize,
+        scale: f32,
+    ) {
+        let HeadLayout { q_heads, kv_heads, .. } = self.heads;
+        assert_eq!(kv.kept(), self.kept, "level_lse: pages and rows are of one kind");
+        let shape = (out.rows, out.width, out.element);
+        assert_eq!(shape, (self.count, q_heads * MOST_LEVELS, Dtype::F32), "level_lse: output");
+        assert_eq!(qkv.width, self.heads.qkv_width(), "level_lse: shape of the queries");
+        let (words, positions) = &self.plans[plan];
+        let group = self.heads.group();
+        let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory_at(kv.memory(), kv.layer_at(layer));
+        let args = args.memory(words).memory(positions).memory(&self.rows).memory(&self.bounds);
+        let args = args.u32(small(group)).u32(small(kv_heads)).f32(scale * std::f32::consts::LOG2_E);
+        let blocks = small(self.count * kv_heads * group.div_ceil(HEADS));
+        device.launch(&self.lse, [blocks, 1, 1], THREADS, 0, &args);
+    }
+}
+
+/// See `AttentionLevels::add_level_mass`. An error is kept for the next call that returns one.
+pub fn add_mass(device: &Device, mass: &Buffer, lse: &Buffer, is_first: bool, layers: usize) {
+    assert_eq!((mass.rows, mass.width, mass.element), (lse.rows, MOST_LEVELS, Dtype::F32), "add_level_mass: output");
+    let function = match device.function(&units::level_mass(), "level_mass") {
+        Ok(function) => function,
+        Err(error) => return device.keep(error),
+    };
+    let heads = lse.width / MOST_LEVELS;
+    let share = 1.0 / (heads * layers) as f32;
+    let args = Args::new().memory(mass.memory()).memory(lse.memory());
+    let args = args.u32(small(heads)).f32(share).u32(u32::from(is_first));
+    device.launch(&function, [small(lse.rows), 1, 1], 32, 0, &args);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_have_the_same_numbers() {
+        let kernel = include_str!("../../../../kernels/attention/level_lse.cu");
+        let words = include_str!("../../../../kernels/attention/level_words.cuh");
+        assert!(kernel.contains(&format!("HEADS = {HEADS};")));
+        assert!(kernel.contains(&format!("WARPS = {};", THREADS / 32)));
+        assert!(words.contains(&format!("MOST_LEVELS = {MOST_LEVELS};")));
+    }
+}

@@ -1,0 +1,366 @@
+//! The words of a device plan, read here as the kernels read them: for every forest, planner and tiling each row meets each
+//! position that it sees exactly once, in the right page and slot, and still does when its position has moved on, and few words
+//! with it. No GPU is needed.
+
+use std::collections::BTreeMap;
+
+use offshoot::backend::HeadLayout;
+use offshoot::backend::cuda::attention::device_plan::{
+    DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
+};
+use offshoot::ids::{PageId, SegmentId, TokenId};
+use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
+
+/// Where the keys and values of positions lie: position -> (page, slot).
+type Context = BTreeMap<u32, (u32, u32)>;
+
+struct Words<'a> {
+    words: &'a [u32],
+    heads: HeadLayout,
+    /// Whether a row has a state for each tile of the plan.
+    whole_tiles: bool,
+}
+
+/// As in kernels/attention/plan.cuh.
+const SHARED_PIECE: u32 = 1 << 31;
+
+struct Tile {
+    rows: std::ops::Range<usize>,
+    pieces: std::ops::Range<usize>,
+    slot: usize,
+    /// Smallest and largest position of the rows when the plan was made.
+    positions: (u32, u32),
+    states: u32,
+    /// Words of the first pieces.
+    first_pieces: Vec<u32>,
+}
+
+impl Words<'_> {
+    fn header(&self, word: PlanWord) -> usize {
+        self.words[word as usize] as usize
+    }
+
+    fn tiles(&self, count: PlanWord, at: PlanWord) -> Vec<Tile> {
+        let (count, at) = (self.header(count), self.header(at));
+        assert!(at.is_multiple_of(4), "tiles are read 16 bytes at a time");
+        let words = self.words[at..at + count * TILE_WORDS].chunks_exact(TILE_WORDS);
+        let number = |word: &u32| *word as usize;
+        words
+            .map(|tile| Tile {
+                rows: number(&tile[0])..number(&tile[0]) + number(&tile[1]),
+                pieces: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
+                slot: number(&tile[4]),
+                positions: (tile[5], tile[6]),
+                states: tile[7],
+                first_pieces: tile[TILE_FIELDS..].to_vec(),
+            })
+            .collect()
+    }
+
+    /// The slots named for a row.
+    fn states(&self, row: usize) -> &[u32] {
+        let merge = &self.words[self.header(PlanWord::MergeAt) + row..];
+        let states = self.header(PlanWord::StatesAt);
+        &self.words[states + merge[0] as usize..states + merge[1] as usize]
+    }
+
+    /// What the piece holds for `at`, a row of a tile whose largest position is `last`.
+    fn piece(&self, piece: usize, at: u32, last: u32) -> Context {
+        let words = &self.words[self.header(PlanWord::PiecesAt) + 2 * piece..][..2];
+        let (page, base, from, to) = (words[0], (words[1] >> 12) * PIECE_TOKENS, words[1] >> 6 & 63, words[1] & 63);
+        let to = to.min((last + 1).saturating_sub(base));
+        let window = self.words[PlanWord::Window as usize];
+        let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
+        (from..to).filter(seen).map(|slot| (base + slot, (self.page(page, slot), slot))).collect()
+    }
+
+    /// The page that holds `slot` of a piece: of one of several pages, the part's.
+    fn page(&self, page: u32, slot: u32) -> u32 {
+        if page & SHARED_PIECE == 0 {
+            return page;
+        }
+        let list = &self.words[(page & !SHARED_PIECE) as usize..];
+        let parts = list[1..=2 * list[0] as usize].chunks_exact(2);
+        let mut holding = parts.filter(|part| (part[1] >> 6 & 63..part[1] & 63).contains(&slot));
+        let part = holding.next().expect("a part holds each slot");
+        assert!(holding.next().is_none(), "two parts hold slot {slot}");
+        part[0]
+    }
+
+    /// What each row of a whole step gathers for each query head, by tiles and merge lists.
+    fn gather(&self, positions: &[u32], partial_slots: usize, tiling: &Tiling) -> Vec<Vec<Context>> {
+        let (group, q_heads) = (self.heads.group(), self.heads.q_heads);
+        let mut rows = vec![vec![None; q_heads]; positions.len()];
+        let mut partials = vec![vec![None; q_heads]; partial_slots];
+        let wide = self.tiles(PlanWord::WideTiles, PlanWord::WideAt);
+        let narrow = self.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt);
+        assert!(wide.iter().all(|tile| tile.rows.len() <= tiling.wide_rows.unwrap_or(0)));
+        assert!(narrow.iter().all(|tile| tile.rows.len() <= tiling.narrow_rows));
+        for tiles in [&wide, &narrow] {
+            assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
+        }
+        for tile in wide.iter().chain(&narrow) {
+            let rows_at = || tile.rows.clone().map(|packed| positions[packed / group]);
+            let (first, last) = (rows_at().min().expect("a row"), rows_at().max().expect("a row"));
+            let moved = positions[0] - self.words[PlanWord::FirstPosition as usize];
+            assert_eq!(
+                (first, last),
+                (tile.positions.0 + moved, tile.positions.1 + moved),
+                "a tile knows its positions"
+            );
+            let alone = |packed: usize| self.states(packed / group).len() == 1;
+            assert_eq!(
+                (tile.rows.clone().any(alone), tile.rows.clone().all(alone)),
+                (tile.states > 0, tile.states == 1),
+                "a tile knows whether its rows have other states"
+            );
+            let list = self.header(PlanWord::PiecesAt) + 2 * tile.pieces.start;
+            let known = 2 * tile.pieces.len().min(TILE_PIECES);
+            assert_eq!(self.words[list..list + known], tile.first_pieces[..known], "a tile knows its first pieces");
+            for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
+                let (row, head) = (packed / group, kv_head * group + packed % group);
+                let state = match self.states(row).len() {
+                    1 => &mut rows[row][head],
+                    _ => &mut partials[tile.slot + row - tile.rows.start / group][head],
+                };
+                let mut context = Context::new();
+                for (position, place) in tile.pieces.clone().flat_map(|p| self.piece(p, positions[row], last)) {
+                    assert_eq!(context.insert(position, place), None, "row {row} meets position {position} again");
+                }
+                assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
+            }
+        }
+        for (row, heads) in rows.iter_mut().enumerate() {
+            for (head, context) in heads.iter_mut().enumerate().filter(|(_, context)| context.is_none()) {
+                let mut whole = Context::new();
+                let mut behind = false;
+                for &slot in self.states(row) {
+                    let state = partials[slot as usize][head].take().expect("a state is written and merged once");
+                    assert!(
+                        !self.whole_tiles || !behind || state.is_empty(),
+                        "row {row}: what it does not see comes last"
+                    );
+                    behind |= state.is_empty();
+                    assert!(
+                        whole.keys().next_back().is_none_or(|end| state.keys().next().is_none_or(|next| end < next)),
+                        "row {row} merges in the order of positions"
+                    );
+                    whole.extend(state);
+                }
+                *context = Some(whole);
+            }
+        }
+        assert!(partials.iter().flatten().all(Option::is_none), "every state is merged");
+        rows.into_iter().map(|heads| heads.into_iter().flatten().collect()).collect()
+    }
+}
+
+/// What each row sees, by the plan itself.
+fn contexts(plan: &AttentionPlan) -> Vec<Context> {
+    let mut contexts = vec![Context::new(); plan.row_positions.len()];
+    for item in &plan.items {
+        let rows = item.rows.start as usize..item.rows.end as usize;
+        for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
+            for position in span.first_position..span.first_position + span.tokens {
+                let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
+                let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
+                for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
+                    if position <= at && plan.window.is_none_or(|window| at - position < window) {
+                        context.insert(position, place);
+                    }
+                }
+            }
+        }
+    }
+    contexts
+}
+
+fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: HeadLayout, tiling: &Tiling, case: &str) {
+    let words_read = Words { words: words.words(), heads, whole_tiles: plan.tile > 1 };
+    let found = words_read.gather(positions, words.partial_slots(), tiling);
+    for (row, (expected, found)) in contexts(plan).iter().zip(&found).enumerate() {
+        assert!(found.len() == heads.q_heads && found.iter().all(|f| f == expected), "{case}: row {row}");
+    }
+}
+
+const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
+
+/// With it a window, and the tile of the plan: any position, or whole ones.
+fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
+    let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
+    let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
+    let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), Workers::Apart(132)]);
+    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers };
+    let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
+    (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
+}
+
+fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
+    let number = |n: usize| u32::try_from(n).expect("few heads");
+    PlanHints {
+        tile,
+        window,
+        q_heads: number(heads.q_heads),
+        kv_heads: number(heads.kv_heads),
+        head_dim: number(heads.head_dim),
+        kv_element_bytes: 2,
+        cost: CostModel::CUDA,
+    }
+}
+
+#[test]
+fn every_row_meets_each_position_that_it_sees_once() {
+    for shape in Shape::ALL {
+        let (shape, seeds) = if matches!(shape, Shape::Many(_)) { (Shape::Many(60), 1) } else { (shape, 3) };
+        for seed in 0..seeds {
+            let grown = grow(shape, PIECE_TOKENS, seed);
+            let mut dice = Dice::new(seed);
+            for planner in Planner::ALL {
+                let (heads, tiling, window, tile) = any_case(&mut dice);
+                let plan = planner.plan(&grown.forest, &plan_hints(heads, window, tile));
+                let case = format!(
+                    "{shape:?}, seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}"
+                );
+                let rows = plan.row_positions.len();
+                let words = DevicePlan::build(&plan, heads, rows + 3, &tiling);
+                let read = Words { words: words.words(), heads, whole_tiles: tile > 1 };
+                assert!((rows..rows + 3).all(|row| read.states(row).is_empty()), "{case}: padded rows merge nothing");
+                assert!(
+                    words.words()[PlanWord::WideTicket as usize..=PlanWord::LeftBlocks as usize]
+                        .iter()
+                        .all(|&w| w == 0),
+                    "{case}"
+                );
+                for (count, at) in
+                    [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)]
+                {
+                    let tiles = read.tiles(count, at);
+                    assert!(tiles.is_sorted_by(|a, b| a.pieces.len() >= b.pieces.len()), "{case}: longest first");
+                }
+                check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+            }
+        }
+    }
+}
+
+/// A tree that is decoded: every leaf has one row, its newest token. `plant` makes the leaves' paths.
+fn decode_step(
+    plant: impl FnOnce(&mut PrefixTree, &mut PagePool) -> Vec<SegmentId>,
+    hints: &PlanHints,
+    planner: Planner,
+) -> AttentionPlan {
+    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(4000));
+    let leaves = plant(&mut tree, &mut pool);
+    let mut rows = Vec::new();
+    for segment in leaves {
+        let position = tree.end(segment) - 1;
+        tree.mark_computed(segment, position);
+        rows.push(StepRow { segment, position });
+    }
+    tree.depth_first(&mut rows);
+    planner.plan(&tree.forest(&rows), hints)
+}
+
+fn text(tokens: u32) -> Vec<TokenId> {
+    (0..tokens).map(TokenId).collect()
+}
+
+/// A trunk and as many leaves of twenty tokens.
+fn star(tree: &mut PrefixTree, pool: &mut PagePool, trunk: u32, leaves: usize) -> Vec<SegmentId> {
+    let trunk_end = tree.admit(pool, &text(trunk)).expect("pages");
+    tree.mark_computed(trunk_end, trunk);
+    let leaves: Vec<_> = (0..leaves).map(|_| tree.fork(trunk_end)).collect();
+    leaves.iter().for_each(|&leaf| tree.append(pool, leaf, &text(20)).expect("pages"));
+    leaves
+}
+
+/// Leaves at any depth.
+fn bush(tree: &mut PrefixTree, pool: &mut PagePool, dice: &mut Dice) -> Vec<SegmentId> {
+    let tokens = dice.within(1, 200);
+    let mut ends = vec![tree.admit(pool, &text(tokens)).expect("pages")];
+    tree.mark_computed(ends[0], tokens);
+    for _ in 0..dice.within(1, 12) {
+        let at = dice.within(1, u32::try_from(ends.len()).expect("a bush")) as usize - 1;
+        let at = ends.swap_remove(at);
+        tree.mark_computed(at, tree.end(at));
+        for _ in 0..dice.within(1, 5) {
+            let branch = tree.fork(at);
+            tree.append(pool, branch, &text(dice.within(1, 70))).expect("pages");
+            ends.push(branch);
+        }
+    }
+    ends
+}
+
+#[test]
+fn few_words_follow_a_decode_step_from_page_to_page() {
+    let (mut steps, mut patched, mut anew) = (0, 0, 0);
+    for seed in 0..30 {
+        for planner in Planner::ALL {
+            let mut dice = Dice::new(seed);
+            let (heads, tiling, window, tile) = any_case(&mut dice);
+            let hints = plan_hints(heads, window, tile);
+            let mut plan = decode_step(|tree, pool| bush(tree, pool, &mut dice), &hints, planner);
+            let build = |plan: &AttentionPlan| DevicePlan::build(plan, heads, plan.row_positions.len() + 5, &tiling);
+            let mut words = build(&plan);
+            let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}");
+            check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+            let mut next_page = 10_000;
+            for _ in 0..4 * PIECE_TOKENS {
+                let full = (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
+                let mut turn = |(row, _)| {
+                    next_page += 1;
+                    PageTurn { row, page: PageId(next_page) }
+                };
+                let turns: Vec<PageTurn> = full.map(&mut turn).collect();
+                plan.advance(&turns);
+                let before = words.words().to_vec();
+                let changed = if words.leaves_tiles(&plan) { None } else { words.advance(&turns) };
+                match changed {
+                    Some(changed) => {
+                        let after = words.words();
+                        assert_eq!(changed.is_empty(), turns.is_empty(), "{case}");
+                        assert!(before.len() == after.len() && before[..changed.start] == after[..changed.start]);
+                        assert!(before[changed.end..] == after[changed.end..], "{case}: others are where they were");
+                        patched += turns.len();
+                    }
+                    None => {
+                        assert!(words.words() == before, "{case}: nothing is changed by halves");
+                        words = build(&plan);
+                        anew += 1;
+                    }
+                }
+                steps += 1;
+                if steps % 2 == 0 {
+                    check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
+                }
+            }
+        }
+    }
+    assert!(steps > 1000 && patched > 1000 && anew > 20, "{steps} steps, {patched} pages turned, {anew} made anew");
+}
+
+#[test]
+fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
+    let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264) };
+    let few = Tiling { workers: Workers::Alike(16), ..many };
+    let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
+    let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
+
+    let words = DevicePlan::build(&tree, heads, 200, &many);
+    let read = Words { words: words.words(), heads, whole_tiles: false };
+    let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
+    // 800 packed rows are 7 tiles of two key heads; the trunk is 75 pieces.
+    let parts = wide.len() / 7;
+    assert!(wide.len() == 7 * parts && parts > 1 && 2 * wide.len() <= 264, "one round of {} tiles", wide.len());
+    assert!(wide.iter().all(|tile| tile.pieces.len() <= 75usize.div_ceil(parts)));
+    assert_eq!(read.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt).len(), 200);
+    assert_eq!(words.partial_slots(), 200 * (parts + 1));
+
+    assert!(DevicePlan::build(&flat, heads, 200, &many).partial_slots().is_multiple_of(200));
+    assert_eq!(DevicePlan::build(&flat, heads, 200, &few).partial_slots(), 0, "a row of one state needs no slot");
+}
