@@ -285,6 +285,14 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
 }
 
 #[test]
+fn a_chart_is_drawn_on_no_device() {
+    let output = offshoot(&["bench", "chart", "none.json", "--svg", "none.svg", "--device", "cpu"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("--device") && error.contains("bench chart"), "{error}");
+}
+
+#[test]
 fn a_picture_of_a_run_wants_finished_items() {
     let folder = TempDir::new().expect("a temporary folder");
     let run = folder.path().to_str().expect("temporary folders are in UTF-8").to_string();
