@@ -5,7 +5,6 @@ use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::attention::LevelMasses;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
 use crate::engine::events::Teller;
 use crate::engine::handle::Command;
@@ -113,11 +112,8 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens, borders } => {
-                self.has_levels |= borders.is_some();
-                let mut root = Branch::root(branch, line, tokens);
-                root.borders = borders;
-                self.branches.insert(branch, root);
+            Command::Root { branch, line, tokens } => {
+                self.branches.insert(branch, Branch::root(branch, line, tokens));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -179,7 +175,6 @@ impl<B: Backend> Engine<B> {
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
-                    masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     coins,

@@ -52,7 +52,6 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
         ("--out", options.out.is_some()),
         ("--resume", options.resume),
         ("--trees", options.trees),
-        ("--attention-levels", options.attention_levels),
         ("--plan", options.plan.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {

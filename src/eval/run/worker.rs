@@ -15,7 +15,7 @@ use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
 use crate::figures::counted;
 use crate::search::{FailedBranches, Job, Outcome, Sample};
-use crate::tree::SamplingTree;
+use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
 use super::drive::drive;
@@ -151,7 +151,6 @@ pub fn search_all(
         prepared,
         loaded,
         trees: options.trees,
-        attention_levels: options.attention_levels,
         progress,
         interrupted,
         order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
@@ -208,7 +207,6 @@ struct Shared<'a> {
     prepared: &'a Prepared,
     loaded: &'a Loaded,
     trees: bool,
-    attention_levels: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
     order: Mutex<Order>,
@@ -279,8 +277,7 @@ impl Shared<'_> {
             if !self.done.contains(&prompt.item.index) {
                 let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
                 let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
-                let borders = if self.attention_levels { prompt.borders() } else { None };
-                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, borders)));
+                return Some((prompt, SamplingTree::new(engine, id, seed, tokens, text)));
             }
         }
     }
@@ -327,7 +324,7 @@ impl Shared<'_> {
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.
             if self.trees {
-                write_tree(journal, &tree, prompt.item.index)?;
+                write_tree(journal, &tree, prompt)?;
             }
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
@@ -336,10 +333,11 @@ impl Shared<'_> {
     }
 }
 
-fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    let trace = serde_json::to_string(&tree.trace());
+fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt) -> Result<()> {
+    let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
+    let trace = serde_json::to_string(&trace);
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
-    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
+    journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
 }
 
 /// A result with the id of its item before it.
