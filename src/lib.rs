@@ -3,7 +3,7 @@
 //! values in one product, read once; partial results merge through their log-sum-exp.
 //!
 //! # Rooms
-//! A room uses only rooms below it (`tests/floors.rs` holds every edge):
+//! A room uses only rooms below it (`tests/texts/floors.rs` holds every edge):
 //!
 //! ```text
 //! cli                    what the user typed

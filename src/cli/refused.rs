@@ -43,6 +43,9 @@ impl Cli {
         let (name, nothing) = match &self.command {
             Some(Command::Tree(tree)) if !tree.attention => ("tree (without --attention)", &["device", "threads"][..]),
             Some(Command::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
+            Some(Command::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
+                ("bench chart", &["device", "threads"][..])
+            }
             _ => (name, means_nothing(name)),
         };
         let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];

@@ -100,6 +100,32 @@ fn links_of_the_documents_lead_somewhere() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
+/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, from the repository's root.
+fn source_paths(text: &str) -> Vec<&str> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '/', '.', '-'].contains(&c);
+    let words = text.split(|c: char| !is_path(c));
+    words.filter(|word| (word.starts_with("src/") || word.starts_with("tests/")) && word.ends_with(".rs")).collect()
+}
+
+/// What is dated (`benches/runs`, the changelog) names the files of its day.
+#[test]
+fn source_files_that_the_documents_name_exist() {
+    let dated = |path: &Path| path.starts_with(repository().join("benches")) || path.ends_with("CHANGELOG.md");
+    let named_anywhere = documents().into_iter().filter(|path| !dated(path)).chain([repository().join("src/lib.rs")]);
+    let (mut checked, mut missing) = (0, vec![]);
+    for document in named_anywhere {
+        let text = fs::read_to_string(&document).expect("a document is text");
+        for path in source_paths(&text) {
+            checked += 1;
+            if !repository().join(path).exists() {
+                missing.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 5, "only {checked} paths were found: the scan no longer reads what it should");
+    assert!(missing.is_empty(), "files that are not there:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn the_readme_is_short() {
     let readme = read("README.md");
@@ -282,6 +308,14 @@ fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
         assert!(error.contains(said), "{error}");
         assert!(drawing.is_none());
     }
+}
+
+#[test]
+fn a_chart_is_drawn_on_no_device() {
+    let output = offshoot(&["bench", "chart", "none.json", "--svg", "none.svg", "--device", "cpu"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("--device") && error.contains("bench chart"), "{error}");
 }
 
 #[test]
