@@ -111,7 +111,7 @@ fn siblings_can_be_stopped_while_others_grow() {
                 assert_eq!(node, children[0]);
                 break;
             }
-            Event::Failed { node } => panic!("{node:?} failed, though nothing said so"),
+            Event::Failed { node } => panic!("{node:?} does not fail"),
         }
     }
     growing.cancel(&children[1..2]);
