@@ -22,7 +22,7 @@ pub struct SampleAttention {
     pub tokens: usize,
     /// The share of attention on each level of the prompt and, last, on the sample's own text: the mean over its tokens, query
     /// heads and layers.
-    pub attention: Vec<f32>,
+    pub attention: Vec<f64>,
 }
 
 /// The lines of the file, in its order.
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn samples_are_replaced_and_kept_by_item_and_number() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let sample = |id: &str, index, tokens, own: f32| SampleAttention {
+        let sample = |id: &str, index, tokens, own: f64| SampleAttention {
             id: id.to_string(),
             index,
             tokens,

@@ -250,13 +250,13 @@ fn in_token_order<T>(all: &[T], tokens: impl Fn(&T) -> &Vec<TokenId>) -> Vec<&T>
 }
 
 /// Of tokens that weigh the same, at least one; the first `levels` levels.
-fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f32> {
+fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f64> {
     let (mut sums, mut tokens) = ([0.0; MOST_LEVELS], 0);
     for mass in masses {
         sums.iter_mut().zip(mass).for_each(|(sum, &mass)| *sum += f64::from(mass));
         tokens += 1;
     }
-    sums[..levels].iter().map(|sum| (sum / f64::from(tokens)) as f32).collect()
+    sums[..levels].iter().map(|sum| sum / f64::from(tokens)).collect()
 }
 
 /// The mean of all samples and, where it is asked for, of each.

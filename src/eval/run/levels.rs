@@ -57,13 +57,16 @@ fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
 
 /// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each of so many
 /// tokens with the shares of its levels; `None` where there are none.
-pub fn mean_attention<'a>(samples: impl Iterator<Item = (usize, &'a [f32])>, levels: usize) -> Option<Vec<f64>> {
+pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
+    samples: impl Iterator<Item = (usize, &'a [T])>,
+    levels: usize,
+) -> Option<Vec<f64>> {
     let (mut sums, mut tokens) = (vec![0.0; levels], 0.0);
     for (weight, shares) in samples {
         let Some((own, prompt)) = shares.split_last() else { continue };
         let weight = weight as f64;
-        sums.iter_mut().zip(prompt).for_each(|(sum, &share)| *sum += weight * f64::from(share));
-        sums[levels - 1] += weight * f64::from(*own);
+        sums.iter_mut().zip(prompt).for_each(|(sum, &share)| *sum += weight * share.into());
+        sums[levels - 1] += weight * (*own).into();
         tokens += weight;
     }
     (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())

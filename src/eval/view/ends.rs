@@ -18,8 +18,9 @@ pub struct End {
 /// Tokens, and the bits of a log-probability.
 type Key = (usize, u64);
 
-/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Of several nodes that will do, the one whose text from
-/// the root on is the sample's but for space around it, and whose ordinal is the sample's index.
+/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Exact ends are given away first, and of several nodes that
+/// will do the one whose ordinal is the sample's index; otherwise the text from the root on is to be the sample's, but for space
+/// around it.
 pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
     let texts = trace.path_texts();
     let (mut by_key, mut by_text): (HashMap<Key, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
@@ -29,20 +30,21 @@ pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
             by_key.entry(key).or_default().push(node);
         }
     }
+    let text_of =
+        |sample: &Map<String, Value>| sample.get("text")?.as_str().map(str::trim).and_then(|x| by_text.get(x));
     let mut is_taken = vec![false; trace.nodes.len()];
-    let mut end = |sample: &Map<String, Value>| {
-        let text = sample.get("text").and_then(Value::as_str).unwrap_or_default().trim();
-        let index = sample.get("index").and_then(Value::as_u64);
-        let rank = |&&node: &&usize| (texts[node].trim() != text, Some(trace.nodes[node].ordinal) != index, node);
-        let free = |node: &&usize| !is_taken[**node];
-        let exact = key_of(sample).and_then(|key| by_key.get(&key)).into_iter().flatten().filter(free).min_by_key(rank);
-        let alike = || by_text.get(text).into_iter().flatten().filter(free).min_by_key(rank);
-        let found = exact.map(|&node| End { node, is_exact: true });
-        let found = found.or_else(|| alike().map(|&node| End { node, is_exact: false }))?;
-        is_taken[found.node] = true;
-        Some(found)
-    };
-    samples.iter().map(&mut end).collect()
+    let mut ends: Vec<Option<End>> = vec![None; samples.len()];
+    for (is_exact, is_own) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (sample, end) in samples.iter().zip(&mut ends).filter(|(_, end)| end.is_none()) {
+            let index = sample.get("index").and_then(Value::as_u64);
+            let alike = if is_exact { key_of(sample).and_then(|key| by_key.get(&key)) } else { text_of(sample) };
+            let fits = |&node: &usize| !is_taken[node] && (!is_own || Some(trace.nodes[node].ordinal) == index);
+            let Some(node) = alike.into_iter().flatten().copied().find(fits) else { continue };
+            is_taken[node] = true;
+            *end = Some(End { node, is_exact });
+        }
+    }
+    ends
 }
 
 fn key_of(sample: &Map<String, Value>) -> Option<Key> {
@@ -115,8 +117,11 @@ mod tests {
 
     #[test]
     fn equal_samples_have_a_node_each() {
-        let trace = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 1, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
         let sample = |index| json!({"index": index, "text": "a", "tokens": 1, "logprob": -0.7});
-        assert_eq!(found(&trace, &[sample(1), sample(0)]), [Some((2, true)), Some((1, true))]);
+        let both = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 1, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
+        assert_eq!(found(&both, &[sample(1), sample(0)]), [Some((2, true)), Some((1, true))]);
+        // The tokens of the first are not recorded: it does not take the node of the second.
+        let one = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 0, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
+        assert_eq!(found(&one, &[sample(0), sample(1)]), [Some((1, false)), Some((2, true))]);
     }
 }
