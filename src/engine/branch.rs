@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::backend::LevelBorders;
 use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
@@ -87,7 +87,7 @@ pub(super) struct Drawing {
     pub params: SamplingParams,
     pub stop: Stop,
     pub coins: CoinKey,
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that this extend draws.
     pub begin: usize,
     /// Length of the branch with which the extend ends at the latest.
@@ -121,7 +121,7 @@ pub(super) struct Ahead {
 }
 
 pub(super) struct Scoring {
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
     /// How many of them were asked for; `logprobs` follows.
@@ -303,7 +303,7 @@ impl Branch {
         let tokens = self.tokens[begin..].to_vec();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
         let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, masses };
-        events.tell(Event::Finished { branch: self.id, finish });
+        events.send(Event::Finished { branch: self.id, finish });
     }
 
     /// Ends the work because it cannot go on.
@@ -314,7 +314,7 @@ impl Branch {
             Work::Draw(drawing) => drawing.events,
             Work::Score(scoring) => scoring.events,
         };
-        events.tell(Event::Failed { branch: self.id, error });
+        events.send(Event::Failed { branch: self.id, error });
     }
 
     /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins

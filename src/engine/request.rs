@@ -181,12 +181,35 @@ pub struct Extend {
     pub continuation: Continuation,
 }
 
-/// What happens to the branches of one `Extension`, in the order in which it happens to each of them.
+impl Extend {
+    /// Tokens are sampled until a stop, by the uniforms of `coins`.
+    pub fn sampled(branch: BranchId, params: &SamplingParams, stop: &Stop, coins: CoinKey) -> Self {
+        let (params, stop) = (params.clone(), stop.clone());
+        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+    }
+
+    /// These tokens follow, and are scored where their log-probabilities are wanted.
+    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: bool) -> Self {
+        Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
+    }
+}
+
+/// A token that was sampled and kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    pub token: TokenId,
+    /// Natural logarithm of its probability at temperature 1.
+    pub logprob: f32,
+    /// The likeliest tokens in its place, likeliest first; empty where `SamplingParams::top_logprobs` did not ask for them.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// What happens to the branches of one `EventReceiver`, in the order in which it happens to each of them.
 #[derive(Debug)]
 pub enum Event {
-    /// A token was drawn and kept. `text` is what became certain with it: it may lag behind while a character is incomplete
-    /// or a stop string may be beginning.
-    Token { branch: BranchId, token: TokenId, logprob: f32, top: Vec<(TokenId, f32)>, text: String },
+    /// Tokens were sampled and kept: one, or several where the reader lags behind the engine. `text` is what became certain with
+    /// them: it may lag behind while a character is incomplete or a stop string may be beginning. Sent only to who hears tokens.
+    Tokens { branch: BranchId, tokens: Vec<SampledToken>, text: String },
     /// The branch rests; it can be extended or forked again.
     Finished { branch: BranchId, finish: Finish },
     /// The branch could not go on. It keeps the tokens it had, and rests.
@@ -196,7 +219,20 @@ pub enum Event {
 impl Event {
     pub fn branch(&self) -> BranchId {
         match self {
-            Event::Token { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+            Event::Tokens { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+        }
+    }
+
+    /// Whether the branch grows no further.
+    pub fn is_end(&self) -> bool {
+        !matches!(self, Event::Tokens { .. })
+    }
+
+    /// Appends the tokens of `later`, which follow those of this event.
+    pub(super) fn join(&mut self, later: Event) {
+        if let (Event::Tokens { tokens, text, .. }, Event::Tokens { tokens: more, text: further, .. }) = (self, later) {
+            tokens.extend(more);
+            text.push_str(&further);
         }
     }
 }
@@ -242,4 +278,12 @@ pub struct Finish {
     /// Where the attention of `tokens` fell, if they were drawn behind a root with levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masses: Option<LevelMasses>,
+}
+
+impl Finish {
+    /// Nothing was added.
+    pub fn empty(reason: FinishReason) -> Self {
+        let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, top, masses: None }
+    }
 }

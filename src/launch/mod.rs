@@ -2,9 +2,11 @@
 //! are begun. What is sampled with the engine is left to its caller.
 
 mod budget;
+mod generate;
 mod order;
 
 pub use budget::{Budget, check_path};
+pub use generate::{GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate};
 pub use order::{Draws, Order};
 
 use std::path::Path;

@@ -192,7 +192,7 @@ impl Job<'_> {
             match growing.poll_beside(&self.assessor.rulings(), PATIENCE)? {
                 Poll::Ready(First::Message(ruling)) => self.assessor.receive(ruling)?,
                 Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
-                Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(Some(Event::Tokens { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
                 Poll::Ready(First::Event(None)) => return Ok(None),
             }
@@ -212,7 +212,7 @@ impl Job<'_> {
             self.go_on()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
-                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }
         }

@@ -8,12 +8,10 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
-};
+use crate::engine::{CoinKey, Engine, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, TokenId};
-use crate::launch::{Budget, in_bytes};
+use crate::ids::TokenId;
+use crate::launch::{Budget, Generation, Generator, PromptRequest, Release, in_bytes};
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::out;
@@ -268,19 +266,23 @@ impl DecodeCase {
     /// Samples `generate` tokens from each of `samples` forks of a prompt of its own (`salt` makes prompts differ, so that
     /// nothing is found in the cache).
     pub fn run(&self, engine: &EngineHandle, salt: u64) -> Result<DecodeRun> {
+        let prompt = self.prompt_tokens(engine.facts().vocab, salt);
+        let params = SamplingParams::greedy();
+        let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
+        let begin = |n, stop, release| {
+            let (tokens, params, coins) = (prompt.as_slice(), &params, CoinKey::root(0, "bench"));
+            let request = PromptRequest { tokens, n, params, stop, coins };
+            Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
+        };
+        let mut once = begin(1, &one, Release::EachSample);
         let started = Instant::now();
-        let root = engine.root(self.prompt_tokens(engine.facts().vocab, salt))?;
-        let first = engine.fork(root, 1)?;
-        drain(engine, &first, 1)?;
+        once.count_tokens()?;
         let prompt_seconds = started.elapsed().as_secs_f64();
-        engine.release(&first);
 
+        let mut samples = begin(self.samples, &all, Release::AtEnd);
         let started = Instant::now();
-        let branches = engine.fork(root, self.samples)?;
-        let drawn = drain(engine, &branches, self.generate)?;
+        let drawn = samples.count_tokens()?;
         let decode_seconds = started.elapsed().as_secs_f64();
-        engine.discard(&branches);
-        engine.discard(&[root]);
         if drawn != self.samples * self.generate {
             let expected = self.samples * self.generate;
             return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
@@ -292,30 +294,4 @@ impl DecodeCase {
         let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
         (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
     }
-}
-
-/// Draws exactly `tokens` tokens from each branch; returns how many came.
-fn drain(engine: &EngineHandle, branches: &[BranchId], tokens: usize) -> Result<usize> {
-    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens) };
-    let extends = branches
-        .iter()
-        .map(|&branch| Extend {
-            branch,
-            continuation: Continuation::Sampled {
-                params: SamplingParams::greedy(),
-                stop: stop.clone(),
-                coins: CoinKey::root(0, "bench"),
-            },
-        })
-        .collect();
-    let mut extension = engine.start(extends)?;
-    let mut drawn = 0;
-    while let Some(event) = extension.next() {
-        match event {
-            Event::Token { .. } => drawn += 1,
-            Event::Finished { .. } => {}
-            Event::Failed { error, .. } => return Err(error),
-        }
-    }
-    Ok(drawn)
 }

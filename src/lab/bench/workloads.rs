@@ -11,13 +11,12 @@ use super::timed::Timed;
 use super::workload_file::{Job, read_jobs};
 use crate::backend::{Dtype, KvDtype};
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, ForkKind, Metrics, PoolSize,
-    SamplingParams, Stop,
+    CoinKey, Engine, EngineConfig, EngineFacts, EngineHandle, Hear, Metrics, PoolSize, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, TokenId};
+use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
-use crate::launch::in_bytes;
+use crate::launch::{Generation, Generator, PromptRequest, Release, in_bytes};
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
@@ -204,46 +203,27 @@ fn unshared_bytes(facts: &EngineFacts, job: &Job) -> u64 {
 /// Runs a job whose prompts are known to nobody yet: seconds from its first command to its last token, and the counters then.
 fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
+    let params = SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() };
+    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
+    let request = |(item, tokens): (usize, &Vec<TokenId>)| PromptRequest {
+        tokens,
+        n: job.samples,
+        params: &params,
+        stop: &stop,
+        coins: CoinKey::root(salt, &item.to_string()),
+    };
+    let requests = prompts.iter().enumerate().map(request).collect();
+    let mut generation = Generation::new(requests, Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));
     let begun = Instant::now();
-    let (mut roots, mut extends) = (Vec::new(), Vec::new());
-    for (item, prompt) in (0u64..).zip(prompts) {
-        let root = engine.root(prompt)?;
-        let key = CoinKey::root(salt, &item.to_string());
-        for (ordinal, branch) in (0u64..).zip(engine.fork(root, job.samples)?) {
-            extends.push(draw(branch, key.child(ForkKind::Sample, ordinal), generate));
-        }
-        roots.push(root);
-    }
-    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-    let mut extension = engine.start(extends)?;
-    let mut drawn = 0;
-    while let Some(event) = extension.next() {
-        match event {
-            Event::Token { .. } => drawn += 1,
-            Event::Finished { .. } => {}
-            Event::Failed { error, .. } => return Err(error),
-        }
-    }
+    let drawn = generation.count_tokens()?;
     let seconds = begun.elapsed().as_secs_f64();
-    let expected = branches.len() * generate;
+    let expected = job.continuations() * generate;
     if drawn != expected {
         return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
     }
+    // Before the generation gives back what the job holds.
     let metrics = engine.metrics()?;
-    engine.discard(&branches);
-    engine.discard(&roots);
     Ok((seconds, metrics))
-}
-
-fn draw(branch: BranchId, coins: CoinKey, generate: usize) -> Extend {
-    Extend {
-        branch,
-        continuation: Continuation::Sampled {
-            params: SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() },
-            stop: Stop { ignore_eos: true, ..Stop::max_tokens(generate) },
-            coins,
-        },
-    }
 }
 
 impl Job {

@@ -121,15 +121,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         }
         let progress = Progress::new(fitting.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work = work::Work {
-            lines: &lines,
-            origin: &origin,
-            engine,
-            branches,
-            tokenizer: &tokenizer,
-            created,
-            progress: &progress,
-        };
+        let work =
+            work::Work { lines: &lines, origin: &origin, engine, tokenizer: &tokenizer, created, progress: &progress };
         let worked = work.answer_all(&fitting, output, interrupted);
         progress.finish();
         let Worked { output: back, ended, tokens } = worked;
