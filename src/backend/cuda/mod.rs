@@ -47,6 +47,7 @@ mod staged;
 pub mod staging;
 pub mod step;
 mod tiles;
+mod timed;
 mod timing;
 pub mod token_word;
 mod trial;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backend::Backend;
 use crate::engine::{EngineFacts, LevelBorders, MOST_LEVELS, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::task::choose::Offer;
@@ -21,7 +20,7 @@ use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 use super::assess::Judging;
 use super::drive::question_of;
 use super::{RunOptions, worker};
-use crate::launch::{Budget, Draws, check_path};
+use crate::launch::{Demand, Draws, Launch, ModelSource, check_path};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -133,19 +132,23 @@ impl Prepared {
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
-    /// Branches that grow at once where `free` bytes are free beside the weights: no more than there are samples.
-    pub fn branches<B: Backend>(&self, budget: &Budget, free: usize) -> usize {
+    /// What the job's engine is assembled from; without a bound on keys and values where the method has prompts that nobody
+    /// knows yet.
+    pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
+        let tokens = |branches, page_tokens| match self.task.method.asks() {
+            true => usize::MAX,
+            false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
+        };
         let samples = self.prompts.len() * self.task.method.samples() as usize;
-        budget.branches::<B>(&self.folder.config, free).min(samples)
-    }
-
-    /// The most KV bytes that the job can make use of, where a token takes so many; no bound where the method has prompts that nobody knows yet.
-    pub fn useful_bytes<B: Backend>(&self, branches: usize, kv_bytes_per_token: usize) -> usize {
-        if self.task.method.asks() {
-            return usize::MAX;
+        Launch {
+            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
+            tokenizer: Some(self.tokenizer.clone()),
+            device: options.device,
+            budget: options.budget,
+            planner: options.plan.unwrap_or_default(),
+            demand: Demand::new(samples, tokens),
+            has_levels: options.attention_levels,
         }
-        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
-        tokens.saturating_mul(kv_bytes_per_token)
     }
 
     /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),

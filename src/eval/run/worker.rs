@@ -20,8 +20,8 @@ use super::assess::{assessor, grade};
 use super::drive::drive;
 use super::resume::Earlier;
 use super::summary::summarise;
-use super::{ItemPrompt, Loaded, Prepared, RunOptions};
-use crate::launch::Order;
+use super::{ItemPrompt, Prepared, RunOptions};
+use crate::launch::{Launched, Order};
 use crate::out::Progress;
 
 /// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more that
@@ -71,7 +71,7 @@ impl Failed {
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
     earlier: Earlier,
@@ -79,8 +79,8 @@ pub fn work(
     interrupted: &AtomicBool,
 ) -> Result<Run> {
     let started = Instant::now();
-    let searched = search_all(&prepared.prompts, prepared, loaded, options, journal, earlier, progress, interrupted);
-    sum_up(prepared, loaded, options, searched, started.elapsed().as_secs_f64())
+    let searched = search_all(&prepared.prompts, prepared, launched, options, journal, earlier, progress, interrupted);
+    sum_up(prepared, launched, options, searched, started.elapsed().as_secs_f64())
 }
 
 /// What a search of several items came to.
@@ -96,7 +96,7 @@ pub struct Searched {
 /// The numbers of what has finished. What ended the run early matters more than what summing up meets.
 pub fn sum_up(
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     searched: Searched,
     seconds: f64,
@@ -104,7 +104,7 @@ pub fn sum_up(
     let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
     finished.sort_by_key(|item| item.index);
     failed.sort_by_key(|item| item.index);
-    match summarise(prepared, loaded, options, &finished, seconds) {
+    match summarise(prepared, launched, options, &finished, seconds) {
         Ok(summary) => {
             let summary = Summary { failed: failed.len(), unfinished_samples, ..summary };
             Ok(Run { summary, finished, failed, ended })
@@ -118,7 +118,7 @@ pub fn sum_up(
 pub fn search_all(
     prompts: &[ItemPrompt],
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
     earlier: Earlier,
@@ -131,7 +131,7 @@ pub fn search_all(
     let shared = Shared {
         prompts,
         prepared,
-        loaded,
+        launched,
         trees: options.trees,
         attention_levels: options.attention_levels,
         progress,
@@ -145,7 +145,7 @@ pub fn search_all(
         earlier: Mutex::new(earlier.samples),
         journal,
     };
-    let threads = in_flight(prepared, loaded.branches).min(prompts.len());
+    let threads = in_flight(prepared, launched.engine.facts().max_branches).min(prompts.len());
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for _ in 0..threads {
@@ -188,7 +188,7 @@ fn panicked() -> Error {
 struct Shared<'a> {
     prompts: &'a [ItemPrompt],
     prepared: &'a Prepared,
-    loaded: &'a Loaded,
+    launched: &'a Launched,
     trees: bool,
     attention_levels: bool,
     progress: &'a Progress,
@@ -216,7 +216,7 @@ impl Shared<'_> {
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
-                Err(error) => match self.loaded.in_bytes(error) {
+                Err(error) => match self.launched.in_bytes(error) {
                     error if self.ends_the_run(&error) => self.end(error),
                     error => self.fail(prompt, error),
                 },
@@ -259,7 +259,7 @@ impl Shared<'_> {
             }
             let prompt = &self.prompts[order.next_prompt()?];
             if !self.done.contains(&prompt.item.index) {
-                let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
+                let (engine, seed) = (self.launched.engine.clone(), self.prepared.task.sampling.seed);
                 let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
                 let borders = if self.attention_levels { prompt.borders() } else { None };
                 return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, borders)));

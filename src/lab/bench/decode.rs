@@ -7,18 +7,20 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
-use crate::engine::{CoinKey, Engine, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
+use crate::backend::{Dtype, KvDtype, Rates};
+use crate::engine::{CoinKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::launch::{Budget, Generation, Generator, PromptRequest, Release, in_bytes};
+use crate::launch::{
+    Budget, Demand, Device, DeviceChoice, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest, Release,
+    in_bytes,
+};
 use crate::model::check::facts;
-use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::model::{ModelConfig, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
 
 use super::tables::print_json;
-use super::timed::{Rates, Timed};
 
 /// What `bench decode` is asked to measure.
 #[derive(Clone, Debug)]
@@ -74,10 +76,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     options.budget.check()?;
     let model = Model::of(options)?;
     check_cases(options, model.config.context)?;
-    let (device, machine) = match options.device.open(model.weights())? {
-        Opened::Cpu { cpu, .. } => rated(cpu, model.dtype)?,
-        Opened::Cuda(cuda) => rated(*cuda, model.dtype)?,
-    };
+    let (device, machine) = options.device.open(model.source().weight_bytes())?.with(Rated(model.dtype))?;
     if !options.json {
         out::line(format_args!("{device}: {machine}"))?;
         out::line(format_args!(
@@ -88,10 +87,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     for &plan in &options.plans {
         for &samples in &options.samples {
             let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
-            let measured = match options.device.open(model.weights())? {
-                Opened::Cpu { cpu, .. } => measure(cpu, &model, options, plan, case, machine)?,
-                Opened::Cuda(cuda) => measure(*cuda, &model, options, plan, case, machine)?,
-            };
+            let measured = measure(&model, options, plan, case, machine)?;
             match options.json {
                 true => print_json(&measured)?,
                 false => out::line(&measured)?,
@@ -120,13 +116,18 @@ fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a backend is called, and what it can do at most.
-fn rated<B: Timed>(mut backend: B, dtype: Dtype) -> Result<(String, Rates)> {
-    Ok((backend.describe(), backend.rates(dtype)?))
+/// What a device is called, and what it can do at most with weights of a dtype.
+struct Rated(Dtype);
+
+impl OnDevice for Rated {
+    type Output = (String, Rates);
+
+    fn run<B: Device>(self, mut backend: B) -> Result<(String, Rates)> {
+        Ok((backend.describe(), backend.rates(self.0)?))
+    }
 }
 
-fn measure<B: Timed>(
-    mut backend: B,
+fn measure(
     model: &Model,
     options: &DecodeOptions,
     plan: Planner,
@@ -134,26 +135,29 @@ fn measure<B: Timed>(
     machine: Rates,
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
-    let device = backend.describe();
-    options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
-    let decoder = model.load(&mut backend)?;
-    let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
-    let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
-    let own = case.generate + 2 * B::PAGE_TOKENS as usize;
-    let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
-    let engine = Engine::start(backend, decoder, None, options.budget.engine_config::<B>(branches, plan, useful))?;
+    let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
+    let launch = Launch {
+        model: model.source(),
+        tokenizer: None,
+        device: options.device,
+        budget: options.budget,
+        planner: plan,
+        demand: Demand::new(usize::MAX, tokens),
+        has_levels: false,
+    };
+    let engine = launch.start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
     Ok(Measured {
         config: options.config.display().to_string(),
         dtype: *dtype,
         kv_dtype: options.budget.kv,
-        device,
+        device: engine.facts().device.clone(),
         plan,
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, kv_element_bytes, case, &machine),
+        floor_rate: floor_rate(config, *dtype, engine.facts().kv_bytes_per_token, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -181,27 +185,21 @@ impl Model {
         Ok(Self { config, dtype, folder: None })
     }
 
-    /// In bytes.
-    fn weights(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
-    }
-
-    fn load<B: Timed>(&self, backend: &mut B) -> Result<Decoder<B>> {
+    fn source(&self) -> ModelSource<'_> {
         match &self.folder {
-            Some(folder) => Decoder::load(backend, folder),
-            None => Decoder::random(backend, self.config.clone(), self.dtype, 1),
+            Some(folder) => ModelSource::folder_of(folder, self.dtype),
+            None => ModelSource::random(&self.config, self.dtype),
         }
     }
 }
 
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
-/// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
-/// takes `kv_element_bytes` bytes.
+/// longer of its reads and its products; the context is that of the middle of the generation.
 pub fn floor_rate(
     config: &ModelConfig,
     dtype: Dtype,
-    kv_element_bytes: usize,
+    kv_bytes_per_token: usize,
     case: DecodeCase,
     machine: &Rates,
 ) -> f64 {
@@ -213,7 +211,7 @@ pub fn floor_rate(
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_element_bytes) as f64 / bandwidth;
+    let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }
 

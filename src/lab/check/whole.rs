@@ -9,9 +9,7 @@ use super::dice::Dice;
 use super::report::{Found, Report, Worst};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, PoolSize, SamplingParams, Stop,
-};
+use crate::engine::{CoinKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::run::bundled;
 use crate::ids::BranchId;

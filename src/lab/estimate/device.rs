@@ -10,8 +10,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{Machine, Settings};
-use crate::launch::Budget;
-use crate::model::Decoder;
+use crate::launch::{Budget, DeviceFacts, ModelSource};
 use crate::plan::{CostModel, Planner};
 
 /// Host memory for branches that yield where the user gives none: as much as a run takes at most, for that of the machine at hand
@@ -42,10 +41,11 @@ impl Device {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let branches = budget.branches::<Modelled>(&model.config, free);
-        let config = budget.engine_config::<Modelled>(branches, Planner::default(), usize::MAX);
+        let device = DeviceFacts::of::<Modelled>();
+        let branches = budget.branches(device, &model.config, free);
+        let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
         let (cost, described) = (modelled.cost_model(), modelled.describe());
-        let decoder = Decoder::random(&mut modelled, model.config.clone(), model.dtype, 0)?;
+        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut modelled)?;
         let step_rows = config.step_rows;
         let (_, handle) = Engine::build(modelled, decoder, None, config)?;
         let facts = handle.facts();

@@ -17,10 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::backend::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::figures::count;
-use crate::launch::{Budget, Most, start_engine};
+use crate::launch::{Budget, Demand, DeviceChoice, Launch, ModelSource};
 use crate::model::ModelFolder;
 use crate::out;
 use crate::out::Progress;
@@ -105,13 +104,20 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let most = Most {
-            branches: requests.iter().map(Request::branches).sum(),
-            tokens: requests.iter().map(Request::most_tokens).fold(0, usize::saturating_add),
+        let branches = requests.iter().map(Request::branches).sum();
+        let most = requests.iter().map(Request::most_tokens).fold(0, usize::saturating_add);
+        // A branch fills pages of its own, and leaves the last one of its prompt half empty.
+        let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
+        let launch = Launch {
+            model: ModelSource::folder(&folder)?,
+            tokenizer: Some(tokenizer.clone()),
+            device: options.device,
+            budget: options.budget,
+            planner: options.plan.unwrap_or_default(),
+            demand: Demand::new(branches, tokens),
+            has_levels: false,
         };
-        let planner = options.plan.unwrap_or_default();
-        let (engine, branches) =
-            start_engine(&folder, tokenizer.clone(), options.device, &options.budget, planner, most)?;
+        let engine = launch.start()?.engine;
         let mut fitting = Vec::with_capacity(requests.len());
         for mut request in requests {
             match request.fit_paths(engine.facts()) {
