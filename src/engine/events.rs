@@ -1,6 +1,7 @@
-//! The channel on which events travel from the engine's thread to whoever asked for them. It is bounded by merging, not by blocking:
-//! while a reader lags, the tokens of one branch are joined into one event, so the queue holds no more than `MOST_QUEUED` events, one
-//! run of tokens a branch and one end a branch. The engine never waits, and no end is lost. What events mean is `request`'s.
+//! The channel on which events travel from the engine's thread to whoever asked for them. It is bounded by merging, not
+//! by blocking: while a reader lags, the tokens of one branch are joined into one event, so the queue holds no more
+//! than `MOST_QUEUED` events, one run of tokens a branch and one end a branch. The engine never waits, and no end is
+//! lost. What events mean is `request`'s.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

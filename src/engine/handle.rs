@@ -1,6 +1,6 @@
-//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in progress;
-//! an `EventReceiver` receives what happens. Neither knows model, backend or type parameters, so a test can answer the
-//! channel with a script (`scripted`).
+//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in
+//! progress; an `EventReceiver` receives what happens. Neither knows model, backend or type parameters, so a test can
+//! answer the channel with a script (`scripted`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +28,8 @@ pub struct EngineFacts {
     pub device: String,
     /// What decides the last bits of exact results (see `Backend::arithmetic`).
     pub arithmetic: String,
-    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches, on plans,
-    /// or on which steps computed it.
+    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches,
+    /// on plans, or on which steps computed it.
     pub exact: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
@@ -42,13 +42,14 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no keys and
-    /// values.
+    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no
+    /// keys and values.
     pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
         (given + drawn.saturating_sub(1)).div_ceil(self.page_tokens)
     }
 
-    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones there.
+    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones
+    /// there.
     pub fn most_drawn(&self, given: usize) -> usize {
         (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
     }
@@ -112,9 +113,8 @@ impl EngineHandle {
         &self.facts
     }
 
-    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known of
-    /// them by then is shared.
-    /// Branches are served in the order in which their roots were made.
+    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known
+    /// of them by then is shared. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.root_in_levels(tokens, None)
     }
@@ -127,8 +127,8 @@ impl EngineHandle {
         Ok(branch)
     }
 
-    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait for
-    /// everything that began later.
+    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait
+    /// for everything that began later.
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
@@ -150,8 +150,8 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails when
-    /// its children are.
+    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails
+    /// when its children are.
     pub fn fork(&self, at: BranchId, n: usize) -> Result<Vec<BranchId>> {
         if n == 0 {
             return Err(Error::value("branches of a fork", "a number from 1 up", "0"));
@@ -173,7 +173,8 @@ impl EngineHandle {
         Ok(receiver)
     }
 
-    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first failure.
+    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first
+    /// failure.
     pub fn finish(&self, extends: Vec<Extend>) -> Result<Vec<Finish>> {
         let places: HashMap<BranchId, usize> =
             extends.iter().zip(0..).map(|(extend, at)| (extend.branch, at)).collect();
@@ -200,7 +201,8 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled first.
+    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled
+    /// first.
     pub fn release(&self, branches: &[BranchId]) {
         self.tell(Command::Release { branches: branches.to_vec(), keep_cached: true });
     }
@@ -243,8 +245,8 @@ impl EngineHandle {
     }
 }
 
-/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends alive
-/// until then, so that whoever sees them close finds the reason.
+/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends
+/// alive until then, so that whoever sees them close finds the reason.
 pub(crate) fn live(exit_reason: &ExitReason, body: impl FnOnce() -> Result<()>) {
     let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(Ok(())) => "all its handles were dropped".to_owned(),

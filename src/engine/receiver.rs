@@ -1,5 +1,5 @@
-//! The end of the engine's channel at which whoever extends branches hears of them: a few that were begun together, or thousands
-//! that were begun at different times.
+//! The end of the engine's channel at which whoever extends branches hears of them: a few that were begun together, or
+//! thousands that were begun at different times.
 
 use std::collections::BTreeSet;
 use std::task::Poll;
@@ -35,7 +35,8 @@ impl EventReceiver {
         EventReceiver { handle, events: EventReader::new(hear), unfinished: BTreeSet::new() }
     }
 
-    /// Begins to extend branches, and hears of them here; all of them, and those of other receivers, grow together in one batch.
+    /// Begins to extend branches, and hears of them here; all of them, and those of other receivers, grow together in
+    /// one batch.
     pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
         self.handle.check_extends(&extends)?;
         let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
@@ -47,7 +48,8 @@ impl EventReceiver {
         Ok(())
     }
 
-    /// Waits for the next event; `None` once every branch has finished or failed. If the engine stops, each branch fails.
+    /// Waits for the next event; `None` once every branch has finished or failed. If the engine stops, each branch
+    /// fails.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
     pub fn next(&mut self) -> Option<Event> {
         loop {
@@ -57,8 +59,8 @@ impl EventReceiver {
         }
     }
 
-    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may be computed
-    /// for minutes without an event.
+    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may
+    /// be computed for minutes without an event.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
         self.poll_beside(&never::<()>(), patience).map(|first| match first {
             First::Event(event) => event,
@@ -66,8 +68,8 @@ impl EventReceiver {
         })
     }
 
-    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every branch has
-    /// finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
+    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every
+    /// branch has finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
     pub fn poll_beside<M>(&mut self, others: &Receiver<M>, patience: Duration) -> Poll<First<Option<Event>, M>> {
         if let Ok(message) = others.try_recv() {
             return Poll::Ready(First::Message(message));
@@ -123,8 +125,8 @@ impl EventReceiver {
         self.events.queued()
     }
 
-    /// Stops branches that were begun here; each ends with `FinishReason::Cancelled` unless it has finished already. Takes effect
-    /// before the engine's next step.
+    /// Stops branches that were begun here; each ends with `FinishReason::Cancelled` unless it has finished already.
+    /// Takes effect before the engine's next step.
     pub fn cancel(&self, branches: &[BranchId]) {
         let branches = branches.iter().copied().filter(|branch| self.unfinished.contains(branch)).collect();
         self.handle.tell(Command::Cancel { branches });

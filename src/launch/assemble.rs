@@ -1,4 +1,5 @@
-//! From a device, its budgets and a model to an engine that runs: what `run`, `batch`, `bench` and programs of one's own begin with.
+//! From a device, its budgets and a model to an engine that runs: what `run`, `batch`, `bench` and programs of one's
+//! own begin with.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of one's own.
+/// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of
+/// one's own.
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
@@ -119,8 +121,8 @@ pub struct Sizes {
 }
 
 impl Launch<'_> {
-    /// Loads the model on the device chosen and starts its engine, with as much memory for keys and values as the budget allows and
-    /// the job can use.
+    /// Loads the model on the device chosen and starts its engine, with as much memory for keys and values as the
+    /// budget allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
         let opened = self.device.open(self.model.weight_bytes())?;
         let not_cuda = opened.not_cuda().cloned();
@@ -142,7 +144,7 @@ impl Launch<'_> {
         self.budget.kv.keep_on(&mut backend, self.model.config.heads, self.model.dtype);
         let decoder = self.model.load(&mut backend)?;
         let free = backend.free_bytes()?;
-        let config = self.engine_config(DeviceFacts::of::<B>(), free, decoder.kv_bytes_per_token());
+        let config = self.engine_config(DeviceFacts::of(&backend), free, decoder.kv_bytes_per_token());
         Ok((backend, decoder, config))
     }
 
@@ -183,7 +185,7 @@ impl OnDevice for Size<'_> {
         let element_bytes = backend.kv_element_bytes(model.config.heads, model.dtype);
         let kv_bytes_per_token = model.config.kv_bytes_per_token(element_bytes);
         let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
-        let config = self.0.engine_config(DeviceFacts::of::<B>(), free, kv_bytes_per_token);
+        let config = self.0.engine_config(DeviceFacts::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
         Ok(Sizes { device: String::new(), branches, pool, kv_bytes_per_token })
     }

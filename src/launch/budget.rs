@@ -33,8 +33,8 @@ pub struct Budget {
 const HOST_SHARE: f64 = 0.5;
 const DEVICE_SHARE: f64 = 0.9;
 
-/// The most and the fewest branches that grow at once on a device apart. Between them, so many that their logits take no more
-/// than this part of its free memory.
+/// The most and the fewest branches that grow at once on a device apart. Between them, so many that their logits take
+/// no more than this part of its free memory.
 const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
@@ -103,8 +103,8 @@ impl Budget {
     }
 }
 
-/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of them even
-/// alone.
+/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of
+/// them even alone.
 pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, drawn: usize) -> Result<()> {
     let (needed, pool) = (facts.path_pages(given, drawn), facts.pool_pages);
     if needed <= pool {

@@ -1,5 +1,6 @@
-//! Which device works: what the user asks for (`--device`), and the backend that this comes to on the machine at hand. Whoever needs
-//! the backend itself passes what is to be done there (`OnDevice`); what becomes of its memory is left to that.
+//! Which device works: what the user asks for (`--device`), and the backend that this comes to on the machine at hand.
+//! Whoever needs the backend itself passes what is to be done there (`OnDevice`); what becomes of its memory is left to
+//! that.
 
 use std::fmt;
 use std::str::FromStr;
@@ -59,7 +60,7 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    pub const fn of<B: Backend>() -> Self {
+    pub fn of<B: Backend>(_: &B) -> Self {
         DeviceFacts { page_tokens: B::PAGE_TOKENS as usize, is_async: B::APART }
     }
 }
@@ -100,8 +101,8 @@ pub enum WhyNotCuda {
 }
 
 impl DeviceChoice {
-    /// Opens what is chosen, which must have `weights` bytes of memory free. Errors are one sentence: what is missing, or what
-    /// is needed and what there is.
+    /// Opens what is chosen, which must have `weights` bytes of memory free. Errors are one sentence: what is missing,
+    /// or what is needed and what there is.
     pub fn open(self, weights: usize) -> Result<Opened> {
         let opened = match self {
             DeviceChoice::Cpu => on_cpu(weights, None)?,

@@ -1,5 +1,6 @@
-//! Assembles an engine, in one place: a device, its budgets and a model become an [`EngineHandle`]. Also `generate`, which samples with
-//! it, and in which order the prompts of a job are begun. Searches, tasks and protocols are left to its callers.
+//! Assembles an engine, in one place: a device, its budgets and a model become an [`EngineHandle`]. Also `generate`,
+//! which samples with it, and in which order the prompts of a job are begun. Searches, tasks and protocols are left to
+//! its callers.
 
 mod assemble;
 mod budget;

@@ -4,6 +4,7 @@ use offshoot::lab::check::dice;
 
 mod ahead;
 mod bench;
+mod generate;
 mod jobs;
 mod levels;
 mod pages;

@@ -1,4 +1,5 @@
-//! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is loaded.
+//! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is
+//! loaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,16 +125,16 @@ impl Prepared {
         usize::try_from(tree.distinct_tokens()).expect("no more than the tokens in memory")
     }
 
-    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
-    /// pages of its own.
+    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their
+    /// longest, each in pages of its own.
     fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
-    /// What the job's engine is assembled from; without a bound on keys and values where the method has prompts that nobody
-    /// knows yet.
+    /// What the job's engine is assembled from; without a bound on keys and values where the method has prompts that
+    /// nobody knows yet.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
         let tokens = |branches, page_tokens| match self.task.method.asks() {
             true => usize::MAX,
@@ -151,8 +152,8 @@ impl Prepared {
         }
     }
 
-    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),
-    /// cannot be held even alone: before anything is drawn.
+    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer
+    /// offered), cannot be held even alone: before anything is drawn.
     ///
     /// `done` says which items, by index, need no more of it.
     pub fn check_paths(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
@@ -243,7 +244,8 @@ fn check_levels(task: &Task, prompts: &[ItemPrompt]) -> Result<()> {
     Err(Error::field(&task.path, "prompt", expected, prompt.levels.level_ends.len().to_string()))
 }
 
-/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.
+/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens
+/// at most.
 fn check_fits(
     model: &ModelFolder,
     what: impl Fn() -> String,
@@ -260,8 +262,8 @@ fn check_fits(
     Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
 }
 
-/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with that is wrong
-/// with every solution.
+/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with
+/// that is wrong with every solution.
 fn check_question(task: &Task, item: &Item, encoder: &mut SharedEncoder, model: &ModelFolder) -> Result<()> {
     let Some(verdicts) = task.method.verdicts() else { return Ok(()) };
     let question = question_of(verdicts, item, "", encoder)?;

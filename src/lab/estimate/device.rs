@@ -41,7 +41,7 @@ impl Device {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let device = DeviceFacts::of::<Modelled>();
+        let device = DeviceFacts::of(&modelled);
         let branches = budget.branches(device, &model.config, free);
         let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
         let (cost, described) = (modelled.cost_model(), modelled.describe());

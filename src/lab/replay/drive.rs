@@ -1,5 +1,6 @@
-//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another, on
-//! whatever device and by whatever clock. All in one thread, so that by a modelled clock the same job gives the same records.
+//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another,
+//! on whatever device and by whatever clock. All in one thread, so that by a modelled clock the same job gives the same
+//! records.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::engine::{CoinKey, Engine, EngineHandle, Hear, Metrics, SamplingParams
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
-/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that were asked.
+/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that
+/// were asked.
 ///
 /// # Errors
 /// A request that the engine refuses, or that cannot be served, is named with its place.

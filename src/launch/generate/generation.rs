@@ -15,7 +15,8 @@ use crate::launch::Order;
 const AHEAD: usize = 4096;
 const TOKENS_AHEAD: usize = 1 << 24;
 
-/// What one prompt came to: its samples in their order, each whole or with the reason why it is not; an error where all were refused.
+/// What one prompt came to: its samples in their order, each whole or with the reason why it is not; an error where all
+/// were refused.
 pub type Samples = Result<Vec<Result<Finish>>>;
 
 /// A job under way. Dropping it cancels what has not ended.
@@ -136,6 +137,11 @@ impl<'a> Generation<'a> {
         self.generator.discard(prompt);
     }
 
+    /// Whether the engine has this prompt, and not all its samples have ended.
+    pub fn is_in_flight(&self, prompt: usize) -> bool {
+        self.generator.is_in_flight(prompt)
+    }
+
     /// Tokens that a prompt which was begun has in common with the one begun before it.
     pub fn shared_tokens(&self, prompt: usize) -> usize {
         self.shared[prompt]
@@ -170,8 +176,8 @@ impl<'a> Generation<'a> {
         all.into_iter().map(|samples| samples.map(|samples| samples.into_iter().map(whole).collect())).collect()
     }
 
-    /// Runs to the end and counts the tokens that were sampled, for who wants no more. What the engine holds of the samples is given
-    /// back when the generation is dropped.
+    /// Runs to the end and counts the tokens that were sampled, for who wants no more. What the engine holds of the
+    /// samples is given back when the generation is dropped.
     ///
     /// # Errors
     /// The first of any sample or prompt.

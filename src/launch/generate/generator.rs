@@ -73,8 +73,8 @@ impl Generator {
         &self.engine
     }
 
-    /// Begins a prompt under a number that its events bear and that no other prompt in flight has. What is begun before the next event
-    /// is asked for starts together.
+    /// Begins a prompt under a number that its events bear and that no other prompt in flight has. What is begun before
+    /// the next event is asked for starts together.
     ///
     /// # Errors
     /// What the engine refuses: a prompt that is empty or too long, parameters out of their range. Nothing of it was begun.
@@ -142,8 +142,8 @@ impl Generator {
         })
     }
 
-    /// `poll` that is woken by a message on `others` too: of prompts that are to be begun, say. Once every sample has ended, it waits
-    /// for nothing.
+    /// `poll` that is woken by a message on `others` too: of prompts that are to be begun, say. Once every sample has
+    /// ended, it waits for nothing.
     pub fn poll_beside<M>(
         &mut self,
         others: &Receiver<M>,
@@ -194,7 +194,8 @@ impl Generator {
         }
     }
 
-    /// Stops these samples before the engine's next step; each finishes as cancelled, with what it has, unless it has ended already.
+    /// Stops these samples before the engine's next step; each finishes as cancelled, with what it has, unless it has
+    /// ended already.
     pub fn cancel(&self, samples: &[SampleId]) {
         let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(sample.sample).copied();
         self.receiver.cancel(&samples.iter().filter_map(branch).collect::<Vec<_>>());

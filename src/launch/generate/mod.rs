@@ -1,9 +1,11 @@
-//! `generate`, the library's one verb: prompts go in, each with how many samples are wanted of it and how they are drawn; a stream of
-//! events comes out. It stands on the floor of `launch`: above the engine, whose branches it makes, and beneath everything that
-//! samples. Searches that fork what they sampled are `tree`'s; what a sample is worth is left to the caller.
+//! `generate`, the library's one verb: prompts go in, each with how many samples are wanted of it and how they are
+//! drawn; a stream of events comes out. It stands on the floor of `launch`: above the engine, whose branches it makes,
+//! and beneath everything that samples. Searches that fork what they sampled are `tree`'s; what a sample is worth is
+//! left to the caller.
 //!
-//! [`generate`] is for jobs whose prompts are all known: it begins them in the order in which they share most ([`Order`]), a bounded
-//! number at once. [`Generator`] is for prompts that come at any time. Neither has a thread: who reads, drives.
+//! [`generate`] is for jobs whose prompts are all known: it begins them in the order in which they share most
+//! ([`Order`]), a bounded number at once. [`Generator`] is for prompts that come at any time. Neither has a thread: who
+//! reads, drives.
 
 mod generation;
 mod generator;
@@ -25,7 +27,8 @@ pub struct PromptRequest<'a> {
     pub n: usize,
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
-    /// Keys the uniforms: sample `i` draws by child `i` of this key, whatever else runs, as child `i` of a `SamplingTree`'s root does.
+    /// Keys the uniforms: sample `i` draws by child `i` of this key, whatever else runs, as child `i` of a
+    /// `SamplingTree`'s root does.
     pub coins: CoinKey,
 }
 
@@ -46,8 +49,8 @@ pub struct SampleId {
     pub sample: usize,
 }
 
-/// What happens to the samples, in the order in which it happens to each of them. Each ends once: with `Finished` or `Failed`, or with its
-/// whole prompt's `Refused`.
+/// What happens to the samples, in the order in which it happens to each of them. Each ends once: with `Finished` or
+/// `Failed`, or with its whole prompt's `Refused`.
 #[derive(Debug)]
 pub enum GenerateEvent {
     /// Tokens were sampled: one, or several where the reader lags. Only with [`Hear::Tokens`].

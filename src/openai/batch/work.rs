@@ -1,5 +1,5 @@
-//! Requests in flight: one loop that takes what `generate` tells of their prompts and, once a request has all of its own, writes its
-//! answer. In which order prompts are begun and how many at once is `generate`'s.
+//! Requests in flight: one loop that takes what `generate` tells of their prompts and, once a request has all of its
+//! own, writes its answer. In which order prompts are begun and how many at once is `generate`'s.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
