@@ -32,7 +32,7 @@ fn main() {
                     measure("modelled", Modelled::new(profile.clone()), branches, ragged, run_ahead);
                 }
                 if is_wanted("cpu") {
-                    measure("cpu", Cpu::new(), branches, ragged, run_ahead);
+                    measure("cpu", Cpu::open().unwrap(), branches, ragged, run_ahead);
                 }
             }
         }

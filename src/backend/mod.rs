@@ -57,6 +57,9 @@ impl HeadLayout {
     }
 }
 
+/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in pairs.
+pub const MOST_HEAD_DIM: usize = 256;
+
 /// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {

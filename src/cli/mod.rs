@@ -31,8 +31,15 @@ use crate::launch::DeviceChoice;
 /// More threads than that only wait for each other.
 const MOST_THREADS: u64 = 1024;
 
+/// Environment variables that change what is computed, below the options.
+const ENVIRONMENT: &str = "\
+Environment:
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512 or avx512bf16 (`offshoot check --paths` lists
+                those of this processor; bf16-twin is the last one's arithmetic in software, for tests). Samples may
+                differ between paths. Default: the fastest";
+
 #[derive(Debug, Parser)]
-#[command(name = "offshoot", version, about, max_term_width = 110)]
+#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,

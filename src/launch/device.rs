@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
-use crate::backend::cuda::probe::probe;
+use crate::backend::cuda::discovery::probe::probe;
 use crate::backend::{Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -32,7 +32,7 @@ pub trait Device: Timed + Sized {
 
 impl Device for Cpu {
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
-        Box::new(|| Ok(Cpu::new()))
+        Box::new(Cpu::open)
     }
 }
 
@@ -121,7 +121,7 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("the CPU works instead: {why}");
     }
-    let cpu = Cpu::new();
+    let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
     let name = cpu.describe();
     Ok(Opened { backend: Either::Cpu(cpu), name, not_cuda })

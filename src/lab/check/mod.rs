@@ -25,6 +25,7 @@ mod whole;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::backend::cpu::Isa;
 use crate::error::Result;
 use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::out;
@@ -47,6 +48,8 @@ pub enum CheckOptions {
     Kernels {
         archs: Vec<String>,
     },
+    /// Nothing: prints the paths of the CPU's arithmetic that this processor has.
+    Paths,
 }
 
 /// How the device is checked.
@@ -71,6 +74,10 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
             opened.with(Suite(options))?
         }
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
+        CheckOptions::Paths => {
+            Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
+            true
+        }
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -9,9 +9,9 @@ use super::dice::Dice;
 use super::report::{Found, Report, Worst};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
+use crate::bundled::bundled;
 use crate::engine::{CoinKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::eval::run::bundled;
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
 use crate::model::{Decoder, ModelConfig, ModelFolder};
@@ -95,7 +95,7 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     let model = Model::find()?;
     let decoder = model.load(&mut backend)?;
     let (dtype, layers) = (decoder.dtype(), decoder.config().layers);
-    let mut cpu = Cpu::new();
+    let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);
 
