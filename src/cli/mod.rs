@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
 pub use batches::BatchesArgs;
-pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
+pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};
@@ -61,7 +61,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// What a job will come to without running it: what its prompts share, memory, waves, and on a modelled device its time
+    /// What a job will come to without running it: what its prompts share, memory, waves, and on a simulated device its time
     Plan(PlanArgs),
     /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
     /// arithmetic. With --kernels: compile the CUDA kernels

@@ -80,7 +80,7 @@ fn accept(
     batcher: &mut EventBatcher,
 ) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top, mass } = drawn;
+    let Sampled { token, logprob, top } = drawn;
     drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {
@@ -88,9 +88,6 @@ fn accept(
         return stops;
     }
     drawing.logprobs.push(logprob);
-    if let (Some(masses), Some(mass)) = (&mut drawing.masses, mass) {
-        masses.add(&mass);
-    }
     if drawing.params.top_logprobs.is_some() {
         drawing.top.push(top.clone());
     }
@@ -104,7 +101,7 @@ fn accept(
         let tokens = vec![SampledToken { token, logprob, top }];
         batcher.send(&drawing.events, Event::Tokens { branch: branch.id, tokens, text: piece.text });
     }
-    branch.push_drawn(token);
+    branch.tokens.push_drawn(token);
     let is_full = branch.tokens.len() >= facts.context;
     stops
         .or(piece.stopped_by.map(FinishReason::StopString))

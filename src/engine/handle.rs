@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::backend::LevelBorders;
 use crate::engine::events::{EventSender, Hear};
 use crate::engine::metrics::Metrics;
 use crate::engine::receiver::EventReceiver;
@@ -62,7 +61,6 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
-        borders: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -116,14 +114,9 @@ impl EngineHandle {
     /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known
     /// of them by then is shared. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
-        self.root_in_levels(tokens, None)
-    }
-
-    /// The same; of what is drawn behind it, `Finish::masses` then says on which of these levels attention fell.
-    pub fn root_in_levels(&self, tokens: Vec<TokenId>, borders: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens, borders })?;
+        self.send(Command::Root { branch, line: branch, tokens })?;
         Ok(branch)
     }
 
@@ -132,7 +125,7 @@ impl EngineHandle {
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens, borders: None })?;
+        self.send(Command::Root { branch, line, tokens })?;
         Ok(branch)
     }
 

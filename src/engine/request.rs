@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::MOST_TOP;
-use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -192,6 +191,14 @@ impl Extend {
     pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: bool) -> Self {
         Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
     }
+
+    /// Tokens that are given.
+    pub(super) fn tokens_given(&self) -> usize {
+        match &self.continuation {
+            Continuation::Sampled { .. } => 0,
+            Continuation::Given { tokens, .. } => tokens.len(),
+        }
+    }
 }
 
 /// A token that was sampled and kept.
@@ -257,6 +264,8 @@ pub enum FinishReason {
     Cancelled,
     /// The tokens were given.
     Given,
+    /// The branch could not go on, which `Event::Failed` says; no `Finish` has it.
+    Failed,
 }
 
 /// What one extend added to a branch.
@@ -278,15 +287,12 @@ pub struct Finish {
     /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where
     /// `SamplingParams::top_logprobs` did not ask for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Where the attention of `tokens` fell, if they were drawn behind a root with levels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub masses: Option<LevelMasses>,
 }
 
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
-        Finish { reason, tokens, text, logprob: 0.0, logprobs, top, masses: None }
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, top }
     }
 }

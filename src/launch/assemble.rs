@@ -26,7 +26,6 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
         budget: Budget::default(),
         planner: Planner::default(),
         demand: Demand::unbounded(),
-        has_levels: false,
     };
     Ok((launch.start()?.engine, tokenizer))
 }
@@ -97,8 +96,6 @@ pub struct Launch<'a> {
     pub budget: Budget,
     pub planner: Planner,
     pub demand: Demand<'a>,
-    /// See `EngineConfig::has_levels`.
-    pub has_levels: bool,
 }
 
 /// A model in memory, and the engine that runs it.
@@ -159,8 +156,7 @@ impl Launch<'_> {
     fn engine_config(&self, device: DeviceFacts, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
         let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
-        let config = self.budget.engine_config(device, branches, self.planner, useful);
-        EngineConfig { has_levels: self.has_levels, ..config }
+        self.budget.engine_config(device, branches, self.planner, useful)
     }
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::discovery::probe::probe;
-use crate::backend::{Backend, Timed};
+use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 
@@ -25,7 +25,7 @@ pub enum DeviceChoice {
 }
 
 /// A backend that this machine may have.
-pub trait Device: Timed + Sized {
+pub trait Device: Timed + AttentionLevels {
     /// Opens the same device once more, with memory and kernels of its own.
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
 }
@@ -60,8 +60,8 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    pub fn of<B: Backend>(_: &B) -> Self {
-        DeviceFacts { page_tokens: B::PAGE_TOKENS as usize, is_async: B::APART }
+    pub fn of<B: Backend>(backend: &B) -> Self {
+        DeviceFacts { page_tokens: backend.page_tokens() as usize, is_async: B::APART }
     }
 }
 

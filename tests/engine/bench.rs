@@ -80,7 +80,7 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
 /// Plans are proved, and steps run ahead where the suite says so.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    let run_ahead = config.run_ahead || crate::RUN_AHEAD;
+    let run_ahead = config.run_ahead || super::RUN_AHEAD;
     Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 

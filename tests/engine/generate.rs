@@ -18,7 +18,7 @@ use offshoot::launch::{
 };
 use offshoot::tree::SamplingTree;
 
-use crate::bench::{engine, length, pages, params, prompt, roomy};
+use super::bench::{engine, length, pages, params, prompt, roomy};
 
 /// Long enough for whatever a test waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,7 +59,8 @@ fn samples_are_those_of_a_sampling_tree() {
     let generated = generate(&engine(roomy()), requests(&job, &params, &stop), Hear::Finishes).collect_all().unwrap();
     let engine = engine(roomy());
     for ((tokens, n), finishes) in job.iter().zip(&generated) {
-        let mut tree = SamplingTree::new(engine.clone(), &text_of(tokens), 1, tokens.clone(), text_of(tokens)).unwrap();
+        let mut tree =
+            SamplingTree::new(engine.clone(), &text_of(tokens), 1, tokens.to_vec(), text_of(tokens)).unwrap();
         let nodes = tree.fork(tree.root(), *n).unwrap();
         tree.extend(&nodes, &params, &stop).unwrap();
         assert_eq!(finishes.len(), *n);

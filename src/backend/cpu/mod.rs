@@ -29,6 +29,7 @@ use super::{
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};
+pub use levels::LevelRows;
 pub use memory::free_bytes;
 pub use step::Step;
 
@@ -83,7 +84,6 @@ impl Backend for Cpu {
     type Rope = RopeTable;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = true;
     const APART: bool = false;
 
@@ -94,6 +94,10 @@ impl Backend for Cpu {
     /// Instruction sets differ in how many products they add at once, and in what they round operands to.
     fn arithmetic(&self) -> String {
         format!("cpu, {}", self.isa)
+    }
+
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
     }
 
     fn cost_model(&self) -> CostModel {
@@ -245,23 +249,6 @@ impl Backend for Cpu {
     ) {
         let plan = &step.batch().plans[plan];
         attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
-    }
-
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &KvStore,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        levels::level_lse(out, qkv, kv, layer, step.batch(), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        levels::add_level_mass(step.masses(), lse, layer, layers);
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

@@ -23,11 +23,10 @@ use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
 pub use draw::draw;
-pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
+pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;
-use super::cuda::memory::kv::PAGE_TOKENS;
 use super::{
     Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
     StepShape, SwapRates, WeightView,
@@ -37,7 +36,7 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 /// The ops, timed. Every clone of its clock shows the same time.
-pub struct Modelled {
+pub struct Sim {
     profile: Arc<DeviceProfile>,
     clock: Clock,
     kv: KvDtype,
@@ -81,7 +80,7 @@ impl Matrix {
     }
 }
 
-impl Modelled {
+impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
         Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
     }
@@ -122,10 +121,7 @@ impl Modelled {
 #[derive(Clone, Copy, Debug)]
 pub struct SavedPages(usize);
 
-/// As a GPU's by default.
-pub const TILE: u32 = 1;
-
-impl Backend for Modelled {
+impl Backend for Sim {
     type Buffer = Buffer;
     type Matrix = Matrix;
     type Vector = ();
@@ -134,24 +130,27 @@ impl Backend for Modelled {
     type Rope = ();
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = PAGE_TOKENS;
     const APART: bool = true;
     const MIXES_DTYPES: bool = true;
 
     fn describe(&self) -> String {
-        format!("{}, modelled", self.profile.name)
+        format!("{}, simulated", self.profile.name)
     }
 
     fn arithmetic(&self) -> String {
         self.describe()
     }
 
+    fn page_tokens(&self) -> u32 {
+        self.profile.backend.page_tokens()
+    }
+
     fn cost_model(&self) -> CostModel {
-        self.profile.attention.cost_model()
+        self.profile.cost_model()
     }
 
     fn tile(&self) -> u32 {
-        TILE
+        self.profile.backend.tile()
     }
 
     /// It computes nothing, and models devices as they are by default.
@@ -208,9 +207,9 @@ impl Backend for Modelled {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
+    /// A device that has tiles has the kernel for Hopper, as the simulated times have it.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        let has_tiles = matches!(self.profile.attention.products, Products::Tiles { .. });
+        let has_tiles = self.profile.cost_model().tiles.is_some();
         let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
@@ -218,7 +217,7 @@ impl Backend for Modelled {
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let KvShape { layers, heads, dtype, .. } = *shape;
         let token = 2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype);
-        layers * token * PAGE_TOKENS as usize
+        layers * token * self.page_tokens() as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
@@ -242,11 +241,11 @@ impl Backend for Modelled {
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
-        Ok(step.load(batch, &self.profile.attention))
+        Ok(step.load(batch, &self.profile))
     }
 
     fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns, &self.profile.attention))
+        Ok(step.advance(coins, turns, &self.profile))
     }
 
     fn run(
@@ -316,15 +315,6 @@ impl Backend for Modelled {
         _: f32,
     ) {
         self.spent += step.attention_ns(plan);
-    }
-
-    fn level_lse(&mut self, out: &mut Buffer, _: &Buffer, kv: &KvShape, _: LayerIx, step: &Step, plan: usize, _: f32) {
-        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * self.kv_element_bytes(kv.heads, kv.dtype);
-        self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, _: LayerIx, _: usize, _: &mut Step) {
-        self.small_op(lse.bytes());
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

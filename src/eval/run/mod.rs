@@ -2,9 +2,11 @@
 //! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
 
 mod assess;
+pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
+pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;
@@ -51,8 +53,6 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
-    /// Also say of each sample on which levels its attention fell.
-    pub attention_levels: bool,
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one a core.
     pub judges: Option<usize>,
@@ -84,10 +84,6 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
         prepared.check_paths(launched.engine.facts(), |index| done.contains(&index))?;
     }
-    if options.attention_levels && levels::are_too_late(&prepared, &earlier) {
-        let place = place.folder.display();
-        out::aside(format_args!("{place}: all samples are there: nothing is left to compute --attention-levels for"));
-    }
     let progress = Progress::new(prepared.prompts.len());
     let run = worker::work(&prepared, &launched, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
@@ -104,11 +100,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    match run.failed.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
-    }
+    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

@@ -143,7 +143,6 @@ fn measure(
         budget: options.budget,
         planner: plan,
         demand: Demand::new(usize::MAX, tokens),
-        has_levels: false,
     };
     let engine = launch.start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();

@@ -152,7 +152,6 @@ fn start<B: Timed>(backend: B, config: &ModelConfig, jobs: &[Job], options: &Wor
         budget,
         planner: options.planner,
         demand: Demand::new(usize::MAX, tokens),
-        has_levels: false,
     };
     Ok(launch.start_on(backend)?.engine)
 }

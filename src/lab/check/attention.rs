@@ -195,7 +195,8 @@ pub fn filled<B: Backend>(
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
-    let all = held.iter().flat_map(|&page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId(page), slot }));
+    let page_tokens = backend.page_tokens();
+    let all = held.iter().flat_map(|&page| (0..page_tokens).map(move |slot| KvSlot { page: PageId(page), slot }));
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
@@ -305,7 +306,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
     backend.keep_kv(setting.kv);
-    let grown = grow(shape, B::PAGE_TOKENS, seed);
+    let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let queries = queries(setting, &grown.forest.row_positions);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::pool::Pool;
 use super::source::Model;
 use crate::backend::Backend;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
@@ -22,6 +22,7 @@ pub struct Device {
     pub settings: Settings,
     pub pool: Pool,
     pub cost: CostModel,
+    pub tile: u32,
     pub described: String,
     pub kv_element_bytes: usize,
     branches: usize,
@@ -33,21 +34,22 @@ impl Device {
         // Of host memory, that of this machine says nothing.
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
-        let mut modelled = Modelled::new(profile.clone());
-        budget.kv.keep_on(&mut modelled, model.config.heads, model.dtype);
-        let kv_element_bytes = modelled.kv_element_bytes(model.config.heads, model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);
+        let mut sim = Sim::new(profile.clone());
+        budget.kv.keep_on(&mut sim, model.config.heads, model.dtype);
+        let kv_element_bytes = sim.kv_element_bytes(model.config.heads, model.dtype);
+        let (weights, memory) = (model.config.weight_bytes(model.dtype), sim.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let device = DeviceFacts::of(&modelled);
+        let device = DeviceFacts::of(&sim);
         let branches = budget.branches(device, &model.config, free);
         let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
-        let (cost, described) = (modelled.cost_model(), modelled.describe());
-        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut modelled)?;
+        let (cost, tile, described) = (sim.cost_model(), sim.tile(), sim.describe());
+        let page_tokens = sim.page_tokens();
+        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut sim)?;
         let step_rows = config.step_rows;
-        let (_, handle) = Engine::build(modelled, decoder, None, config)?;
+        let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();
         let settings = Settings {
             step_rows,
@@ -55,13 +57,9 @@ impl Device {
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..Settings::default()
         };
-        let pool = Pool {
-            pages: facts.pool_pages as u64,
-            page_tokens: Modelled::PAGE_TOKENS,
-            page_bytes: facts.page_bytes as u64,
-        };
+        let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
         let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, cost, described, kv_element_bytes, branches })
+        Ok(Self { machine, settings, pool, cost, tile, described, kv_element_bytes, branches })
     }
 
     /// Branches that grow at once.

@@ -176,6 +176,11 @@ impl<'a> Generation<'a> {
         all.into_iter().map(|samples| samples.map(|samples| samples.into_iter().map(whole).collect())).collect()
     }
 
+    /// The samples of every prompt, or the first error of any of them.
+    pub fn collect_all(self) -> Result<Vec<Vec<Finish>>> {
+        self.collect().into_iter().map(|samples| samples?.into_iter().collect()).collect()
+    }
+
     /// Runs to the end and counts the tokens that were sampled, for who wants no more. What the engine holds of the
     /// samples is given back when the generation is dropped.
     ///

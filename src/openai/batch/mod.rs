@@ -1,10 +1,9 @@
 //! `offshoot batch`: a file of OpenAI Batch requests answered by one engine. Reads the lines, orders all their prompts so that
-//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot be answered
-//! gets an error of its own and never ends the job.
+//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot
+//! be answered gets an error of its own and never ends the job. What a request asks and how an answer is worded is `protocol`'s.
 
 mod answer;
 mod asked;
-mod fields;
 mod input;
 mod origin;
 mod output;
@@ -17,10 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::count;
 use crate::launch::{Budget, Demand, DeviceChoice, Launch, ModelSource};
 use crate::model::ModelFolder;
+use crate::openai::protocol::{Reader, Refusal};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -30,7 +30,7 @@ use answer::Answer;
 pub use asked::{Asked, asked};
 use origin::Origin;
 use output::Output;
-use request::Request;
+use request::LineRequest;
 use work::Worked;
 
 /// What a batch is asked to do.
@@ -48,35 +48,6 @@ pub struct BatchOptions {
     pub budget: Budget,
 }
 
-/// Why one line is not answered; goes into its `error`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub code: &'static str,
-    /// One sentence that names the field.
-    pub message: String,
-}
-
-impl Refusal {
-    fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Refusal { code, message: message.into() }
-    }
-
-    /// For a field that holds something else than it must.
-    fn value(field: &str, expected: &str, found: &str) -> Self {
-        Refusal::new("invalid_value", format!("`{field}`: expected {expected}, found {found}"))
-    }
-
-    /// What the engine says of one request.
-    fn of(error: &Error) -> Self {
-        let code = match error {
-            Error::ContextTooLong { .. } => "context_length_exceeded",
-            Error::OutOfPages { .. } => "out_of_memory",
-            _ => "invalid_value",
-        };
-        Refusal::new(code, error.to_string())
-    }
-}
-
 /// The exit code where requests were refused.
 const REFUSED: u8 = 2;
 
@@ -89,14 +60,14 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let origin = Origin::new(&options.model, options.budget.kv, options.seed)?;
     let mut output = Output::open(&options.out, options.resume, &lines, &origin)?;
 
-    let reader = request::Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
-    let mut requests: Vec<Request> = Vec::new();
+    let reader = Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
+    let mut requests: Vec<LineRequest> = Vec::new();
     for line in &lines {
         if output.has(line.index) {
             continue;
         }
         let read = line.call.as_ref().map_err(Refusal::clone);
-        match read.and_then(|call| reader.read(line.index, call)) {
+        match read.and_then(|call| LineRequest::read(&reader, line.index, call)) {
             Ok(request) => requests.push(request),
             Err(refusal) => output.write(line.index, &Answer::refused(line, &refusal))?,
         }
@@ -104,8 +75,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let branches = requests.iter().map(Request::branches).sum();
-        let most = requests.iter().map(Request::most_tokens).fold(0, usize::saturating_add);
+        let branches = requests.iter().map(|request| request.branches()).sum();
+        let most = requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add);
         // A branch fills pages of its own, and leaves the last one of its prompt half empty.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let launch = Launch {
@@ -115,7 +86,6 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
             budget: options.budget,
             planner: options.plan.unwrap_or_default(),
             demand: Demand::new(branches, tokens),
-            has_levels: false,
         };
         let engine = launch.start()?.engine;
         let mut fitting = Vec::with_capacity(requests.len());

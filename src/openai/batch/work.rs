@@ -9,15 +9,15 @@ use std::time::Duration;
 use crate::engine::{CoinKey, EngineFacts, EngineHandle, Finish, Hear};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
+use crate::openai::protocol::{Candidates, Refusal};
 use crate::out::Progress;
 use crate::tokenizer::Tokenizer;
 
-use super::Refusal;
-use super::answer::{Answer, Candidates};
+use super::answer::Answer;
 use super::input::Line;
 use super::origin::Origin;
 use super::output::Output;
-use super::request::Request;
+use super::request::LineRequest;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -42,9 +42,9 @@ pub struct Worked {
 }
 
 impl Work<'_> {
-    pub fn answer_all(&self, requests: &[Request], output: Output, interrupted: &AtomicBool) -> Worked {
+    pub fn answer_all(&self, requests: &[LineRequest], output: Output, interrupted: &AtomicBool) -> Worked {
         let places =
-            |(request, of): (usize, &Request)| (0..of.prompts.len()).map(move |prompt| Place { request, prompt });
+            |(request, of): (usize, &LineRequest)| (0..of.prompts.len()).map(move |prompt| Place { request, prompt });
         let places: Vec<Place> = requests.iter().enumerate().flat_map(places).collect();
         let prompts = places.iter().map(|place| place.prompt(requests)).collect();
         let mut answering = Answering {
@@ -70,7 +70,7 @@ struct Place {
 }
 
 impl Place {
-    fn prompt<'a>(&self, requests: &'a [Request]) -> PromptRequest<'a> {
+    fn prompt<'a>(&self, requests: &'a [LineRequest]) -> PromptRequest<'a> {
         let request = &requests[self.request];
         let prompt = &request.prompts[self.prompt];
         // The first prompt's uniforms are those of the request alone, so that a list of one prompt is that prompt.
@@ -99,7 +99,7 @@ impl Sampled {
 
 struct Answering<'a> {
     work: &'a Work<'a>,
-    requests: &'a [Request],
+    requests: &'a [LineRequest],
     /// Of each prompt.
     places: Vec<Place>,
     generation: Generation<'a>,

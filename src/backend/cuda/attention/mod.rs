@@ -40,6 +40,11 @@ const WGMMA_WIDE_ROWS: usize = 128;
 /// gets a state for each, which are merged in the order of positions.
 pub const TILE: u32 = 512;
 
+/// The tile of plans: by default reductions may break anywhere.
+pub const fn tile(deterministic: bool) -> u32 {
+    if deterministic { TILE } else { 1 }
+}
+
 /// A place in device memory, in bytes from its start.
 pub type At<'a> = (&'a Memory, usize);
 
@@ -138,7 +143,7 @@ impl AttentionKernels {
 
     /// The tile of plans for these kernels (see `plan`).
     pub fn tile(&self) -> u32 {
-        if self.deterministic { TILE } else { 1 }
+        tile(self.deterministic)
     }
 
     /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded` alone, so
