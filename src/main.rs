@@ -3,13 +3,13 @@
 
 use std::process::ExitCode;
 
-use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::stopping::{exit_code, interrupt_flag};
 use offshoot::cli::{Bench, Cli, Command, Planned};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
 use offshoot::lab::bench::batches::BatchesOptions;
 use offshoot::lab::{bench, check, estimate};
+use offshoot::launch::{DeviceChoice, Opened};
 use offshoot::openai::batch;
 use offshoot::{judge, out};
 
@@ -40,33 +40,21 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {
-                Some(options) => match device.open(0)? {
-                    Opened::Cpu { cpu, .. } => bench::products::main(cpu, &options)?,
-                    Opened::Cuda(cuda) => bench::products::main(*cuda, &options)?,
-                },
+                Some(options) => bench::products::main(device, &options)?,
                 None => on_the_cpu(device).and_then(|()| bench::tables::gemm(args.json))?,
             },
             Bench::Attention(args) => match args.tree_options() {
-                Some(options) => match device.open(0)? {
-                    Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,
-                    Opened::Cuda(cuda) => bench::tree_attention::main(*cuda, &options)?,
-                },
+                Some(options) => bench::tree_attention::main(device, &options)?,
                 None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
-            Bench::Workloads(args) => match device.open(0)? {
-                Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
-                Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
-            },
+            Bench::Workloads(args) => bench::workloads::main(device, &args.into())?,
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();
                 match &options.simulated {
                     Some(profile) => {
                         on_the_cpu(device).and_then(|()| bench::batches::simulated(profile, &options))?;
                     }
-                    None => match device.open(0)? {
-                        Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,
-                        Opened::Cuda(cuda) => bench::batches::measured(*cuda, &options)?,
-                    },
+                    None => bench::batches::measured(device, &options)?,
                 }
             }
             Bench::Chart(args) => bench::chart::main(&args.into())?,

@@ -15,23 +15,23 @@
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
-mod choice;
 pub mod cpu;
 pub mod cuda;
 mod kv_dtype;
 mod levels;
 pub mod sim;
 mod step;
+mod timed;
 pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, PageTurn};
 
-pub use choice::{DeviceChoice, Opened, WhyNotCuda};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
+pub use timed::{Rates, Timed};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.

@@ -26,7 +26,7 @@ pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
 use shared::{arrivals, each_once, mib, rate, seconds, whole};
 pub use tree::TreeArgs;
 
-use crate::backend::DeviceChoice;
+use crate::launch::DeviceChoice;
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: u64 = 1024;

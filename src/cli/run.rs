@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{EngineArgs, JudgingArgs, each_once, whole};
-use crate::backend::DeviceChoice;
 use crate::eval::run::RunOptions;
 use crate::eval::run::rescore::RescoreOptions;
+use crate::launch::DeviceChoice;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]

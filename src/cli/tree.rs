@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::backend::DeviceChoice;
 use crate::eval::run::attention::AttentionOptions;
 use crate::eval::view::ViewOptions;
+use crate::launch::DeviceChoice;
 
 #[derive(Debug, Args)]
 pub struct TreeArgs {

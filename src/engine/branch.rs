@@ -2,7 +2,7 @@
 //! that must survive when its pages are taken away is here; the keys and values are the tree's.
 
 use crate::engine::coins::CoinKey;
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
@@ -80,7 +80,7 @@ pub(super) struct Drawing {
     pub params: SamplingParams,
     pub stop: Stop,
     pub coins: CoinKey,
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that this extend draws.
     pub begin: usize,
     /// Length of the branch with which the extend ends at the latest.
@@ -112,7 +112,7 @@ pub(super) struct Ahead {
 }
 
 pub(super) struct Scoring {
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
     /// How many of them were asked for; `logprobs` follows.
@@ -269,7 +269,7 @@ impl Branch {
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
         let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
-        events.tell(Event::Finished { branch: self.id, finish });
+        events.send(Event::Finished { branch: self.id, finish });
     }
 
     /// Ends the work because it cannot go on.
@@ -280,7 +280,7 @@ impl Branch {
             Work::Draw(drawing) => drawing.events,
             Work::Score(scoring) => scoring.events,
         };
-        events.tell(Event::Failed { branch: self.id, error });
+        events.send(Event::Failed { branch: self.id, error });
     }
 
     /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins

@@ -6,7 +6,7 @@ use crossbeam_channel::{RecvError, TryRecvError};
 use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
@@ -44,7 +44,7 @@ impl Intake {
         let (branches, tokens) = match command {
             Command::Root { tokens, .. } => (1, tokens.len()),
             Command::Fork { children, .. } => (children.len(), 0),
-            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.given()).sum()),
+            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
             Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
             Command::Metrics { .. } => (1, 0),
         };
@@ -145,14 +145,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn extend(&mut self, extend: Extend, events: &Teller) {
+    fn extend(&mut self, extend: Extend, events: &EventSender) {
         let Extend { branch: id, continuation } = extend;
         if let Err(error) = self.try_extend(id, continuation, events) {
-            events.tell(Event::Failed { branch: id, error });
+            events.send(Event::Failed { branch: id, error });
         }
     }
 
-    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &Teller) -> Result<()> {
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
         let Some(branch) = self.branches.get(&id) else {
             let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
             return Err(Error::value("branch", expected, id.to_string()));
@@ -199,7 +199,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &Teller) -> Result<()> {
+    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &EventSender) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
         let (begin, context) = (branch.tokens.len(), self.facts.context);
         if begin + tokens.len() > context {

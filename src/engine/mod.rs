@@ -18,12 +18,11 @@ mod commands;
 mod commit;
 mod count;
 mod events;
-mod extension;
 mod growth;
 pub mod handle;
-mod inbox;
 pub mod metrics;
 mod pool;
+mod receiver;
 pub mod request;
 mod sampler;
 mod schedule;
@@ -39,19 +38,19 @@ use std::sync::Arc;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
-pub use extension::{Extension, First};
+pub use events::Hear;
 pub use handle::{EngineFacts, EngineHandle};
-pub use inbox::Inbox;
 pub use metrics::Metrics;
 pub use pool::PoolSize;
-pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+pub use receiver::{EventReceiver, First};
+pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
 
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, Cache, Returning};
-use crate::engine::handle::{Command, Epitaph};
+use crate::engine::handle::{Command, ExitReason};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
@@ -144,7 +143,7 @@ pub struct Engine<B: Backend> {
 }
 
 /// The engine's end, which says of itself that it was dropped unless there is a better reason.
-struct End(Epitaph);
+struct End(ExitReason);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -162,10 +161,10 @@ impl<B: Backend> Engine<B> {
         config: EngineConfig,
     ) -> Result<EngineHandle> {
         let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
-        let epitaph = engine.end.0.clone();
+        let exit_reason = engine.end.0.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
-            .spawn(move || handle::live(&epitaph, || engine.run()))
+            .spawn(move || handle::live(&exit_reason, || engine.run()))
             .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
         Ok(handle)
     }
@@ -211,8 +210,9 @@ impl<B: Backend> Engine<B> {
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
+            max_branches: config.max_branches,
         };
-        let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
+        let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();
         let returning = Returning {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
@@ -234,7 +234,7 @@ impl<B: Backend> Engine<B> {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
-            end: End(epitaph),
+            end: End(exit_reason),
             commands,
         };
         Ok((engine, handle))

@@ -213,7 +213,7 @@ impl Job<'_> {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
                 Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
                 Poll::Ready(First::Event(Some(Event::Failed { node }))) => self.record_failed(growing.tree(), node)?,
-                Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(Some(Event::Tokens { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
                 Poll::Ready(First::Event(None)) => return Ok(None),
             }
@@ -233,7 +233,7 @@ impl Job<'_> {
             self.go_on()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node } | Event::Failed { node })) => return Ok(Some(node)),
-                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }
         }

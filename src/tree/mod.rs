@@ -14,7 +14,7 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -87,6 +87,7 @@ pub enum State {
 
 pub struct SamplingTree {
     engine: EngineHandle,
+    hear: Hear,
     item: String,
     graph: DiGraph<Node, ()>,
     root: NodeIndex,
@@ -103,7 +104,13 @@ impl SamplingTree {
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, root, failures: BTreeMap::new(), line: branch })
+        let failures = BTreeMap::new();
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, line: branch })
+    }
+
+    /// What the events of extends tell from now on: at first only how each node ends.
+    pub fn hear(&mut self, hear: Hear) {
+        self.hear = hear;
     }
 
     pub fn root(&self) -> NodeIndex {
@@ -247,7 +254,8 @@ impl SamplingTree {
             by_branch.insert(branch, node);
             extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
         }
-        let inner = self.engine.start(extends)?;
+        let mut inner = self.engine.receiver(self.hear);
+        inner.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
     }
 

@@ -18,7 +18,7 @@ fn told(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Vec<String>> {
     while let Some(event) = extension.next() {
         let place = branches.iter().position(|&branch| branch == event.branch()).unwrap();
         told[place].push(match event {
-            Event::Token { token, logprob, top, text, .. } => format!("{token} {logprob} {top:?} {text:?}"),
+            Event::Tokens { tokens, text, .. } => format!("{tokens:?} {text:?}"),
             Event::Finished { finish, .. } => format!("{finish:?}"),
             Event::Failed { error, .. } => error.to_string(),
         });

@@ -144,8 +144,8 @@ pub fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Result<Finis
     while let Some(event) = extension.next() {
         let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
         match event {
-            Event::Token { token, text, .. } => {
-                told[ix].0.push(token);
+            Event::Tokens { tokens, text, .. } => {
+                told[ix].0.extend(tokens.iter().map(|sampled| sampled.token));
                 told[ix].1.push_str(&text);
             }
             Event::Finished { finish, .. } => outcomes[ix] = Some(Ok(finish)),

@@ -9,6 +9,7 @@ mod in_turn {
     mod ahead;
     mod bench;
     mod bursts;
+    mod generate;
     mod jobs;
     mod levels;
     mod pages;

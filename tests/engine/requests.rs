@@ -60,7 +60,7 @@ fn branches_that_cannot_be_extended_fail_alone() {
     assert!(outcomes[1..].iter().all(Result::is_ok));
 
     let mut extension = engine.start(vec![draw(roots[1], key("item", 0), params(), length(100))]).unwrap();
-    assert!(matches!(extension.next(), Some(Event::Token { .. })));
+    assert!(matches!(extension.next(), Some(Event::Tokens { .. })));
     let twice = super::bench::outcomes(&engine, vec![draw(roots[1], key("item", 0), params(), length(5))]).remove(0);
     assert!(twice.unwrap_err().to_string().contains("which is being extended"));
     let both = [0, 1].map(|ordinal| draw(roots[2], key("item", ordinal), params(), length(5)));

@@ -119,7 +119,7 @@ fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Job
     let mut drawn = 0;
     while let Poll::Ready(Some(event)) = extension.poll(Duration::ZERO) {
         match event {
-            Event::Token { .. } => drawn += 1,
+            Event::Tokens { tokens, .. } => drawn += tokens.len(),
             Event::Finished { .. } => {}
             Event::Failed { error, .. } => panic!("{error}"),
         }

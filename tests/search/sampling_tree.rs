@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
-    CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, SamplingParams, ScriptedReply, Stop,
+    CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
 };
 use offshoot::tree::{Event, Extension, SamplingTree, State, Trace};
 use petgraph::graph::NodeIndex;
@@ -100,13 +100,14 @@ fn siblings_can_be_stopped_while_others_grow() {
         _ => ScriptedReply::text("going on").until_cancelled(),
     });
     let mut tree = tree_on(engine);
+    tree.hear(Hear::Tokens);
     let children = tree.fork(tree.root(), 3).expect("open");
     let mut growing = tree.start(&children, &SamplingParams::default(), &Stop::default()).expect("started");
     let mut streamed = String::new();
     loop {
         match growing.next_event().expect("no failure").expect("not all have finished") {
-            Event::Token { node, text, .. } if node == children[0] => streamed.push_str(&text),
-            Event::Token { .. } => {}
+            Event::Tokens { node, text, .. } if node == children[0] => streamed.push_str(&text),
+            Event::Tokens { .. } => {}
             Event::Finished { node } => {
                 assert_eq!(node, children[0]);
                 break;
@@ -132,6 +133,7 @@ fn a_dropped_extension_leaves_a_true_record() {
         whole => ScriptedReply::text(&format!("<{whole}>")),
     });
     let mut tree = tree_on(engine);
+    tree.hear(Hear::Tokens);
     let children = tree.fork(tree.root(), 2).expect("open");
     let mut growing = tree.start(&children, &SamplingParams::default(), &Stop::default()).expect("started");
     for _ in 0..4 {

@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("sampling", &["driver", "compile"]),
     ("step", &["attention", "sampling", "memory", "driver", "compile"]),
     // An `impl Cuda` of its own, beside mod.rs, which routes to all.
-    ("timing", &["step", "driver"]),
+    ("timing", &["step", "gemm", "driver"]),
 ];
 
 const ROOT: &str = "src/backend/cuda";

@@ -9,12 +9,14 @@ pub mod gemm;
 pub mod isa;
 pub mod kv;
 mod levels;
+pub mod machine;
 mod memory;
 mod norm;
 mod rope;
 mod rows;
 pub mod sampling;
 pub mod step;
+mod timed;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};

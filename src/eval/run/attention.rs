@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::levels::mean_attention;
 use super::manifest::{self, Manifest};
-use crate::backend::{AttentionLevels, DeviceChoice, LevelBounds, LevelMass, MOST_LEVELS, Opened};
+use crate::backend::{AttentionLevels, LevelBounds, LevelMass, MOST_LEVELS};
 use crate::engine::FinishReason;
 use crate::error::{Error, Result};
 use crate::eval::journal::{AttentionFile, SampleAttention};
@@ -19,8 +19,8 @@ use crate::eval::view::{End, RecordedItem, ends, recorded};
 use crate::figures::{count, counted};
 use crate::hashes::hash_of_folder;
 use crate::ids::TokenId;
-use crate::model::check::facts;
-use crate::model::{Attribution, Decoder, ModelFolder};
+use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
 use crate::tree::{Trace, TraceNode};
 
@@ -50,16 +50,30 @@ pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result
     };
     let job = Job::new(run, recorded(run, options.item.as_deref())?)?;
     let folder = model_of(&manifest, options)?;
-    let dtype = facts(&folder)?.dtype;
-    let found = match options.device.open(folder.config.weight_bytes(dtype))? {
-        Opened::Cpu { mut cpu, .. } => replay(&mut cpu, &folder, &manifest, &job, interrupted)?,
-        Opened::Cuda(mut cuda) => replay(cuda.as_mut(), &folder, &manifest, &job, interrupted)?,
-    };
+    let model = ModelSource::folder(&folder)?;
+    let opened = options.device.open(model.weight_bytes())?;
+    let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupted })?;
     let mut file = AttentionFile::read(run)?;
     found.iter().for_each(|sample| file.set(sample.clone()));
     file.write(run)?;
     out::text(table(&found, &job, options.item.is_some()))?;
     out::line(format_args!("{:<11} {}", "results", run.join(AttentionFile::NAME).display()))
+}
+
+/// Attributes the attention of a job's samples on a device.
+struct Replay<'a> {
+    model: ModelSource<'a>,
+    manifest: &'a Manifest,
+    job: &'a Job,
+    interrupted: &'a AtomicBool,
+}
+
+impl OnDevice for Replay<'_> {
+    type Output = Vec<SampleAttention>;
+
+    fn run<B: Device>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
+        replay(&mut backend, self.model, self.manifest, self.job, self.interrupted)
+    }
 }
 
 /// The model that the run was made with.
@@ -209,13 +223,13 @@ impl SamplePath {
 /// The attention of every sample of `job`, by item and number.
 fn replay<B: AttentionLevels>(
     backend: &mut B,
-    folder: &ModelFolder,
+    model: ModelSource<'_>,
     manifest: &Manifest,
     job: &Job,
     interrupted: &AtomicBool,
 ) -> Result<Vec<SampleAttention>> {
-    manifest.kv_dtype.keep_on(backend, folder.config.heads, facts(folder)?.dtype);
-    let mut model = Decoder::load(backend, folder)?;
+    manifest.kv_dtype.keep_on(backend, model.config.heads, model.dtype);
+    let mut model = model.load(backend)?;
     let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
     let progress = Progress::new(job.items.len());
     let mut found = Vec::new();

@@ -10,8 +10,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{Machine, Settings};
-use crate::launch::Budget;
-use crate::model::Decoder;
+use crate::launch::{Budget, DeviceFacts, ModelSource};
 use crate::plan::{CostModel, Planner};
 
 /// Host memory for branches that yield where the user gives none: as much as a run takes at most, for that of the machine at hand
@@ -43,11 +42,12 @@ impl Device {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let branches = budget.branches::<Sim>(&model.config, free);
-        let config = budget.engine_config::<Sim>(branches, Planner::default(), usize::MAX);
+        let device = DeviceFacts::of(&sim);
+        let branches = budget.branches(device, &model.config, free);
+        let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
         let (cost, tile, described) = (sim.cost_model(), sim.tile(), sim.describe());
         let page_tokens = sim.page_tokens();
-        let decoder = Decoder::random(&mut sim, model.config.clone(), model.dtype, 0)?;
+        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut sim)?;
         let step_rows = config.step_rows;
         let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();

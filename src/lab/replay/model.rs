@@ -12,6 +12,7 @@ use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype};
 use crate::engine::{Engine, EngineConfig, PoolSize};
 use crate::error::{Error, Result};
+use crate::launch::ModelSource;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
@@ -70,7 +71,7 @@ impl<B: Backend> LoadedModel<B> {
     pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
         backend.keep_kv(kv);
         let (context, vocab) = (model.context, model.vocab);
-        let decoder = Decoder::random(&mut backend, model, dtype, 1)?;
+        let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
         Ok(Self { parts: Some((backend, decoder)), context, vocab })
     }
 

@@ -21,6 +21,7 @@ use crate::lab::replay::{
     Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, replay, sustainable_rate, warm_up,
     with_system_prompt,
 };
+use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::out;
 
@@ -57,8 +58,22 @@ pub struct BatchesOptions {
     pub simulated: Option<String>,
 }
 
-/// Runs the tables on `backend`, by the wall clock.
-pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
+/// Runs the tables on this machine's device, by the wall clock.
+pub fn measured(device: DeviceChoice, options: &BatchesOptions) -> Result<()> {
+    device.open(0)?.with(Measure(options))
+}
+
+struct Measure<'a>(&'a BatchesOptions);
+
+impl OnDevice for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Device>(self, backend: B) -> Result<()> {
+        measure_on(backend, self.0)
+    }
+}
+
+fn measure_on<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let device = backend.describe();
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);

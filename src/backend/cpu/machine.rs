@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use memmap2::MmapMut;
 use serde::Serialize;
 
+use super::Isa;
 use crate::backend::Dtype;
-use crate::backend::cpu::Isa;
 
 /// Peak rates of all threads together. A multiply-add counts as two operations.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -1,13 +1,14 @@
-//! Which device works: what the user asks for (`--device`), and the backend that this comes to on the machine at hand. What the
-//! backend then does with its memory is left to whoever opened it.
+//! Which device works: what the user asks for (`--device`), and the backend that this comes to on the machine at hand.
+//! Whoever needs the backend itself passes what is to be done there (`OnDevice`); what becomes of its memory is left to
+//! that.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::Backend;
-use super::cpu::Cpu;
-use super::cuda::Cuda;
-use super::cuda::discovery::probe::probe;
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::cuda::discovery::probe::probe;
+use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 
@@ -23,10 +24,71 @@ pub enum DeviceChoice {
     },
 }
 
-/// A device that can be worked on.
-pub enum Opened {
-    Cpu { cpu: Cpu, not_cuda: Option<WhyNotCuda> },
+/// A backend that this machine may have.
+pub trait Device: Timed + AttentionLevels {
+    /// Opens the same device once more, with memory and kernels of its own.
+    fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
+}
+
+impl Device for Cpu {
+    fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
+        Box::new(Cpu::open)
+    }
+}
+
+impl Device for Cuda {
+    fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
+        let ordinal = self.device().facts().ordinal;
+        Box::new(move || Cuda::open(ordinal))
+    }
+}
+
+/// What is done on a device, whichever it is.
+pub trait OnDevice {
+    type Output;
+
+    fn run<B: Device>(self, backend: B) -> Result<Self::Output>;
+}
+
+/// What is known of a kind of device before one is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFacts {
+    /// Tokens of a page of keys and values.
+    pub page_tokens: usize,
+    /// Whether it computes by itself, in memory of its own (`Backend::APART`).
+    pub is_async: bool,
+}
+
+impl DeviceFacts {
+    pub fn of<B: Backend>(backend: &B) -> Self {
+        DeviceFacts { page_tokens: backend.page_tokens() as usize, is_async: B::APART }
+    }
+}
+
+/// A device that can be worked on. Prints as its name, and why it is no GPU where the choice was the machine's.
+pub struct Opened {
+    backend: Either,
+    name: String,
+    not_cuda: Option<WhyNotCuda>,
+}
+
+enum Either {
+    Cpu(Cpu),
     Cuda(Box<Cuda>),
+}
+
+impl Opened {
+    /// Does `work` there. The one place that tells devices apart.
+    pub fn with<W: OnDevice>(self, work: W) -> Result<W::Output> {
+        match self.backend {
+            Either::Cpu(cpu) => work.run(cpu),
+            Either::Cuda(cuda) => work.run(*cuda),
+        }
+    }
+
+    pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
+        self.not_cuda.as_ref()
+    }
 }
 
 /// Why a choice that was left to the machine fell on its CPU. Printable.
@@ -39,8 +101,8 @@ pub enum WhyNotCuda {
 }
 
 impl DeviceChoice {
-    /// Opens what is chosen, which must have `weights` bytes of memory free. Errors are one sentence: what is missing, or what
-    /// is needed and what there is.
+    /// Opens what is chosen, which must have `weights` bytes of memory free. Errors are one sentence: what is missing,
+    /// or what is needed and what there is.
     pub fn open(self, weights: usize) -> Result<Opened> {
         let opened = match self {
             DeviceChoice::Cpu => on_cpu(weights, None)?,
@@ -61,13 +123,15 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     }
     let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
-    Ok(Opened::Cpu { cpu, not_cuda })
+    let name = cpu.describe();
+    Ok(Opened { backend: Either::Cpu(cpu), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, weights: usize) -> Result<Opened> {
     let cuda = Cuda::open(ordinal)?;
     has_room(&cuda, weights)?;
-    Ok(Opened::Cuda(Box::new(cuda)))
+    let name = cuda.describe();
+    Ok(Opened { backend: Either::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
 
 /// The first GPU that opens and has room; of several that do not, the first one's reason.
@@ -95,10 +159,9 @@ fn has_room<B: Backend>(backend: &B, weights: usize) -> Result<()> {
 
 impl fmt::Display for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Opened::Cpu { cpu, not_cuda: Some(why) } => write!(f, "{}; {why}", cpu.describe()),
-            Opened::Cpu { cpu, not_cuda: None } => f.write_str(&cpu.describe()),
-            Opened::Cuda(cuda) => f.write_str(&cuda.describe()),
+        match &self.not_cuda {
+            Some(why) => write!(f, "{}; {why}", self.name),
+            None => f.write_str(&self.name),
         }
     }
 }
