@@ -59,7 +59,7 @@ fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, 
     let mut extension = engine.start(extends).expect("the parameters are in range");
     let mut first = None;
     while let Some(event) = extension.next() {
-        if first.is_none() && matches!(event, Event::Token { .. }) {
+        if first.is_none() && matches!(event, Event::Tokens { .. }) {
             first = Some((Instant::now(), engine.metrics().expect("it lives")));
         }
     }
