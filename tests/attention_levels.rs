@@ -3,8 +3,8 @@
 
 use offshoot::backend::cpu::{Buffer, Cpu, KvStore};
 use offshoot::backend::{
-    Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick, RowToken,
-    SampleRequest, StepBatch,
+    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBorders, LevelMass, MOST_LEVELS, Pick,
+    RowToken, SampleRequest, StepBatch,
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
@@ -36,7 +36,7 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &
     levels.sort_unstable_by_key(|(at, _)| (at.page, at.slot));
     levels.dedup();
     let pages = levels.last().unwrap().0.page.ix() + 1;
-    cpu.keep_kv(setting.kv);
+    cpu.set_kv_dtype(setting.kv);
     let mut kv = cpu.kv(&KvShape { layers: 1, heads: setting.heads, dtype: setting.dtype, pages }).unwrap();
     let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
@@ -72,7 +72,7 @@ fn divide(
     let shape =
         cpu.load(&mut step, StepBatch { wanted, borders, requests, plans: vec![plan], ..batch(positions) }).unwrap();
     let mut buffer = |width, rows| {
-        let mut buffer = cpu.buffer(width, Holds::Sums).unwrap();
+        let mut buffer = cpu.buffer(width, ActivationDtype::Sums).unwrap();
         cpu.resize(&mut buffer, rows).unwrap();
         buffer
     };

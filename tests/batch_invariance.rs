@@ -151,7 +151,7 @@ fn hold(config: &ModelConfig) {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             let mut backend = Cpu::with_isa(isa);
             // One of the dtypes with keys and values in fewer bits.
-            backend.keep_kv(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
+            backend.set_kv_dtype(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
             let mut model = Decoder::random(&mut backend, config.clone(), dtype, 5).unwrap();
             let mut alone = |text: Vec<TokenId>| {
                 let mut sequence = Sequence::new(&mut backend, &mut model, text.len()).unwrap();

@@ -31,8 +31,8 @@ impl KvDtype {
     }
 
     /// Has `backend` keep the keys and values of a model with these heads and weights so, and says where that saves nothing.
-    pub fn keep_on<B: Backend>(self, backend: &mut B, heads: HeadLayout, dtype: Dtype) {
-        backend.keep_kv(self);
+    pub fn set_on<B: Backend>(self, backend: &mut B, heads: HeadLayout, dtype: Dtype) {
+        backend.set_kv_dtype(self);
         let bytes = backend.kv_element_bytes(heads, dtype);
         match self {
             KvDtype::Model => {}

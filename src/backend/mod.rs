@@ -1,15 +1,15 @@
 //! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
 //! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
 //!
-//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`Holds`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
+//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`ActivationDtype`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
 //! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 and bf16 weights: the activation operand of
 //! a dot product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
-//! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype, rounded to fewer bits before where
+//! what [`ActivationDtype::Operands`] names in it. Keys and values are stored in the weights' dtype, rounded to fewer bits before where
 //! that is asked for ([`KvDtype`]); attention follows the same rule (queries and softmax numerators may be rounded to the dtype
 //! of keys and values, or to f16 where they are fp8).
 //!
 //! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for attention. A
-//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::be_deterministic`]).
+//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::set_batch_invariant`]).
 //!
 //! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may enqueue
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
@@ -84,7 +84,7 @@ pub struct RopeTable {
 
 /// What a buffer of activations is for, and so how precisely a backend must keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum ActivationDtype {
     /// Sums that many layers add to, and logits: f32.
     Sums,
     /// Operands of dot products and results of linear layers: f32, or the dtype of the weights (given).
@@ -188,7 +188,7 @@ pub struct Sampled {
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
 /// checks shapes when it loads a model, so a misfit here is our own mistake.
 pub trait Backend: Send + 'static {
-    /// Activations, `rows x width`; see [`Holds`].
+    /// Activations, `rows x width`; see [`ActivationDtype`].
     type Buffer: Send;
     /// A weight matrix `[out, in]` in the layout this backend multiplies fastest.
     type Matrix: Send + Sync;
@@ -207,9 +207,9 @@ pub trait Backend: Send + 'static {
     const PAGE_TOKENS: u32;
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
     /// is room for what its own has none for.
-    const APART: bool;
+    const IS_ASYNC: bool;
 
-    /// Whether weights of one dtype multiply activations kept for another ([`Holds::Operands`]).
+    /// Whether weights of one dtype multiply activations kept for another ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
 
     /// One line for people: device, instruction set or architecture, threads.
@@ -221,10 +221,10 @@ pub trait Backend: Send + 'static {
     /// The tile that its attention reduces by (see `plan`).
     fn tile(&self) -> u32;
     /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use then.
-    fn be_deterministic(&mut self);
+    fn set_batch_invariant(&mut self);
     /// From now on keys and values are kept so, as they are in the weights' dtype before. Memory of theirs, and steps, that were
     /// made before are of no use then.
-    fn keep_kv(&mut self, kv: KvDtype);
+    fn set_kv_dtype(&mut self, kv: KvDtype);
     /// What giving up keys and values costs.
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
@@ -242,7 +242,7 @@ pub trait Backend: Send + 'static {
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer without rows.
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Self::Buffer>;
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
     /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
     /// Puts `values`, `rows * width`, row-major, in the first `rows` rows, rounded to what the buffer holds.

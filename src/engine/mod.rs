@@ -193,7 +193,7 @@ impl<B: Backend> Engine<B> {
             }
         }
         if config.deterministic {
-            model.be_deterministic(&mut backend);
+            model.set_batch_invariant(&mut backend);
         }
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;

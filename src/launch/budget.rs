@@ -63,7 +63,7 @@ impl Budget {
     /// Branches that grow at once where `free` bytes are free beside the weights.
     pub fn branches<B: Backend>(&self, config: &ModelConfig, free: usize) -> usize {
         let logits = config.vocab * size_of::<f32>();
-        self.max_branches.unwrap_or_else(|| match B::APART {
+        self.max_branches.unwrap_or_else(|| match B::IS_ASYNC {
             true => (free / LOGITS_PART / logits).clamp(FEWEST_BRANCHES, MOST_BRANCHES),
             false => EngineConfig::default().max_branches,
         })
@@ -78,7 +78,7 @@ impl Budget {
             deterministic: self.deterministic,
             ..EngineConfig::default()
         };
-        match B::APART {
+        match B::IS_ASYNC {
             true => EngineConfig {
                 step_rows: DEVICE_STEP_ROWS,
                 pool: self.pool(DEVICE_SHARE, useful),

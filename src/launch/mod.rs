@@ -60,7 +60,7 @@ fn start_on<B: Backend>(
     planner: Planner,
     most: Most,
 ) -> Result<(EngineHandle, usize)> {
-    budget.kv.keep_on(&mut backend, folder.config.heads, dtype);
+    budget.kv.set_on(&mut backend, folder.config.heads, dtype);
     let decoder = Decoder::load(&mut backend, folder)?;
     let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?).min(most.branches);
     // A branch fills pages of its own, and leaves the last one of its prompt half empty.

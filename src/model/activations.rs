@@ -1,7 +1,7 @@
 //! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
 //! allocates nothing.
 
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, MOST_LEVELS, StepShape};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, MOST_LEVELS, StepShape};
 use crate::error::Result;
 
 use super::config::{Mlp, ModelConfig};
@@ -38,11 +38,11 @@ impl<B: Backend> Activations<B> {
     pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         Ok(Self {
             all: Stream::new(backend, config, dtype)?,
-            qkv: backend.buffer(config.heads.qkv_width(), Holds::Operands(dtype))?,
+            qkv: backend.buffer(config.heads.qkv_width(), ActivationDtype::Operands(dtype))?,
             wanted: Stream::new(backend, config, dtype)?,
             heads: config.heads,
             level_lse: None,
-            logits: backend.buffer(config.vocab, Holds::Sums)?,
+            logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
         })
     }
 
@@ -53,7 +53,7 @@ impl<B: Backend> Activations<B> {
         if shape.has_levels {
             let lse = match &mut self.level_lse {
                 Some(lse) => lse,
-                None => self.level_lse.insert(backend.buffer(self.heads.q_heads * MOST_LEVELS, Holds::Sums)?),
+                None => self.level_lse.insert(backend.buffer(self.heads.q_heads * MOST_LEVELS, ActivationDtype::Sums)?),
             };
             backend.resize(lse, shape.wanted)?;
         }
@@ -71,8 +71,8 @@ impl<B: Backend> Activations<B> {
 
 impl<B: Backend> Stream<B> {
     fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
-        let residual = backend.buffer(config.hidden, Holds::Sums)?;
-        let mut empty = |width| backend.buffer(width, Holds::Operands(dtype));
+        let residual = backend.buffer(config.hidden, ActivationDtype::Sums)?;
+        let mut empty = |width| backend.buffer(width, ActivationDtype::Operands(dtype));
         let (up, gated) = match config.mlp {
             Mlp::GatedSilu => (2 * config.intermediate, Some(empty(config.intermediate)?)),
             Mlp::Gelu => (config.intermediate, None),

@@ -120,8 +120,8 @@ impl<B: Backend> Decoder<B> {
 
     /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was loaded
     /// with. Steps made before are of no use then.
-    pub fn be_deterministic(&mut self, backend: &mut B) {
-        backend.be_deterministic();
+    pub fn set_batch_invariant(&mut self, backend: &mut B) {
+        backend.set_batch_invariant();
         for hints in &mut self.hints {
             *hints = PlanHints { tile: backend.tile(), cost: backend.cost_model(), ..*hints };
         }

@@ -20,8 +20,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
-    WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape,
+    SwapRates, WeightView,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -87,7 +87,7 @@ impl Backend for Cpu {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = true;
-    const APART: bool = false;
+    const IS_ASYNC: bool = false;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
@@ -107,9 +107,9 @@ impl Backend for Cpu {
     }
 
     /// It always is.
-    fn be_deterministic(&mut self) {}
+    fn set_batch_invariant(&mut self) {}
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -148,7 +148,7 @@ impl Backend for Cpu {
         Ok(table.clone())
     }
 
-    fn buffer(&mut self, width: usize, _: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<Buffer> {
         Ok(Buffer::new(0, width))
     }
 

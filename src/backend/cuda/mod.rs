@@ -74,8 +74,8 @@ use self::ops::Ops;
 use self::probe::DeviceFacts;
 use self::weights::Loader;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, RandomWeight, RopeTable, Sampled,
+    StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -175,7 +175,7 @@ impl Backend for Cuda {
 
     const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = false;
-    const APART: bool = true;
+    const IS_ASYNC: bool = true;
 
     fn describe(&self) -> String {
         self.device.facts().to_string()
@@ -201,12 +201,12 @@ impl Backend for Cuda {
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
     /// are: each takes a row in an order that its width decides.
-    fn be_deterministic(&mut self) {
+    fn set_batch_invariant(&mut self) {
         self.deterministic = true;
         self.choose_products(Choosing::Alike);
     }
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -245,10 +245,10 @@ impl Backend for Cuda {
         Rope::upload(&self.device, table)
     }
 
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
         let element = match holds {
-            Holds::Sums => Dtype::F32,
-            Holds::Operands(dtype) => dtype,
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
         };
         self.load_ops(element)?;
         Ok(Buffer::new(width, element))

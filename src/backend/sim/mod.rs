@@ -29,8 +29,8 @@ pub use step::Step;
 use super::cuda::attention::has_wgmma;
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, RandomWeight, RopeTable, Sampled,
+    StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -135,7 +135,7 @@ impl Backend for Modelled {
     type Step = Step;
 
     const PAGE_TOKENS: u32 = PAGE_TOKENS;
-    const APART: bool = true;
+    const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
 
     fn describe(&self) -> String {
@@ -155,9 +155,9 @@ impl Backend for Modelled {
     }
 
     /// It computes nothing, and models devices as they are by default.
-    fn be_deterministic(&mut self) {}
+    fn set_batch_invariant(&mut self) {}
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -185,10 +185,10 @@ impl Backend for Modelled {
         Ok(())
     }
 
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
         let element = match holds {
-            Holds::Sums => Dtype::F32,
-            Holds::Operands(dtype) => dtype,
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
         };
         Ok(Buffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0 })
     }

@@ -68,7 +68,7 @@ struct Sizes {
 
 fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
     let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype);
-    options.budget.kv.keep_on(backend, config.heads, dtype);
+    options.budget.kv.set_on(backend, config.heads, dtype);
     let kv_bytes_per_token = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
     let weights = config.weight_bytes(dtype);
     let free = backend.free_bytes()?.saturating_sub(weights);

@@ -136,7 +136,7 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
 
 fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
-    options.budget.kv.keep_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
+    options.budget.kv.set_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
     let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());

@@ -137,7 +137,7 @@ fn measure<B: Timed>(
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
     let device = backend.describe();
-    options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
+    options.budget.kv.set_on(&mut backend, config.heads, *dtype);
     let decoder = model.load(&mut backend)?;
     let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::tables::{print, rounded};
 use super::timed::{Rates, Timed};
 use super::workload_file::read_jobs;
-use crate::backend::{Dtype, Holds, RandomWeight, Uniform};
+use crate::backend::{ActivationDtype, Dtype, RandomWeight, Uniform};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::model::config::Mlp;
@@ -167,8 +167,11 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
         backend.random_matrix(&[RandomWeight { dtype, rows: outputs, cols: inputs, numbers }])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
-    let mut x = backend.buffer(inputs, Holds::Operands(dtype))?;
-    let mut out = backend.buffer(outputs, if into == Into::Operands { Holds::Operands(dtype) } else { Holds::Sums })?;
+    let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;
+    let mut out = backend.buffer(
+        outputs,
+        if into == Into::Operands { ActivationDtype::Operands(dtype) } else { ActivationDtype::Sums },
+    )?;
     // Numbers, for zeros are multiplied faster.
     let numbers = Uniform { stream: 1 << 60, centre: 0.0, reach: 1.0 };
     let most = rows.iter().copied().max().unwrap_or(0);
@@ -191,7 +194,7 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
         };
         let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
         match options.deterministic {
-            true => backend.be_deterministic(),
+            true => backend.set_batch_invariant(),
             false => drop(backend.choose_products(Some(MEASURING))),
         }
         let us = time(backend)?;

@@ -11,7 +11,9 @@ use super::machine::MachineRates;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::chooser::Choosing;
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, RandomWeight, RowToken, StepBatch, StepShape, Uniform};
+use crate::backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, RandomWeight, RowToken, StepBatch, StepShape, Uniform,
+};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -128,8 +130,8 @@ impl Timed for Cuda {
         let mut step = self.step(heads, dtype, 1)?;
         let tokens = vec![RowToken::Known(TokenId(0)); PRODUCT];
         let shape = self.load(&mut step, StepBatch { tokens, ..StepBatch::default() })?;
-        let mut x = self.buffer(PRODUCT, Holds::Operands(dtype))?;
-        let mut out = self.buffer(PRODUCT, Holds::Operands(dtype))?;
+        let mut x = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;
+        let mut out = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;
         self.resize(&mut x, shape.rows)?;
         self.resize(&mut out, shape.rows)?;
         // Numbers, for zeros are multiplied faster.

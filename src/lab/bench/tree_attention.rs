@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::timed::{Rates, Timed};
 use super::trees::{Planted, TreeSpec, read_trees};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, RowToken, StepBatch};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -78,10 +78,10 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     }
     trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
     if options.deterministic {
-        backend.be_deterministic();
+        backend.set_batch_invariant();
     }
     if let Some(first) = trees.first() {
-        options.kv.keep_on(&mut backend, first.heads(), first.dtype);
+        options.kv.set_on(&mut backend, first.heads(), first.dtype);
     }
     let mut known = HashMap::new();
     for tree in &trees {
@@ -135,8 +135,8 @@ fn measure<'a, B: Timed>(
     let scale = tree.scale();
     let mut step = backend.step(heads, tree.dtype, 1)?;
     let shape = backend.load(&mut step, batch(plan))?;
-    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
-    let mut out = backend.buffer(heads.q_width(), Holds::Operands(tree.dtype))?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
+    let mut out = backend.buffer(heads.q_width(), ActivationDtype::Operands(tree.dtype))?;
     backend.resize(&mut qkv, shape.rows)?;
     backend.resize(&mut out, shape.rows)?;
     backend.write(&mut qkv, rows, &numbers.queries)?;
@@ -257,7 +257,7 @@ fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, planted: &Planted, numbe
         .flat_map(|page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId::new(page), slot }))
         .collect();
     let mut step = backend.step(heads, tree.dtype, 1)?;
-    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
     let mut written = 0;
     for slots in slots.chunks(DIFFERENT) {
         let rows = slots.len();

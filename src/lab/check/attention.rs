@@ -11,7 +11,7 @@ use super::device::Effort;
 use super::dice::{Dice, noise};
 use super::forests::{Shape, grow};
 use super::report::{Found, Report, Worst};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
@@ -196,7 +196,7 @@ pub fn filled<B: Backend>(
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-    let mut qkv = backend.buffer(setting.heads.qkv_width(), Holds::Operands(setting.dtype))?;
+    let mut qkv = backend.buffer(setting.heads.qkv_width(), ActivationDtype::Operands(setting.dtype))?;
     // What is not a number goes first: storing a number beside it may clear it, as the CPU does.
     for (slots, holes) in
         unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
@@ -240,7 +240,7 @@ pub fn attend<B: Backend>(
 ) -> Result<(Vec<f32>, bool)> {
     let rows = plan.row_positions.len();
     let batch = || StepBatch { plans: vec![plan.clone()], ..rows_at(&plan.row_positions) };
-    let holds = Holds::Operands(setting.dtype);
+    let holds = ActivationDtype::Operands(setting.dtype);
     let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
@@ -296,12 +296,12 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
             forest(backend, &Setting::fp8(i, dtype), shape, seeds, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
-    backend.keep_kv(setting.kv);
+    backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, B::PAGE_TOKENS, seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use crate::backend::cpu::{Cpu, Isa};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, RowToken, StepBatch, WeightView};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, RowToken, StepBatch, WeightView};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -62,7 +62,7 @@ pub fn compare<B: Backend>(backend: &mut B, case: &impl Case) -> Result<Found> {
 /// A buffer of `rows` rows that begins with `values`.
 pub fn buffer<B: Backend>(
     backend: &mut B,
-    holds: Holds,
+    holds: ActivationDtype,
     rows: usize,
     width: usize,
     values: &[f32],

@@ -12,7 +12,9 @@ use super::dice::Dice;
 use super::forests::{Shape, grow};
 use super::leaves::{Leaves, STEPS, greedy};
 use super::report::{Found, Report, Worst, share};
-use crate::backend::{Backend, Dtype, Holds, KvDtype, LevelBorders, LevelMass, MOST_LEVELS, Sampled, StepBatch};
+use crate::backend::{
+    ActivationDtype, Backend, Dtype, KvDtype, LevelBorders, LevelMass, MOST_LEVELS, Sampled, StepBatch,
+};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -34,16 +36,16 @@ pub fn levels<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
                 let setting =
                     if number % 4 == 3 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
                 number += 1;
-                backend.keep_kv(setting.kv);
+                backend.set_kv_dtype(setting.kv);
                 forest(backend, &setting, shape, seed, report)?;
             }
             let setting = if seed == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
             number += 1;
-            backend.keep_kv(setting.kv);
+            backend.set_kv_dtype(setting.kv);
             moving(backend, &setting, seed, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -180,10 +182,11 @@ fn divide<B: Backend>(backend: &mut B, setting: &Setting, kv: &B::Kv, batch: &St
     let asks = batch.wanted.len();
     let shape = backend.load(&mut step, batch.clone())?;
     let queries = queries(setting, &batch.positions);
-    let qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &queries)?;
+    let qkv =
+        buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &queries)?;
     let width = setting.heads.q_heads * MOST_LEVELS;
-    let mut lse = buffer(backend, Holds::Sums, shape.wanted, width, &[])?;
-    let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; asks * ANY_VOCAB])?;
+    let mut lse = buffer(backend, ActivationDtype::Sums, shape.wanted, width, &[])?;
+    let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; asks * ANY_VOCAB])?;
     let mut found = Vec::new();
     for _ in 0..3 {
         // So that an op which writes nothing is seen.
@@ -218,10 +221,11 @@ fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mu
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
         let batch = StepBatch { borders: borders.clone(), ..tree.batch(backend, setting, planner) };
         let mut shape = backend.load(&mut step, batch)?;
-        let mut qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
+        let mut qkv =
+            buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
         let width = setting.heads.q_heads * MOST_LEVELS;
-        let mut lse = buffer(backend, Holds::Sums, shape.wanted, width, &[])?;
-        let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let mut lse = buffer(backend, ActivationDtype::Sums, shape.wanted, width, &[])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut worst = [Worst::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {

@@ -51,7 +51,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
 fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, options: &ModelCheck) -> Result<bool> {
     let mut decoder = Decoder::load(&mut backend, folder)?;
     if options.deterministic {
-        decoder.be_deterministic(&mut backend);
+        decoder.set_batch_invariant(&mut backend);
     }
     let vocab = decoder.config().vocab;
     let tokens = (2 * backend.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);

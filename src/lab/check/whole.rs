@@ -35,7 +35,7 @@ pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Holds the model folders of these golden files against them.
+/// ActivationDtype the model folders of these golden files against them.
 pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Report) -> Result<()> {
     for file in files {
         let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;

@@ -35,7 +35,7 @@ impl Device {
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut modelled = Modelled::new(profile.clone());
-        budget.kv.keep_on(&mut modelled, model.config.heads, model.dtype);
+        budget.kv.set_on(&mut modelled, model.config.heads, model.dtype);
         let kv_element_bytes = modelled.kv_element_bytes(model.config.heads, model.dtype);
         let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {

@@ -62,7 +62,7 @@ const STEP_ROWS: usize = 64;
 pub fn long<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: &mut Report) -> Result<()> {
     let cases = if effort == Effort::Quick { &CASES[..1] } else { &CASES };
     // What is not computed apart is the CPU: always deterministic.
-    for (seed, case) in (0u64..).zip(cases).filter(|(_, case)| B::APART || !case.deterministic) {
+    for (seed, case) in (0u64..).zip(cases).filter(|(_, case)| B::IS_ASYNC || !case.deterministic) {
         case.play(open()?, effort, seed, report)?;
     }
     Ok(())

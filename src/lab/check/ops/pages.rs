@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::Suite;
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -67,11 +67,11 @@ impl Values {
 
 impl Case for Values {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        backend.keep_kv(self.kv);
+        backend.set_kv_dtype(self.kv);
         let [written, read] = self.pages();
         let shape = KvShape { layers: LAYERS, heads: self.heads, dtype: self.dtype, pages: 2 * self.rows };
         let mut kv = backend.kv(&shape)?;
-        let holds = Holds::Operands(self.dtype);
+        let holds = ActivationDtype::Operands(self.dtype);
 
         let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch(backend, &written))?;
@@ -94,7 +94,7 @@ impl Case for Values {
             Ok(())
         })?;
         backend.collect(&mut step)?;
-        backend.keep_kv(KvDtype::Model);
+        backend.set_kv_dtype(KvDtype::Model);
         backend.read(&out, self.rows)
     }
 
