@@ -37,14 +37,14 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], borders: &
     levels.dedup();
     let pages = levels.last().unwrap().0.page.ix() + 1;
     cpu.set_kv_dtype(setting.kv);
-    let mut kv = cpu.kv(&KvShape { layers: 1, heads: setting.heads, dtype: setting.dtype, pages }).unwrap();
+    let mut kv = cpu.kv(&KvShape::uniform(1, setting.heads, setting.dtype, pages)).unwrap();
     let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
         let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
         keys.iter_mut().zip(setting.given_kv(at)).for_each(|(x, key)| *x = key);
         values.chunks_exact_mut(head_dim).for_each(|value| value[level] = 1.0);
     }
-    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     let slots = levels.iter().map(|&(at, _)| at).collect();
     cpu.load(&mut step, StepBatch { slots, ..batch(&vec![0; levels.len()]) }).unwrap();
     cpu.kv_append(&mut kv, LAYER, &qkv, &step);
@@ -66,7 +66,7 @@ fn divide(
     for (row, x) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).enumerate() {
         x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
     }
-    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     let requests = vec![SampleRequest::of(Pick::Greedy); wanted.len()];
     let (wanted, borders) = (wanted.to_vec(), borders.to_vec());
     let shape =

@@ -45,25 +45,21 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// `stats`: of the step's plans, one for each window kind.
+    /// `stats`: of the step's plans, one for each kind of attention.
     pub(super) fn count_reads(&mut self, stats: &[PlanStats]) {
-        let windows = &self.model.config().windows;
-        for (hints, stats) in self.model.plan_hints().iter().zip(stats) {
-            let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
-            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
-            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
+        for (&layers, stats) in self.model.layers_by_plan().iter().zip(stats) {
+            self.metrics.kv_bytes_read += layers as u64 * stats.kv_bytes_read;
+            self.metrics.kv_bytes_read_flat += layers as u64 * stats.flat_kv_bytes;
         }
     }
 
     /// `asks`: of a step whose draws are told on which levels attention falls.
     pub(super) fn count_level_reads(&mut self, asks: &[Ask]) {
-        let windows = &self.model.config().windows;
-        for hints in self.model.plan_hints() {
-            let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
+        for (hints, &layers) in self.model.plan_hints().iter().zip(self.model.layers_by_plan()) {
             let seen = |ask: &Ask| (ask.position as u64 + 1).min(hints.window.map_or(u64::MAX, u64::from));
             // Half of a token's bytes are its key's.
             let token_bytes = hints.token_bytes() / 2;
-            self.metrics.kv_bytes_read_levels += layers * token_bytes * asks.iter().map(seen).sum::<u64>();
+            self.metrics.kv_bytes_read_levels += layers as u64 * token_bytes * asks.iter().map(seen).sum::<u64>();
         }
     }
 

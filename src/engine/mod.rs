@@ -61,6 +61,7 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;
 use crate::model::Decoder;
+use crate::model::config::kinds;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
@@ -259,7 +260,10 @@ impl<B: Backend> Engine<B> {
 /// Refuses steps whose rows, logits and sums of levels alone are more than the memory that is free.
 fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let of_levels = if shape.has_levels { config.heads.q_heads * MOST_LEVELS } else { 0 };
+    let of_levels: usize = match shape.has_levels {
+        true => kinds(config.heads()).iter().map(|heads| heads.q_heads * MOST_LEVELS).sum(),
+        false => 0,
+    };
     let (rows, wanted) =
         (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab + of_levels));
     let (needed, free) = (rows.saturating_add(wanted).saturating_mul(size_of::<f32>()), backend.free_bytes()?);

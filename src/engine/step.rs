@@ -132,7 +132,7 @@ impl<B: Backend> Engine<B> {
         forest
     }
 
-    /// One plan for each window kind of the model's layers, and what it costs.
+    /// One plan for each kind of attention of the model's layers, and what it costs.
     fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
         let mut began = Instant::now();
         let mut plans = Vec::new();

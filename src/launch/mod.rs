@@ -44,8 +44,9 @@ pub fn start_engine(
     planner: Planner,
     most: Most,
 ) -> Result<(EngineHandle, usize)> {
-    let dtype = facts(folder)?.dtype;
-    match device.open(folder.config.weight_bytes(dtype))? {
+    let facts = facts(folder)?;
+    let dtype = facts.dtype();
+    match device.open(folder.config.weight_bytes(facts.weights))? {
         Opened::Cpu { cpu, .. } => start_on(cpu, folder, dtype, tokenizer, budget, planner, most),
         Opened::Cuda(cuda) => start_on(*cuda, folder, dtype, tokenizer, budget, planner, most),
     }
@@ -60,7 +61,7 @@ fn start_on<B: Backend>(
     planner: Planner,
     most: Most,
 ) -> Result<(EngineHandle, usize)> {
-    budget.kv.set_on(&mut backend, folder.config.heads, dtype);
+    budget.kv.set_on(&mut backend, folder.config.heads(), dtype);
     let decoder = Decoder::load(&mut backend, folder)?;
     let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?).min(most.branches);
     // A branch fills pages of its own, and leaves the last one of its prompt half empty.

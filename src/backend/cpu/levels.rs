@@ -19,7 +19,7 @@ pub fn level_lse(
     plan: usize,
     scale: f32,
 ) {
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let d = heads.head_dim;
     let StepBatch { wanted, borders, plans, .. } = batch;
     assert_eq!(

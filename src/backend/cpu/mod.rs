@@ -20,8 +20,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 use super::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape,
-    SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
+    StepShape, SwapRates, WeightView, with_drawn,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -123,8 +123,8 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        Ok(Matrix::pack(self.isa, parts))
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        Ok(with_drawn(parts, |views| Matrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
@@ -176,7 +176,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self, _: HeadLayout, _: Dtype, _: usize) -> Result<Step> {
+    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 

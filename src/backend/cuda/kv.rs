@@ -15,7 +15,7 @@ use super::probe::DeviceFacts;
 use super::staging::Staging;
 use super::unit::Unit;
 use super::units;
-use crate::backend::{Dtype, KvDtype, KvShape};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
@@ -76,6 +76,8 @@ pub struct Kv {
     device: Device,
     memory: Memory,
     shape: KvShape,
+    /// Of all layers.
+    heads: HeadLayout,
     kept: Kept,
     append: Function,
     kv_save: Function,
@@ -92,14 +94,26 @@ pub struct SavedPages {
     pages: usize,
 }
 
+/// The heads of all layers: one layout of pages, and one set of attention kernels, serves a whole model here.
+pub fn same_heads(heads: &[HeadLayout]) -> Result<HeadLayout> {
+    let first = heads[0];
+    match heads.iter().find(|&&other| other != first) {
+        None => Ok(first),
+        Some(other) => {
+            let found = format!("{first:?} and {other:?}");
+            Err(Error::value("the heads of the model's layers", "the same in all layers, on a GPU", found))
+        }
+    }
+}
+
 /// Bytes that one page takes in one layer.
-pub fn layer_page_bytes(shape: &KvShape, kept: Kept) -> usize {
-    2 * shape.heads.kv_heads * PAGE_TOKENS as usize * shape.heads.head_dim * kept.element_bytes(shape.dtype)
+pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kept: Kept) -> usize {
+    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kept.element_bytes(dtype)
 }
 
 /// Bytes that one page takes, all layers.
 pub fn page_bytes(shape: &KvShape, kept: Kept) -> usize {
-    shape.layers * layer_page_bytes(shape, kept)
+    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, kept)).sum()
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
@@ -122,12 +136,12 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 }
 
 impl Kv {
-    /// Pages of unspecified contents: a slot is written before it is read.
+    /// Pages of unspecified contents: a slot is written before it is read. An error where layers differ in their heads.
     pub fn new(device: &Device, shape: &KvShape, kept: Kept) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let pages = packed_pages(shape, kept);
-        let layout = PageLayout::of(device.facts().major, shape.dtype, shape.heads.head_dim);
+        let (pages, heads) = (packed_pages(shape, kept), same_heads(&shape.heads)?);
+        let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
         let (append, name) = units::kv_append(shape.dtype, kept, layout);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
@@ -137,7 +151,8 @@ impl Kv {
             packed: device.alloc(pages * page_bytes(shape, kept))?,
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
-            shape: *shape,
+            shape: shape.clone(),
+            heads,
             kept,
         })
     }
@@ -148,6 +163,16 @@ impl Kv {
 
     pub fn shape(&self) -> &KvShape {
         &self.shape
+    }
+
+    /// Of all layers.
+    pub fn heads(&self) -> HeadLayout {
+        self.heads
+    }
+
+    /// Bytes that one page takes in one layer.
+    fn layer_page_bytes(&self) -> usize {
+        layer_page_bytes(self.heads, self.shape.dtype, self.kept)
     }
 
     pub fn kept(&self) -> Kept {
@@ -161,8 +186,8 @@ impl Kv {
 
     /// The byte of `memory` at which a layer begins.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
-        assert!(layer.ix() < self.shape.layers, "layer {layer} of {}", self.shape.layers);
-        layer.ix() * self.shape.pages * layer_page_bytes(&self.shape, self.kept)
+        assert!(layer.ix() < self.shape.layers(), "layer {layer} of {}", self.shape.layers());
+        layer.ix() * self.shape.pages * self.layer_page_bytes()
     }
 
     /// Copies `pages` to host memory, and waits for them.
@@ -200,9 +225,9 @@ impl Kv {
     fn launch(&self, function: &Function, pages: usize, to: &Memory, from: &Memory) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
         let layer_pages = small(self.shape.pages);
-        let chunks = small(layer_page_bytes(&self.shape, self.kept) / 16);
+        let chunks = small(self.layer_page_bytes() / 16);
         let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
-        self.device.launch(function, [small(pages), small(self.shape.layers), 1], 256, 0, &args);
+        self.device.launch(function, [small(pages), small(self.shape.layers()), 1], 256, 0, &args);
     }
 }
 
@@ -218,11 +243,10 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::HeadLayout;
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
         let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
-        KvShape { layers, heads, dtype: Dtype::Bf16, pages }
+        KvShape::uniform(layers, heads, Dtype::Bf16, pages)
     }
 
     #[test]
@@ -234,12 +258,20 @@ mod tests {
     }
 
     #[test]
+    fn layers_that_differ_in_their_heads_are_refused_by_name() {
+        let (narrow, wide) = (shape(1, 1, 64, 1).heads[0], shape(1, 1, 128, 1).heads[0]);
+        assert_eq!(same_heads(&[wide, wide]).expect("they are the same"), wide);
+        let error = same_heads(&[wide, narrow]).expect_err("they differ").to_string();
+        assert!(error.contains("64") && error.contains("128") && error.contains("GPU"), "{error}");
+    }
+
+    #[test]
     fn pages_are_whole_chunks_whatever_the_head() {
         for head_dim in (2..=256).step_by(2) {
-            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), Kept::Plain) % 128, 0, "head_dim {head_dim}");
+            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), Kept::Plain) % 128, 0, "head_dim {head_dim}");
         }
         for head_dim in [64, 128] {
-            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), Kept::Fp8) % 128, 0, "head_dim {head_dim}");
+            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), Kept::Fp8) % 128, 0, "head_dim {head_dim}");
         }
     }
 

@@ -29,8 +29,8 @@ pub use step::Step;
 use super::cuda::attention::has_wgmma;
 use super::cuda::kv::PAGE_TOKENS;
 use super::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, RandomWeight, RopeTable, Sampled,
-    StepBatch, StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
+    StackShape, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -67,17 +67,17 @@ impl Buffer {
     }
 }
 
-/// The shape of a weight matrix.
+/// The shape of a weight matrix `[rows, cols]` (outputs, inputs).
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix {
-    outputs: usize,
-    inputs: usize,
-    dtype: Dtype,
-}
+pub struct Matrix(StackShape);
 
 impl Matrix {
     fn bytes(&self) -> usize {
-        self.outputs * self.inputs * self.dtype.bytes()
+        self.0.format.bytes(self.0.rows * self.0.cols)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.0.format.bytes(self.0.cols)
     }
 }
 
@@ -101,10 +101,9 @@ impl Modelled {
         Ok(())
     }
 
-    fn stack(&mut self, dtype: Dtype, inputs: usize, outputs: usize) -> Result<Matrix> {
-        let matrix = Matrix { outputs, inputs, dtype };
-        self.take(matrix.bytes())?;
-        Ok(matrix)
+    /// Bytes of a token's keys and values in one layer.
+    fn token_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype)
     }
 
     /// An op that does nothing to speak of but move `bytes`.
@@ -169,12 +168,10 @@ impl Backend for Modelled {
         Ok(self.profile.memory().saturating_sub(self.used))
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        self.stack(parts[0].dtype, parts[0].cols, parts.iter().map(|part| part.rows).sum())
-    }
-
-    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
-        self.stack(parts[0].dtype, parts[0].cols, parts.iter().map(|part| part.rows).sum())
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let matrix = Matrix(StackShape::of(parts));
+        self.take(matrix.bytes())?;
+        Ok(matrix)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
@@ -216,14 +213,13 @@ impl Backend for Modelled {
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        let KvShape { layers, heads, dtype, .. } = *shape;
-        let token = 2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype);
-        layers * token * PAGE_TOKENS as usize
+        let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
+        shape.heads.iter().map(token).sum::<usize>() * PAGE_TOKENS as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
         self.take(shape.pages * self.page_bytes(shape))?;
-        Ok(*shape)
+        Ok(shape.clone())
     }
 
     fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SavedPages> {
@@ -237,8 +233,9 @@ impl Backend for Modelled {
         Ok(())
     }
 
-    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
-        Ok(Step::new(heads, self.kv_element_bytes(heads, dtype), vocab))
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
+        let heads = heads.iter().map(|&heads| (heads, self.kv_element_bytes(heads, dtype)));
+        Ok(Step::new(heads.collect(), vocab))
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
@@ -269,7 +266,7 @@ impl Backend for Modelled {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, _: &Step) {
-        self.small_op(out.bytes() + out.rows * table.inputs * table.dtype.bytes());
+        self.small_op(out.bytes() + out.rows * table.row_bytes());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, (): &(), _: f32) {
@@ -281,11 +278,11 @@ impl Backend for Modelled {
     }
 
     fn linear(&mut self, out: &mut Buffer, _: &Buffer, w: &Matrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.outputs, w.inputs, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, _: &Buffer, w: &Matrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.outputs, w.inputs, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
@@ -300,9 +297,10 @@ impl Backend for Modelled {
         self.small_op(2 * qkv.rows * (heads.q_heads + heads.kv_heads) * heads.head_dim * qkv.element_bytes);
     }
 
-    fn kv_append(&mut self, kv: &mut KvShape, _: LayerIx, qkv: &Buffer, _: &Step) {
-        let elements = 2 * qkv.rows * kv.heads.kv_heads * kv.heads.head_dim;
-        self.small_op(elements * (qkv.element_bytes + self.kv_element_bytes(kv.heads, kv.dtype)));
+    fn kv_append(&mut self, kv: &mut KvShape, layer: LayerIx, qkv: &Buffer, _: &Step) {
+        let heads = kv.heads[layer.ix()];
+        let read = 2 * heads.kv_heads * heads.head_dim * qkv.element_bytes;
+        self.small_op(qkv.rows * (read + self.token_bytes(heads, kv.dtype)));
     }
 
     fn tree_attention(
@@ -318,8 +316,17 @@ impl Backend for Modelled {
         self.spent += step.attention_ns(plan);
     }
 
-    fn level_lse(&mut self, out: &mut Buffer, _: &Buffer, kv: &KvShape, _: LayerIx, step: &Step, plan: usize, _: f32) {
-        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * self.kv_element_bytes(kv.heads, kv.dtype);
+    fn level_lse(
+        &mut self,
+        out: &mut Buffer,
+        _: &Buffer,
+        kv: &KvShape,
+        layer: LayerIx,
+        step: &Step,
+        plan: usize,
+        _: f32,
+    ) {
+        let key_bytes = self.token_bytes(kv.heads[layer.ix()], kv.dtype) / 2;
         self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
     }
 

@@ -14,7 +14,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let weights = config.weight_bytes(prepared.facts.dtype);
+    let weights = config.weight_bytes(prepared.facts.weights);
     let mut opened = options.device.open(weights)?;
     let Sizes { branches, pool, kv_bytes_per_token } = match &mut opened {
         Opened::Cpu { cpu, .. } => sizes(cpu, prepared, options)?,
@@ -67,10 +67,10 @@ struct Sizes {
 }
 
 fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
-    let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype);
-    options.budget.kv.set_on(backend, config.heads, dtype);
-    let kv_bytes_per_token = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
-    let weights = config.weight_bytes(dtype);
+    let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype());
+    options.budget.kv.set_on(backend, config.heads(), dtype);
+    let kv_bytes_per_token = config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype));
+    let weights = config.weight_bytes(prepared.facts.weights);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let branches = prepared.branches::<B>(&options.budget, free);
     let useful = prepared.useful_bytes::<B>(branches, kv_bytes_per_token);

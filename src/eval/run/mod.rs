@@ -127,7 +127,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
 
 /// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.
 pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
-    let weights = prepared.folder.config.weight_bytes(prepared.facts.dtype);
+    let weights = prepared.folder.config.weight_bytes(prepared.facts.weights);
     match options.device.open(weights)? {
         Opened::Cpu { cpu, not_cuda } => Ok(Loaded { not_cuda, ..load_on(cpu, prepared, options)? }),
         Opened::Cuda(cuda) => load_on(*cuda, prepared, options),
@@ -136,7 +136,7 @@ pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
 
 fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
     let started = Instant::now();
-    options.budget.kv.set_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
+    options.budget.kv.set_on(&mut backend, prepared.folder.config.heads(), prepared.facts.dtype());
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
     let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());

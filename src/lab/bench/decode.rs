@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
+use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened, WeightFormat};
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
 };
@@ -137,9 +137,9 @@ fn measure<B: Timed>(
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
     let device = backend.describe();
-    options.budget.kv.set_on(&mut backend, config.heads, *dtype);
+    options.budget.kv.set_on(&mut backend, config.heads(), *dtype);
     let decoder = model.load(&mut backend)?;
-    let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
+    let kv_bytes_per_token = decoder.kv_bytes_per_token();
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
     let own = case.generate + 2 * B::PAGE_TOKENS as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
@@ -155,7 +155,7 @@ fn measure<B: Timed>(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, kv_element_bytes, case, &machine),
+        floor_rate: floor_rate(config, *dtype, kv_bytes_per_token, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -174,7 +174,7 @@ impl Model {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
             let folder = ModelFolder::open(&options.config)?;
-            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
+            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype());
             return Ok(Self { config, dtype, folder: Some(folder) });
         }
         let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
@@ -185,7 +185,7 @@ impl Model {
 
     /// In bytes.
     fn weights(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
+        self.config.weight_bytes(WeightFormat::Dense(self.dtype))
     }
 
     fn load<B: Timed>(&self, backend: &mut B) -> Result<Decoder<B>> {
@@ -198,12 +198,11 @@ impl Model {
 
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
-/// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
-/// takes `kv_element_bytes` bytes.
+/// longer of its reads and its products; the context is that of the middle of the generation.
 pub fn floor_rate(
     config: &ModelConfig,
     dtype: Dtype,
-    kv_element_bytes: usize,
+    kv_bytes_per_token: usize,
     case: DecodeCase,
     machine: &Rates,
 ) -> f64 {
@@ -214,8 +213,8 @@ pub fn floor_rate(
     let linear = (2.0 * weights * rows / flops).max(weights * dtype.bytes() as f64 / bandwidth);
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
-    let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_element_bytes) as f64 / bandwidth;
+    let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
+    let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }
 

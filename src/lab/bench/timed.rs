@@ -12,7 +12,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::cuda::chooser::Choosing;
 use crate::backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, RandomWeight, RowToken, StepBatch, StepShape, Uniform,
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, RowToken, StepBatch, StepShape, Uniform,
 };
 use crate::error::Result;
 use crate::ids::TokenId;
@@ -125,9 +125,10 @@ impl Timed for Cuda {
 
     fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
-        let weights = self.random_matrix(&[RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers }])?;
+        let weights = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
+        let weights = self.matrix(&[MatrixPart::Random(weights)])?;
         let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
-        let mut step = self.step(heads, dtype, 1)?;
+        let mut step = self.step(&[heads], dtype, 1)?;
         let tokens = vec![RowToken::Known(TokenId(0)); PRODUCT];
         let shape = self.load(&mut step, StepBatch { tokens, ..StepBatch::default() })?;
         let mut x = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;

@@ -81,7 +81,7 @@ pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
         backend.set_batch_invariant();
     }
     if let Some(first) = trees.first() {
-        options.kv.set_on(&mut backend, first.heads(), first.dtype);
+        options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
     }
     let mut known = HashMap::new();
     for tree in &trees {
@@ -133,7 +133,7 @@ fn measure<'a, B: Timed>(
 
     let heads = tree.heads();
     let scale = tree.scale();
-    let mut step = backend.step(heads, tree.dtype, 1)?;
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
     let shape = backend.load(&mut step, batch(plan))?;
     let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
     let mut out = backend.buffer(heads.q_width(), ActivationDtype::Operands(tree.dtype))?;
@@ -251,12 +251,12 @@ fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize
 /// Memory with numbers in every slot of every page.
 fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, planted: &Planted, numbers: &Numbers) -> Result<B::Kv> {
     let heads = tree.heads();
-    let shape = KvShape { layers: 1, heads, dtype: tree.dtype, pages: planted.pages };
+    let shape = KvShape::uniform(1, heads, tree.dtype, planted.pages);
     let mut kv = backend.kv(&shape)?;
     let slots: Vec<KvSlot> = (0..planted.pages)
         .flat_map(|page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId::new(page), slot }))
         .collect();
-    let mut step = backend.step(heads, tree.dtype, 1)?;
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
     let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
     let mut written = 0;
     for slots in slots.chunks(DIFFERENT) {

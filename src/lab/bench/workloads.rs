@@ -126,7 +126,7 @@ fn start<B: Timed>(
         let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
         return Err(Error::ContextTooLong { what, tokens: longest, context });
     }
-    options.kv.set_on(&mut backend, config.heads, options.dtype);
+    options.kv.set_on(&mut backend, config.heads(), options.dtype);
     let decoder = Decoder::random(&mut backend, config, options.dtype, 1)?;
     let page = B::PAGE_TOKENS as usize;
     // Old jobs stay cached until the room is needed.

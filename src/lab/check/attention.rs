@@ -188,14 +188,14 @@ pub fn filled<B: Backend>(
     slots.par_sort_unstable();
     slots.dedup();
     let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1).max(pages);
-    let shape = KvShape { layers: LAYERS, heads: setting.heads, dtype: setting.dtype, pages };
+    let shape = KvShape::uniform(LAYERS, setting.heads, setting.dtype, pages);
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
     let all = held.iter().flat_map(|&page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId(page), slot }));
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let mut qkv = backend.buffer(setting.heads.qkv_width(), ActivationDtype::Operands(setting.dtype))?;
     // What is not a number goes first: storing a number beside it may clear it, as the CPU does.
     for (slots, holes) in
@@ -241,7 +241,7 @@ pub fn attend<B: Backend>(
     let rows = plan.row_positions.len();
     let batch = || StepBatch { plans: vec![plan.clone()], ..rows_at(&plan.row_positions) };
     let holds = ActivationDtype::Operands(setting.dtype);
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
     let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;

@@ -113,7 +113,7 @@ impl Leaves {
         let rows = self.contexts.len();
         let holds = ActivationDtype::Operands(setting.dtype);
         let mut kv = self.memory(backend, setting)?;
-        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;

@@ -178,7 +178,7 @@ type Division = (Vec<f32>, Vec<Option<LevelMass>>);
 /// The same step three times: a backend may run it by other ways the second and the third time. As of two layers that are alike,
 /// so that one begins the masses and the other adds to them.
 fn divide<B: Backend>(backend: &mut B, setting: &Setting, kv: &B::Kv, batch: &StepBatch) -> Result<Vec<Division>> {
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let asks = batch.wanted.len();
     let shape = backend.load(&mut step, batch.clone())?;
     let queries = queries(setting, &batch.positions);
@@ -218,7 +218,7 @@ fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mu
     let borders: Vec<_> = (0..rows).map(|row| borders(dice, tree.context(row, 0).len() as u32)).collect();
     for planner in [Planner::Flat, Planner::Balanced] {
         let mut kv = tree.memory(backend, setting)?;
-        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
         let batch = StepBatch { borders: borders.clone(), ..tree.batch(backend, setting, planner) };
         let mut shape = backend.load(&mut step, batch)?;
         let mut qkv =

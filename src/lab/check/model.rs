@@ -39,7 +39,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
         Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
         Err(error) => return Err(error),
     }
-    let opened = on.open(folder.config.weight_bytes(facts.dtype))?;
+    let opened = on.open(folder.config.weight_bytes(facts.weights))?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     match opened {

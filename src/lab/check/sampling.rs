@@ -52,7 +52,7 @@ impl Draws {
     /// Two steps: one that draws what is given, and the one at hand.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
         let asks = requests.len();
-        let mut step = backend.step(ANY_HEADS, Dtype::F32, self.vocab)?;
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {

@@ -96,7 +96,7 @@ const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_h
 pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> Result<()> {
     let model = Model::find()?;
     let decoder = model.load(&mut backend)?;
-    let (dtype, layers) = (decoder.dtype(), decoder.config().layers);
+    let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
     let mut cpu = Cpu::new();
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::source::Model;
-use crate::backend::Backend;
 use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::{Backend, WeightFormat};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{Machine, Settings};
 use crate::launch::Budget;
 use crate::model::Decoder;
-use crate::plan::{CostModel, Planner};
+use crate::plan::{PlanHints, Planner};
 
 /// Host memory for branches that yield where the user gives none: as much as a run takes at most, for that of the machine at hand
 /// says nothing of the one that is described.
@@ -22,9 +22,10 @@ pub struct Device {
     pub machine: Machine,
     pub settings: Settings,
     pub pool: Pool,
-    pub cost: CostModel,
     pub described: String,
-    pub kv_element_bytes: usize,
+    pub kv_bytes_per_token: usize,
+    /// Of each plan of a step, with the number of layers that go by it.
+    pub hints: Vec<(PlanHints, u64)>,
     branches: usize,
 }
 
@@ -35,18 +36,20 @@ impl Device {
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut modelled = Modelled::new(profile.clone());
-        budget.kv.set_on(&mut modelled, model.config.heads, model.dtype);
-        let kv_element_bytes = modelled.kv_element_bytes(model.config.heads, model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);
+        budget.kv.set_on(&mut modelled, model.config.heads(), model.dtype);
+        let (weights, memory) = (model.config.weight_bytes(WeightFormat::Dense(model.dtype)), modelled.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
         let branches = budget.branches::<Modelled>(&model.config, free);
         let config = budget.engine_config::<Modelled>(branches, Planner::default(), usize::MAX);
-        let (cost, described) = (modelled.cost_model(), modelled.describe());
+        let described = modelled.describe();
         let decoder = Decoder::random(&mut modelled, model.config.clone(), model.dtype, 0)?;
         let step_rows = config.step_rows;
+        let kv_bytes_per_token = decoder.kv_bytes_per_token();
+        let layers = decoder.layers_by_plan().iter().map(|&layers| layers as u64);
+        let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
         let (_, handle) = Engine::build(modelled, decoder, None, config)?;
         let facts = handle.facts();
         let settings = Settings {
@@ -61,7 +64,7 @@ impl Device {
             page_bytes: facts.page_bytes as u64,
         };
         let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, cost, described, kv_element_bytes, branches })
+        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches })
     }
 
     /// Branches that grow at once.

@@ -16,7 +16,7 @@ struct State {
 }
 
 pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: LayerIx, plan: &AttentionPlan, scale: f32) {
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let d = heads.head_dim;
     for row in 0..plan.row_positions.len() {
         let context = context(plan, row);
@@ -56,7 +56,7 @@ pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
 
 /// `x` as it enters a product with stored keys or values.
 pub fn operand(kv: &KvStore, x: f32) -> f32 {
-    match kv.shape().dtype {
+    match kv.dtype() {
         Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         Dtype::F32 | Dtype::F16 => x,
     }

@@ -52,18 +52,18 @@ pub fn tree_attention(
     plan: &AttentionPlan,
     scale: f32,
 ) {
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
     assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "queries of all rows");
     assert_eq!((out.rows, out.width), (rows, heads.q_width()), "room for all rows");
     #[cfg(target_arch = "x86_64")]
     if isa != Isa::Clear {
         let Scratch { tiles, tasks } = scratch;
-        tiles.resolve(plan, kv.layout().pair());
+        tiles.resolve(plan, kv.layout(layer).pair());
         let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
         // SAFETY: `isa` is one that the processor has.
         return unsafe {
-            match (isa, kv.shape().dtype) {
+            match (isa, kv.dtype()) {
                 (Isa::Clear, _) => unreachable!("the clear loops are below"),
                 (Isa::Avx2, Dtype::F32) => walk::run::<avx2::F32>(&step, tasks, out),
                 (Isa::Avx2, Dtype::F16) => walk::run::<avx2::F16>(&step, tasks, out),

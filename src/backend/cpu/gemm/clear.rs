@@ -14,7 +14,7 @@ pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, in
         return;
     }
     out.data.par_chunks_exact_mut(w.rows).enumerate().for_each(|(r, out)| {
-        let x: Vec<f32> = x.row(r).iter().map(|&v| operand(v, w.dtype)).collect();
+        let x: Vec<f32> = x.row(r).iter().map(|&v| operand(v, w.dtype())).collect();
         for (p, out) in out.chunks_mut(PANEL).enumerate() {
             let sums = panel_dot(w, p, &x);
             for (lane, out) in out.iter_mut().enumerate() {
@@ -41,7 +41,7 @@ fn panel_dot(w: &Matrix, p: usize, x: &[f32]) -> [f32; PANEL] {
     let mut sums = [0.0; PANEL];
     for (k, x) in x.iter().enumerate() {
         for (lane, sum) in sums.iter_mut().enumerate() {
-            *sum += x * element(panel, w.dtype, k, lane);
+            *sum += x * element(panel, w.dtype(), k, lane);
         }
     }
     sums

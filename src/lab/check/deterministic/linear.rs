@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Differences;
-use crate::backend::{ActivationDtype, Backend, Dtype, RandomWeight, Uniform};
+use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Uniform};
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
 use crate::lab::check::device::Effort;
@@ -90,7 +90,8 @@ impl Layer {
         let Layer { outputs, inputs, biased, .. } = *self;
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
-        let w = backend.random_matrix(&[RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach }])?;
+        let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
+        let w = backend.matrix(&[MatrixPart::Random(w)])?;
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);
         // What the residual held before.

@@ -76,7 +76,7 @@ impl Case {
                 "vocab_size": {VOCAB}, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, {} }}"#,
             self.family, self.changes
         ))?;
-        let layers = config.layers;
+        let layers = config.layers.len();
         let usual = EngineConfig {
             max_branches: MAX_BRANCHES,
             step_rows: STEP_ROWS,

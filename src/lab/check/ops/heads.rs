@@ -100,7 +100,7 @@ struct Rope {
 impl Case for Rope {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let table = backend.rope_table(&self.table)?;
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, rows_at(&self.positions))?;
         let width = self.heads.qkv_width();
         let mut qkv = buffer(backend, ActivationDtype::Operands(self.dtype), shape.rows, width, &self.qkv)?;

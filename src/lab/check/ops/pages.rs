@@ -69,11 +69,11 @@ impl Case for Values {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         backend.set_kv_dtype(self.kv);
         let [written, read] = self.pages();
-        let shape = KvShape { layers: LAYERS, heads: self.heads, dtype: self.dtype, pages: 2 * self.rows };
+        let shape = KvShape::uniform(LAYERS, self.heads, self.dtype, 2 * self.rows);
         let mut kv = backend.kv(&shape)?;
         let holds = ActivationDtype::Operands(self.dtype);
 
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch(backend, &written))?;
         let qkv = buffer(backend, holds, shape.rows, self.heads.qkv_width(), &self.qkv)?;
         backend.run(&mut step, shape, |backend, step| {
@@ -86,7 +86,7 @@ impl Case for Values {
             backend.restore_pages(&mut kv, &saved, &read)?;
         }
 
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch(backend, &read))?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         backend.run(&mut step, shape, |backend, step| {

@@ -36,7 +36,7 @@ impl Case for Embed {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.tokens.len();
         let table = matrix(backend, self.dtype, self.table.len() / self.width, &self.table)?;
-        let mut step = backend.step(ANY_HEADS, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
         let tokens = self.tokens.iter().copied().map(RowToken::Known).collect();
         let shape = backend.load(&mut step, StepBatch { tokens, ..rows_at(&vec![0; rows]) })?;
         let mut out = buffer(backend, ActivationDtype::Sums, shape.rows, self.width, &[])?;
@@ -69,7 +69,7 @@ struct SelectRows {
 
 impl Case for SelectRows {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let mut step = backend.step(ANY_HEADS, Dtype::F32, ANY_VOCAB)?;
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, ANY_VOCAB)?;
         let batch = StepBatch { wanted: self.wanted.clone(), ..rows_at(&vec![0; self.rows]) };
         let shape = backend.load(&mut step, batch)?;
         let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
