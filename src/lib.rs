@@ -56,6 +56,7 @@
 //! ```
 
 pub mod backend;
+pub mod bundled;
 pub mod cli;
 pub mod engine;
 pub mod error;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::json;
+use crate::json::{describe, listed};
 
 /// A task file's JSON, overrides applied, before anything is checked.
 pub(crate) struct Source {
@@ -265,25 +266,6 @@ fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, Strin
     }
     *place = new;
     Ok(())
-}
-
-/// A JSON value as an error message shows it.
-pub(crate) fn describe(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_string(),
-        Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(s) if s.chars().count() > 60 => {
-            format!("\"{}…\"", s.chars().take(60).collect::<String>().escape_debug())
-        }
-        Value::String(s) => format!("\"{}\"", s.escape_debug()),
-        Value::Array(list) => format!("a list of {}", list.len()),
-        Value::Object(_) => "an object".to_string(),
-    }
-}
-
-/// `a`, `b`, `c`
-pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
-    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
 /// The name among `names` that `typed` was probably meant to be.

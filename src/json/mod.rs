@@ -2,7 +2,10 @@
 //! of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is read as the nearest that
 //! serde_json has ([`read`]), or with its digits ([`read_with_digits`]); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
 
+mod describe;
 pub(crate) mod digits;
+
+pub(crate) use describe::{describe, listed, names};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,7 +14,6 @@ use std::ops::Range;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use crate::eval::source::describe;
 use crate::json::digits::is_held;
 
 /// Reads `text`, strictly but for what Python alone writes: NaN, infinities and numbers beyond a double are `null`, half a surrogate

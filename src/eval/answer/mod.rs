@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::boxed::boxes;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
+use crate::json::listed;
 
 /// What a sample answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::eval::source::describe;
 use crate::json;
 use crate::json::RawJson;
+use crate::json::describe;
 
 /// A field that holds something else than it must.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::eval::benchmark::fields::{Fields, Read, check_raw_list, raw_list, wrong};
-use crate::eval::source::describe;
 use crate::json::RawJson;
+use crate::json::describe;
 use crate::judge::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
 
 /// The least that EvalPlus gives a test; the judge gives more where the reference is slow.

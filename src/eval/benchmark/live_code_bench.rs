@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::eval::benchmark::fields::{Fields, Read, list, object, parse, raw, text, wrong};
 use crate::eval::benchmark::pickle;
-use crate::eval::source::describe;
 use crate::json::RawJson;
+use crate::json::describe;
 use crate::judge::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
 
 /// What LiveCodeBench's own script allows a test.

@@ -19,16 +19,12 @@ mod read;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::task::items::names;
+use crate::json::names;
 use crate::judge::problem::Problem;
 use fields::{Fields, Read, Wrong, wrong};
 
 pub use functions::with_body;
 pub use read::{Entries, Entry, Malformed, read};
-
-/// The fields that hold test data as JSON, where they do not hold it as texts of JSON. A record keeps them as texts of JSON where a
-/// [`Value`] would change a number or a surrogate in them.
-pub(crate) const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
 
 /// Whose fields a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use crate::eval::benchmark::fields::{Fields, Wrong};
 use crate::eval::benchmark::{BenchmarkFormat, expected_marks};
 use crate::eval::records;
 use crate::eval::records::{Format, Place, Record};
-use crate::eval::source::{describe, read_text};
-use crate::eval::task::items::names;
+use crate::eval::source::read_text;
+use crate::json::describe;
+use crate::json::names;
 use crate::judge::problem::Problem;
 
 /// One record of a problem file.

@@ -1,11 +1,11 @@
 //! `offshoot run` without a task: the first five minutes. A few word problems by vote, the first of them shown as soon as it is
 //! done; then the same samples drawn under a flat and under a tree plan, side by side.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use crate::bundled::bundled;
 use crate::error::{Error, Result};
 use crate::eval::statistics::Decided;
 use crate::eval::task::Method;
@@ -157,21 +157,4 @@ fn verdict(correct: Option<bool>) -> &'static str {
         Some(false) => "wrong",
         None => "not graded",
     }
-}
-
-/// A file of the bundled tasks: beneath the current folder, beside the binary's build folder, or where it was built.
-pub fn bundled(name: &str) -> Result<PathBuf> {
-    let beside_binary = std::env::current_exe().ok();
-    let folders = beside_binary.iter().flat_map(|exe| exe.ancestors().skip(1)).map(Path::to_path_buf);
-    let built = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let places = [PathBuf::new()].into_iter().chain(folders).chain([built]);
-    let found = places.map(|folder| folder.join("tasks").join(name)).find(|path| path.is_file());
-    found.ok_or_else(|| {
-        let expected = "beneath the current folder or beside the binary";
-        Error::value(
-            format!("the bundled task tasks/{name}"),
-            expected,
-            "nothing: name a task file, or use `offshoot new`",
-        )
-    })
 }

@@ -31,7 +31,6 @@ use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
 
-pub use demo::bundled;
 use manifest::Process;
 pub use prepare::{ItemPrompt, Prepared, Rendered};
 use resume::Place;

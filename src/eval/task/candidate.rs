@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::eval::benchmark;
 use crate::eval::benchmark::{BenchmarkFormat, with_body};
-use crate::eval::source::{Section, Source, listed, read_text};
+use crate::eval::source::{Section, Source, read_text};
+use crate::json::listed;
 use crate::judge::language::Language;
 use crate::judge::problem::{Assembly, Compare, Problem, Suite};
 

@@ -9,8 +9,10 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::eval::records;
 use crate::eval::records::{Format, Place};
-use crate::eval::source::{Section, Source, describe, read_text};
-use crate::eval::task::items::{columns_of, format_of, names};
+use crate::eval::source::{Section, Source, read_text};
+use crate::eval::task::items::{columns_of, format_of};
+use crate::json::describe;
+use crate::json::names;
 
 type Fields = Map<String, Value>;
 

@@ -10,10 +10,11 @@ use serde_json::{Map, Number, Value};
 use crate::error::{Error, Result};
 use crate::eval::answer::expression::Target;
 use crate::eval::answer::{Extractor, Normalise, broken, compile};
-use crate::eval::source::{Section, Source, describe, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::candidate::JudgeGrade;
-use crate::eval::task::items::names;
 use crate::json::digits::written_out;
+use crate::json::names;
+use crate::json::{describe, listed};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {

@@ -10,12 +10,14 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::eval::records;
 use crate::eval::records::{FORMATS, Format, Place, Record};
-use crate::eval::source::{Section, Source, describe, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::candidate::Tests;
 use crate::eval::task::documents;
 use crate::eval::task::documents::{Asked, Questions, TEXTS};
 use crate::eval::task::grade::Reference;
 use crate::eval::task::matched;
+use crate::json::names;
+use crate::json::{describe, listed};
 
 /// One problem of a task.
 #[derive(Clone, Debug)]
@@ -302,9 +304,4 @@ pub(crate) fn format_of(source: &Source, at: &str, path: &std::path::Path, named
             Error::field(&source.path, format!("{at}.path"), expected, path.display().to_string())
         }),
     }
-}
-
-/// The names of an item's fields, for an error.
-pub(crate) fn names(fields: &Map<String, Value>) -> String {
-    listed(&fields.keys().collect::<Vec<_>>())
 }

@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records::{FORMATS, Format, records};
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::items::Item;
 use crate::eval::task::template::Template;
+use crate::json::listed;
 
 /// `{"shots": {"path": …, "template": …, "count": …, "format": …, "columns": …}}`, a level of a prompt.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::source::{Section, Source, read_text};
-use crate::eval::task::items::names;
+use crate::json::names;
 
 /// A template that was found to be one; it knows its place in the task file, so that errors can name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -9,11 +9,11 @@ use super::dice::Dice;
 use super::report::{Found, Report, Worst};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
+use crate::bundled::bundled;
 use crate::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, PoolSize, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
-use crate::eval::run::bundled;
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
 use crate::model::{Decoder, ModelConfig, ModelFolder};

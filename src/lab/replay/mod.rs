@@ -13,8 +13,8 @@ mod prompt;
 mod rate;
 mod read;
 mod record;
-mod replay;
 mod time;
+mod trace;
 
 pub use invent::{Lengths, behind_system_prompt, industry, micro, nested, shared_prompts, warm_up, with_system_prompt};
 pub use job::{Job, Request, poisson};
@@ -24,5 +24,5 @@ pub use prompt::{Prompt, Run};
 pub use rate::{RateSearch, Sustained, sustainable_rate};
 pub use read::{read_lengths, read_trace};
 pub use record::{JobRecord, RequestRecord, StepRecord, Totals};
-pub use replay::{Replay, replay};
 pub use time::{Span, Timekeeper, WallClock};
+pub use trace::{Replay, replay};

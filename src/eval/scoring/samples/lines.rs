@@ -8,9 +8,9 @@ use super::{Form, Sample, Text, unknown};
 use crate::error::{Error, Result};
 use crate::eval::records::{Place, Record};
 use crate::eval::scoring::problems::Problems;
-use crate::eval::source::describe;
 use crate::json;
 use crate::json::RawJson;
+use crate::json::describe;
 
 const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
 

@@ -10,9 +10,10 @@ use super::{Form, Sample, Samples, Text, lines, unknown};
 use crate::error::{Error, Result};
 use crate::eval::records::{Place, inline};
 use crate::eval::scoring::problems::Problems;
-use crate::eval::source::{describe, read_text};
+use crate::eval::source::read_text;
 use crate::json;
 use crate::json::RawJson;
+use crate::json::describe;
 
 /// A whole program, the `index`-th of its problem.
 pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) -> Sample {

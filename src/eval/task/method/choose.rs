@@ -3,9 +3,11 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::eval::source::{Section, Source, describe, listed};
-use crate::eval::task::items::{Item, names};
+use crate::eval::source::{Section, Source};
+use crate::eval::task::items::Item;
 use crate::eval::task::template::Template;
+use crate::json::names;
+use crate::json::{describe, listed};
 
 /// `{"choices": [TEMPLATE, …] | {"field": NAME}, "labels": […], "separator": " ", "by": …, "neutral": …}`
 #[derive(Clone, Debug, PartialEq)]

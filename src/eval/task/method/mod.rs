@@ -12,11 +12,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::statistics::Decided;
 use crate::eval::statistics::Tally;
 use crate::eval::task::Item;
 use crate::figures::counted;
+use crate::json::listed;
 
 pub use choose::{Choose, ChooseBy};
 pub use sampling::Sampling;

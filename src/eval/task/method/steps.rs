@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::method::scoring::Scoring;
+use crate::json::listed;
 
 /// How a solution is cut into steps.
 #[derive(Clone, Debug, PartialEq, Eq)]

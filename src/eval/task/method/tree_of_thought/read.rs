@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::compile;
-use crate::eval::source::{Section, Source, listed};
+use crate::eval::source::{Section, Source};
 use crate::eval::task::method::tree_of_thought::{
     Answering, Drawing, Evaluate, Generate, Question, Search, Select, TreeOfThought, ValueBy,
 };
 use crate::eval::task::prompt::PromptTemplate;
+use crate::json::listed;
 
 const KEYS: [&str; 11] =
     ["steps", "breadth", "thought", "end", "extract", "state", "generate", "evaluate", "select", "search", "answer"];
