@@ -32,6 +32,7 @@ mod scheduler;
 pub mod scripted;
 mod step;
 mod text;
+mod token_path;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -181,6 +181,16 @@ pub struct Extend {
     pub continuation: Continuation,
 }
 
+impl Extend {
+    /// Tokens that are given.
+    pub(super) fn given(&self) -> usize {
+        match &self.continuation {
+            Continuation::Sampled { .. } => 0,
+            Continuation::Given { tokens, .. } => tokens.len(),
+        }
+    }
+}
+
 /// What happens to the branches of one `Extension`, in the order in which it happens to each of them.
 #[derive(Debug)]
 pub enum Event {

@@ -4,6 +4,7 @@ use offshoot::lab::check::dice;
 
 mod ahead;
 mod bench;
+mod bursts;
 mod jobs;
 mod levels;
 mod pages;
