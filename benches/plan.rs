@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cuda::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
+use offshoot::backend::cuda::attention::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};

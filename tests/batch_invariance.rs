@@ -189,7 +189,8 @@ fn two_kinds_of_windows() {
         "tie_word_embeddings": true
     });
     let config = config(qwen);
-    assert_eq!(config.window_kinds(), [None, Some(40)]);
+    let windows: Vec<_> = config.attention_kinds().iter().map(|kind| kind.window).collect();
+    assert_eq!(windows, [None, Some(40)]);
     hold(&config);
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use offshoot::backend::cuda::cache::{Cache, Cubin, Key};
+use offshoot::backend::cuda::compile::cache::{Cache, Cubin, Key};
+use offshoot::backend::cuda::compile::ptxas::{KernelUsage, usage};
+use offshoot::backend::cuda::compile::unit::{Source, Unit};
+use offshoot::backend::cuda::compile::units;
 use offshoot::backend::cuda::compile::{Compiler, compile_all};
-use offshoot::backend::cuda::device::Device;
-use offshoot::backend::cuda::probe::{arch, probe};
-use offshoot::backend::cuda::ptxas::{KernelUsage, usage};
-use offshoot::backend::cuda::unit::{Source, Unit};
-use offshoot::backend::cuda::units;
+use offshoot::backend::cuda::discovery::probe::{arch, probe};
+use offshoot::backend::cuda::driver::device::Device;
 use offshoot::error::Error;
 use tempfile::TempDir;
 
@@ -151,22 +151,33 @@ fn every_unit_compiles() {
     assert!(spilling.is_empty(), "{spilling:#?}");
 }
 
+/// The paths of the files below `folder`, from `root`.
+fn files_below(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files_below(root, &path, found);
+        } else {
+            found.insert(path.strip_prefix(root).unwrap().to_str().unwrap().to_string());
+        }
+    }
+}
+
 #[test]
 fn the_tables_list_the_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
-    let files = |end: &str| -> BTreeSet<String> {
-        let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.ends_with(end)).collect()
-    };
+    let mut all = BTreeSet::new();
+    files_below(&folder, &folder, &mut all);
+    let files = |end: &str| -> BTreeSet<String> { all.iter().filter(|name| name.ends_with(end)).cloned().collect() };
     let headers: BTreeSet<String> = units::HEADERS.iter().map(|header| header.name.to_string()).collect();
-    assert_eq!(headers, files(".cuh"), "units::HEADERS beside kernels/*.cuh");
+    assert_eq!(headers, files(".cuh"), "units::HEADERS beside kernels/**/*.cuh");
     let sources: BTreeSet<String> = units::all().iter().map(|unit| unit.source.name.to_string()).collect();
-    assert_eq!(sources, files(".cu"), "units::all() beside kernels/*.cu");
+    assert_eq!(sources, files(".cu"), "units::all() beside kernels/**/*.cu");
     let readme = include_str!("../kernels/README.md");
     let rows: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
     let named: Vec<&str> = rows.iter().flat_map(|kernels| kernels.split(", ")).collect();
     for source in &sources {
-        let kernel = source.trim_end_matches(".cu");
+        let kernel = source.rsplit('/').next().expect("a file name").trim_end_matches(".cu");
         let is_named = named.iter().any(|name| name.split(' ').next() == Some(kernel));
         assert!(is_named, "{source} has a row in kernels/README.md");
     }

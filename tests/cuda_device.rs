@@ -1,10 +1,10 @@
 //! The device layer on a GPU: memory, copies, launches, graphs, and what it says of mistakes. Without a GPU every test says so and
 //! passes.
 
-use offshoot::backend::cuda::args::Args;
-use offshoot::backend::cuda::device::Device;
-use offshoot::backend::cuda::function::Function;
-use offshoot::backend::cuda::unit::{Source, Unit};
+use offshoot::backend::cuda::compile::unit::{Source, Unit};
+use offshoot::backend::cuda::driver::args::Args;
+use offshoot::backend::cuda::driver::device::Device;
+use offshoot::backend::cuda::driver::function::Function;
 use offshoot::error::Error;
 
 static ADD: Source = Source {
@@ -62,7 +62,7 @@ fn facts_are_those_of_a_gpu() {
     let facts = device.facts();
     assert!(facts.major >= 8 && facts.multiprocessors > 0 && facts.shared_optin > 48 << 10, "{facts:?}");
     assert!(device.free_bytes().unwrap() <= facts.total_bytes);
-    let last = offshoot::backend::cuda::probe::probe().unwrap().len();
+    let last = offshoot::backend::cuda::discovery::probe::probe().unwrap().len();
     let error = Device::open(last).err().expect("there is no such GPU").to_string();
     assert!(error.starts_with(&format!("cuda:{last} cannot be used: the driver shows ")), "{error}");
 }

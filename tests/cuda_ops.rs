@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
-use offshoot::backend::cuda::buffer::Buffer;
-use offshoot::backend::cuda::chooser::Choosing;
-use offshoot::backend::cuda::device::Device;
+use offshoot::backend::cuda::compile::elements::KvElement;
+use offshoot::backend::cuda::driver::device::Device;
 use offshoot::backend::cuda::gemm::Gemm;
-use offshoot::backend::cuda::kv::{self, Kept, Kv, slot_word};
+use offshoot::backend::cuda::gemm::chooser::Choosing;
+use offshoot::backend::cuda::memory::buffer::Buffer;
+use offshoot::backend::cuda::memory::kv::{self, Kv, slot_word};
+use offshoot::backend::cuda::memory::staging::Staging;
+use offshoot::backend::cuda::memory::weights::{Loader, Matrix, Vector};
 use offshoot::backend::cuda::ops::Ops;
-use offshoot::backend::cuda::staging::Staging;
-use offshoot::backend::cuda::weights::{Loader, Matrix, Vector};
 use offshoot::backend::{Dtype, HeadLayout, KvShape, MatrixPart, RandomWeight, Uniform, WeightFormat, WeightView};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::KvSlot;
@@ -199,7 +200,7 @@ fn pages_come_back_wherever_they_are_restored() {
     // 3.75 MiB a page in 96 layers: 12 pages pass in two lots.
     let shape = KvShape::uniform(96, heads, Dtype::F16, 24);
     let mut staging = Staging::new(&device).unwrap();
-    let kv = Kv::new(&device, &shape, Kept::Plain).unwrap();
+    let kv = Kv::new(&device, &shape, KvElement::Plain).unwrap();
     let ops = Ops::load(&device, Dtype::F16).unwrap();
     let rows = 12 * kv::PAGE_TOKENS as usize;
     let from: Vec<PageId> = (0..12).map(|i| PageId(23 - i)).collect();
@@ -222,7 +223,7 @@ fn pages_come_back_wherever_they_are_restored() {
         let qkv = qkv_bytes(layer);
         let at = kv.layer_at(LayerIx::new(layer));
         let stored = device
-            .download(kv.memory(), at..at + 24 * kv::layer_page_bytes(kv.heads(), shape.dtype, Kept::Plain))
+            .download(kv.memory(), at..at + 24 * kv::layer_page_bytes(kv.heads(), shape.dtype, KvElement::Plain))
             .unwrap();
         for r in 0..rows {
             let (page, slot) = (to[r / 32].ix(), r % 32);

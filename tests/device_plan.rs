@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use offshoot::backend::HeadLayout;
-use offshoot::backend::cuda::device_plan::{
+use offshoot::backend::cuda::attention::device_plan::{
     DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
 };
 use offshoot::ids::{PageId, SegmentId, TokenId};
@@ -24,7 +24,7 @@ struct Words<'a> {
     whole_tiles: bool,
 }
 
-/// As in kernels/attention_plan.cuh.
+/// As in kernels/attention/plan.cuh.
 const SHARED_PIECE: u32 = 1 << 31;
 
 struct Tile {

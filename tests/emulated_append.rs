@@ -7,8 +7,9 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::kv::{Kept, NO_SLOT, PageLayout, slot_word};
-use offshoot::backend::cuda::units;
+use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
+use offshoot::backend::cuda::compile::units;
+use offshoot::backend::cuda::memory::kv::{NO_SLOT, slot_word};
 use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
@@ -33,7 +34,7 @@ fn number(dice: &mut Dice) -> f32 {
     }
 }
 
-fn hold(dtype: Dtype, kept: Kept, layout: PageLayout, heads: HeadLayout) {
+fn hold(dtype: Dtype, kept: KvElement, layout: PageLayout, heads: HeadLayout) {
     let (unit, name) = units::kv_append(dtype, kept, layout);
     let Some(kernel) = Emulated::compile(&unit, name) else { return };
     let mut dice = Dice::new(heads.head_dim as u64);
@@ -48,7 +49,7 @@ fn hold(dtype: Dtype, kept: Kept, layout: PageLayout, heads: HeadLayout) {
         vec![u64::from_ne_bytes([untouched; 8]); 2 * heads.kv_heads * heads.head_dim * PAGES * PAGE * element / 8];
     let (mut layer_at, mut qkv_at, mut slots_at) = (layer.as_mut_ptr(), given.as_ptr(), words.as_ptr());
     // Bytes where they are copied, elements where they are rounded.
-    let unit = if kept == Kept::Plain { dtype.bytes() } else { 1 };
+    let unit = if kept == KvElement::Plain { dtype.bytes() } else { 1 };
     let (mut width, mut kv_heads) = ((heads.qkv_width() * unit) as u32, heads.kv_heads as u32);
     let mut head = (heads.head_dim * unit) as u32;
     let args =
@@ -71,13 +72,13 @@ fn hold(dtype: Dtype, kept: Kept, layout: PageLayout, heads: HeadLayout) {
                 };
             let found = &bytes[place..place + element];
             let expected = match kept {
-                Kept::Plain => dtype.encode(&[x]),
-                Kept::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],
-                Kept::Rounded => dtype.encode(&[e4m3(x)]),
+                KvElement::Plain => dtype.encode(&[x]),
+                KvElement::Fp8 => vec![F8E4M3::from_f32(x).to_bits()],
+                KvElement::Rounded => dtype.encode(&[e4m3(x)]),
             };
             // What is no number may be any that is none.
             let is_none = |bytes: &[u8]| match (kept, dtype) {
-                (Kept::Fp8, _) => bytes[0] & 0x7f == 0x7f,
+                (KvElement::Fp8, _) => bytes[0] & 0x7f == 0x7f,
                 (_, Dtype::F32) => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                 (_, Dtype::F16) => half::f16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
                 (_, Dtype::Bf16) => half::bf16::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
@@ -93,13 +94,13 @@ fn hold(dtype: Dtype, kept: Kept, layout: PageLayout, heads: HeadLayout) {
 #[test]
 fn slots_have_the_numbers() {
     let heads = |head_dim| HeadLayout { q_heads: 4, kv_heads: 2, head_dim };
-    hold(Dtype::F16, Kept::Plain, PageLayout::Swizzled, heads(64));
-    hold(Dtype::Bf16, Kept::Plain, PageLayout::Swizzled, heads(128));
-    hold(Dtype::Bf16, Kept::Plain, PageLayout::Plain, heads(128));
-    hold(Dtype::F16, Kept::Plain, PageLayout::Plain, heads(18));
-    hold(Dtype::F16, Kept::Fp8, PageLayout::Swizzled, heads(64));
-    hold(Dtype::Bf16, Kept::Fp8, PageLayout::Swizzled, heads(128));
-    hold(Dtype::F32, Kept::Rounded, PageLayout::Plain, heads(64));
-    hold(Dtype::F16, Kept::Rounded, PageLayout::Plain, heads(18));
-    hold(Dtype::Bf16, Kept::Rounded, PageLayout::Plain, heads(80));
+    hold(Dtype::F16, KvElement::Plain, PageLayout::Swizzled, heads(64));
+    hold(Dtype::Bf16, KvElement::Plain, PageLayout::Swizzled, heads(128));
+    hold(Dtype::Bf16, KvElement::Plain, PageLayout::Plain, heads(128));
+    hold(Dtype::F16, KvElement::Plain, PageLayout::Plain, heads(18));
+    hold(Dtype::F16, KvElement::Fp8, PageLayout::Swizzled, heads(64));
+    hold(Dtype::Bf16, KvElement::Fp8, PageLayout::Swizzled, heads(128));
+    hold(Dtype::F32, KvElement::Rounded, PageLayout::Plain, heads(64));
+    hold(Dtype::F16, KvElement::Rounded, PageLayout::Plain, heads(18));
+    hold(Dtype::Bf16, KvElement::Rounded, PageLayout::Plain, heads(80));
 }

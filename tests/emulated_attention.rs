@@ -10,9 +10,11 @@ use std::ops::Range;
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use offshoot::backend::cuda::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
-use offshoot::backend::cuda::kv::Kept;
-use offshoot::backend::cuda::units;
+use offshoot::backend::cuda::attention::device_plan::{
+    DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers,
+};
+use offshoot::backend::cuda::compile::elements::KvElement;
+use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -77,15 +79,15 @@ fn stored(setting: &Setting, x: f32) -> [u8; 2] {
 
 fn element_bytes(setting: &Setting) -> usize {
     match kept(setting.kv) {
-        Kept::Fp8 => 1,
-        Kept::Plain | Kept::Rounded => 2,
+        KvElement::Fp8 => 1,
+        KvElement::Plain | KvElement::Rounded => 2,
     }
 }
 
-fn kept(kv: KvDtype) -> Kept {
+fn kept(kv: KvDtype) -> KvElement {
     match kv {
-        KvDtype::Model => Kept::Plain,
-        KvDtype::Fp8 => Kept::Fp8,
+        KvDtype::Model => KvElement::Plain,
+        KvDtype::Fp8 => KvElement::Fp8,
     }
 }
 
@@ -134,10 +136,10 @@ fn hints(setting: &Setting, tile: u32) -> PlanHints {
 }
 
 /// As `shared_bytes_wgmma` of the CUDA backend.
-fn shared_bytes(head_dim: usize, kept: Kept) -> usize {
+fn shared_bytes(head_dim: usize, kept: KvElement) -> usize {
     let (raw, narrow) = match (kept, head_dim) {
-        (Kept::Fp8, 128) => (6 * 64, 4 * 3 * 32),
-        (Kept::Fp8, _) => (6 * 64, 4 * 4 * 32),
+        (KvElement::Fp8, 128) => (6 * 64, 4 * 3 * 32),
+        (KvElement::Fp8, _) => (6 * 64, 4 * 4 * 32),
         (_, 128) => (0, 2 * 4 * 3 * 32),
         _ => (0, 2 * 4 * 4 * 32),
     };

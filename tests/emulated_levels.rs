@@ -7,9 +7,9 @@ use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
-use offshoot::backend::cuda::kv::{Kept, PageLayout};
-use offshoot::backend::cuda::level_words::level_words;
-use offshoot::backend::cuda::units;
+use offshoot::backend::cuda::attention::level_words::level_words;
+use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
+use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
@@ -171,7 +171,7 @@ fn compile(setting: &Setting, layout: PageLayout) -> Option<Emulated> {
     Emulated::compile(
         &units::level_lse(
             setting.dtype,
-            if setting.kv == KvDtype::Fp8 { Kept::Fp8 } else { Kept::Plain },
+            if setting.kv == KvDtype::Fp8 { KvElement::Fp8 } else { KvElement::Plain },
             layout,
             setting.heads.head_dim,
         ),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::Backend;
 use super::cpu::Cpu;
 use super::cuda::Cuda;
-use super::cuda::probe::probe;
+use super::cuda::discovery::probe::probe;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 

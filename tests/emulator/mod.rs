@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use libloading::Library;
-use offshoot::backend::cuda::unit::Unit;
-use offshoot::backend::cuda::units::HEADERS;
+use offshoot::backend::cuda::compile::unit::Unit;
+use offshoot::backend::cuda::compile::units::HEADERS;
 use regex::Regex;
 use tempfile::TempDir;
 
@@ -54,13 +54,17 @@ impl Emulated {
             return None;
         }
         let folder = TempDir::new().expect("a folder for temporary files");
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("room for sources");
+        let write = |name: &str, text: &str| {
+            let file = folder.path().join(name);
+            std::fs::create_dir_all(file.parent().expect("a file in the folder")).expect("room for folders");
+            std::fs::write(file, text).expect("room for sources");
+        };
         let project = Path::new(env!("CARGO_MANIFEST_DIR"));
         let read = |from: PathBuf| std::fs::read_to_string(&from).unwrap_or_else(|error| panic!("{from:?}: {error}"));
         for source in HEADERS.iter().chain([unit.source]) {
             write(source.name, &translated(&read(project.join("kernels").join(source.name))));
         }
-        for name in ["emulator.hpp", "wgmma.cuh"] {
+        for name in ["emulator.hpp", "attention/wgmma.cuh"] {
             write(name, &read(project.join("tests/emulator").join(name)));
         }
         write("launch.cpp", &launcher(unit.source.name, kernel));
@@ -80,6 +84,8 @@ impl Emulated {
             ])
             .args(["-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL"])
             .args(defines)
+            .arg("-I")
+            .arg(folder.path())
             .arg("-o")
             .args([library.clone(), folder.path().join("launch.cpp")])
             .output()

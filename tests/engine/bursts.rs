@@ -77,7 +77,11 @@ fn long_prompts_are_taken_by_their_tokens() {
     inbox.start(vec![draw(roots[0], key("long", 0), params(), length(8))]).unwrap();
     drawn(&mut extension);
     assert_eq!(engine.turn().unwrap(), Turn::Stepped);
-    assert_eq!(engine.occupancy().waiting + engine.occupancy().running, 1, "what comes after the prompts is not known yet");
+    assert_eq!(
+        engine.occupancy().waiting + engine.occupancy().running,
+        1,
+        "what comes after the prompts is not known yet"
+    );
     assert_eq!(drawn(&mut extension), 1);
     engine.turn().unwrap();
     assert_eq!(engine.occupancy().waiting + engine.occupancy().running, 2);

@@ -1,78 +1,47 @@
 //! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why. This
-//! file only routes the ops of `Backend` to their rooms; everything is enqueued on one stream, and graphs repeat whole steps.
+//! file only routes the ops of `Backend` to their folders; everything is enqueued on one stream, and graphs repeat whole steps.
 //!
-//! | room | |
-//! |---|---|
-//! | `device`, `memory`, `args`, `event`, `function`, `graph`, `probe`, `libraries` | the driver |
-//! | `unit`, `units`, `nvrtc`, `compile`, `cache`, `ptxas` | from `kernels/` to machine code |
-//! | `step`, `staged`, `turns`, `graphs`, `token_word` | what a step's kernels read, and how it is enqueued |
-//! | `gemm`, `cublaslt`, `algorithm`, `chooser`, `choices`, `trial`, `ranking` | linear layers, by the fastest algorithm |
-//! | `alike` | the same, by algorithms that give the same bits |
-//! | `ops`, `attention`, `device_plan`, `cutting`, `tiles`, `writing`, `division`, `sampling` | the launchers |
-//! | `levels`, `level_words` | the same of steps with levels |
-//! | `buffer`, `weights`, `kv`, `staging` | what lies on the device |
-//! | `timing` | how long a step takes, for benchmarks |
+//! A folder uses only folders below it, and no folder above uses one in a circle (`tests/floors_cuda.rs`):
+//!
+//! ```text
+//! timing                          how long a step takes, for benchmarks
+//! step                            a step's words on the device, its graphs, and its results on their way to the host
+//! ops, gemm, attention, sampling  the launchers: element-wise ops; linear layers; tree attention; sampling
+//! memory                          what lies on the device: activations, weights, KV pages, staged lists
+//! driver                          one device: stream, allocations, kernels, events, graphs
+//! compile                         from kernels/ to machine code
+//! discovery                       which GPUs there are, and where CUDA's libraries lie
+//! ```
 
-pub mod algorithm;
-mod alike;
-pub mod args;
 pub mod attention;
-pub mod buffer;
-pub mod cache;
-pub mod choices;
-pub mod chooser;
 pub mod compile;
-pub mod cublaslt;
-mod cutting;
-pub mod device;
-pub mod device_plan;
-mod division;
-pub mod event;
-pub mod function;
+pub mod discovery;
+pub mod driver;
 pub mod gemm;
-pub mod graph;
-mod graphs;
-pub mod kv;
-pub mod level_words;
-mod levels;
-pub mod libraries;
 pub mod memory;
-pub mod nvrtc;
 pub mod ops;
-pub mod probe;
-pub mod ptxas;
-mod ranking;
 pub mod sampling;
-mod staged;
-pub mod staging;
 pub mod step;
-mod tiles;
 mod timing;
-pub mod token_word;
-mod trial;
-mod turns;
-pub mod unit;
-pub mod units;
-pub mod weights;
-mod writing;
 
 use std::collections::HashMap;
 
-pub use self::buffer::Buffer;
-pub use self::kv::{Kv, SavedPages};
+pub use self::memory::buffer::Buffer;
+pub use self::memory::kv::{Kv, SavedPages};
+pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
-pub use self::weights::{Matrix, Vector};
 
-use self::chooser::Choosing;
-use self::cublaslt::Library;
-use self::device::Device;
+use self::compile::elements::KvElement;
+use self::discovery::probe::DeviceFacts;
+use self::driver::device::Device;
 use self::gemm::Gemm;
-use self::graphs::Way;
-use self::kv::Kept;
+use self::gemm::chooser::{self, Choosing};
+use self::gemm::cublaslt::Library;
+use self::memory::kv;
+use self::memory::weights::Loader;
 use self::ops::Ops;
-use self::probe::DeviceFacts;
-use self::weights::Loader;
+use self::step::Way;
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
     StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
@@ -151,8 +120,8 @@ impl Cuda {
     }
 
     /// How keys and values lie in the pages of a model with these heads and weights.
-    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> Kept {
-        Kept::of(self.kv, self.device.facts(), dtype, heads.head_dim)
+    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
+        KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
     fn ops(&self, dtype: Dtype) -> &Ops {
@@ -203,7 +172,7 @@ impl Backend for Cuda {
     /// are: each takes a row in an order that its width decides.
     fn set_batch_invariant(&mut self) {
         self.deterministic = true;
-        self.choose_products(Choosing::Alike);
+        self.choose_products(Choosing::BatchInvariant);
     }
 
     fn set_kv_dtype(&mut self, kv: KvDtype) {

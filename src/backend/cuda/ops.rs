@@ -2,15 +2,17 @@
 //! kernel. What an op computes is said by `Backend` and by its file in `kernels/`; products are `gemm`'s, attention and
 //! sampling have files of their own.
 
-use super::args::Args;
-use super::buffer::Buffer;
-use super::device::Device;
-use super::function::Function;
-use super::kv::{Kept, Kv};
-use super::memory::Memory;
-use super::unit::Unit;
-use super::units;
-use super::weights::{Matrix, Vector};
+use super::compile::elements::KvElement;
+use super::compile::unit::Unit;
+use super::compile::units;
+use super::driver::args::Args;
+use super::driver::device::Device;
+use super::driver::function::Function;
+use super::driver::grid::{LANE_BLOCK, lane_blocks, small};
+use super::driver::memory::Memory;
+use super::memory::buffer::Buffer;
+use super::memory::kv::Kv;
+use super::memory::weights::{Matrix, Vector};
 use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable, WeightFormat};
 use crate::error::Result;
 use crate::ids::LayerIx;
@@ -21,12 +23,8 @@ pub type Words<'a> = (&'a Memory, usize);
 /// Threads of a block that sums a row, as in kernels/reduce.cuh.
 const THREADS: u32 = 256;
 
-/// Threads of a block of the other kernels, and warps of it.
-pub(super) const LANE_BLOCK: u32 = 128;
+/// Warps of a block of the other kernels.
 const LANE_BLOCK_WARPS: u32 = LANE_BLOCK / 32;
-
-/// Elements that a thread of an element-wise kernel takes at once, as in kernels/lanes.cuh.
-const LANES: u32 = 8;
 
 /// The kernels of one element type.
 pub struct Ops {
@@ -47,15 +45,6 @@ pub struct Rope {
     cosines: Memory,
     sines: Memory,
     rotary: usize,
-}
-
-/// What kernels call an element type.
-pub fn element_name(dtype: Dtype) -> &'static str {
-    match dtype {
-        Dtype::F32 => "f32",
-        Dtype::F16 => "f16",
-        Dtype::Bf16 => "bf16",
-    }
 }
 
 impl Rope {
@@ -168,11 +157,11 @@ impl Ops {
         let stored = 2 * heads.kv_heads * heads.head_dim;
         // Bytes where they are copied, elements where they are rounded.
         let (row, head, blocks) = match kv.kept() {
-            Kept::Plain => {
+            KvElement::Plain => {
                 let bytes = self.element.bytes();
                 (qkv.row_bytes(), heads.head_dim * bytes, chunk_blocks(stored * bytes))
             }
-            Kept::Rounded | Kept::Fp8 => (qkv.width, heads.head_dim, lane_blocks(small(stored))),
+            KvElement::Rounded | KvElement::Fp8 => (qkv.width, heads.head_dim, lane_blocks(small(stored))),
         };
         let args = |memory: &Memory| {
             let args = Args::new().memory_at(kv.memory(), kv.layer_at(layer)).memory(memory);
@@ -229,16 +218,7 @@ impl Ops {
     }
 }
 
-/// Blocks over the elements of a row, LANES to a thread.
-pub(super) fn lane_blocks(elements: u32) -> u32 {
-    elements.div_ceil(LANE_BLOCK * LANES)
-}
-
 /// Blocks over bytes that are copied 16 to a thread.
 fn chunk_blocks(bytes: usize) -> u32 {
     small(bytes).div_ceil(LANE_BLOCK * 16)
-}
-
-pub(super) fn small(count: usize) -> u32 {
-    u32::try_from(count).expect("rows, widths and bytes of a row are below 2^32")
 }

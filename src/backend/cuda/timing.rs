@@ -2,7 +2,7 @@
 //! a write that leaves nothing of its data in the second-level cache. For benchmarks.
 
 use super::Cuda;
-use super::memory::Memory;
+use super::driver::memory::Memory;
 use super::step::Step;
 use crate::backend::{Backend, StepShape};
 use crate::error::{Error, Result};

@@ -26,8 +26,8 @@ pub use draw::draw;
 pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
-use super::cuda::attention::has_wgmma;
-use super::cuda::kv::PAGE_TOKENS;
+use super::cuda::compile::elements::has_wgmma;
+use super::cuda::memory::kv::PAGE_TOKENS;
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
     StackShape, StepBatch, StepShape, SwapRates, WeightView,

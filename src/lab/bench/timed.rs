@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::machine::MachineRates;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
-use crate::backend::cuda::chooser::Choosing;
+use crate::backend::cuda::gemm::chooser::Choosing;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, RowToken, StepBatch, StepShape, Uniform,
 };

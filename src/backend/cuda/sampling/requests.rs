@@ -1,5 +1,5 @@
 //! The requests of one step as the kernels read them: a header, a record an ask, then every ask's lists, in one block of bytes.
-//! The structs mirror those of `kernels/sample.cuh`. Coins are apart: most steps change nothing else.
+//! The structs mirror those of `kernels/sampling/sample.cuh`. Coins are apart: most steps change nothing else.
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 

@@ -1,0 +1,43 @@
+// What 8-bit keys and values (e4m3) need beside 16-bit ones on their way to tensor cores: they are widened to f16, which holds
+// them exactly, and queries and weights are f16 beside them.
+#pragma once
+
+#include "attention/mma.cuh"
+
+// Four e4m3 as two registers of f16.
+__device__ __forceinline__ void widen(unsigned (&to)[2], unsigned from) {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}" : "=r"(to[0]), "=r"(to[1]) : "r"(from));
+}
+
+// Two neighbours as f16; what is larger than its largest number becomes that.
+__device__ __forceinline__ unsigned pack_finite(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// Two elements of a query as operands beside them.
+template <class T>
+__device__ __forceinline__ unsigned as_f16(unsigned pair);
+
+template <>
+__device__ __forceinline__ unsigned as_f16<f16>(unsigned pair) {
+    return pair;
+}
+
+template <>
+__device__ __forceinline__ unsigned as_f16<bf16>(unsigned pair) {
+    return pack_finite(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+}
+
+__device__ __forceinline__ void load_8(unsigned (&to)[2], unsigned from) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(from) : "memory");
+}
+
+__device__ __forceinline__ void load_16(unsigned (&to)[4], unsigned from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
+}
+
+__device__ __forceinline__ void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}

@@ -1,0 +1,192 @@
+// Of each wanted row, query head and level of the row's context, over the positions p of the level that the row sees:
+//   lse = log sum_p exp(q . k_p * scale),  -inf where there are none.
+// Level l of row i ends where `borders[i][l]` begins the next; the last one has no end.
+//
+// Shapes: out f32 [asks_padded, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
+// of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted [asks_padded]; borders
+// [asks_padded, MOST_LEVELS - 1]. Asks behind the real ones have empty levels alone.
+//
+// Grid: asks_padded * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
+// warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and number decide, in
+// rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on how the plan cuts its
+// context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
+// Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
+//
+// Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
+#include "attention/state.cuh"
+#include "element.cuh"
+#include "kv_page.cuh"
+#include "attention/level_words.cuh"
+
+using T = ELEMENT;
+
+constexpr unsigned WARPS = 8;
+constexpr unsigned HEADS = 8;
+constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;  // lane t has elements t, t + 32, ..
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+__device__ __forceinline__ float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What a warp found, for the others.
+struct Found {
+    Extent at[HEADS][MOST_LEVELS];
+};
+
+// One more score of a lane.
+__device__ __forceinline__ void fold(Extent& state, float score) {
+    float m = fmaxf(state.m, score);
+    state.l = state.l * weight(state.m, anchor(m)) + weight(score, anchor(m));
+    state.m = m;
+}
+
+// The states of all lanes as one, in every lane.
+__device__ __forceinline__ Extent over_lanes(Extent state) {
+    float m = state.m;
+    for (unsigned other = 16; other > 0; other /= 2) {
+        m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, other));
+    }
+    float l = state.l * weight(state.m, anchor(m));
+    for (unsigned other = 16; other > 0; other /= 2) {
+        l += __shfl_xor_sync(ALL_LANES, l, other);
+    }
+    return {m, l};
+}
+
+// A warp's walk along its pages: the states of the level that it has come to, and where those of finished levels go.
+struct Walk {
+    float query[HEADS][LANE_ELEMENTS];
+    Extent state[HEADS];
+    unsigned level;
+    Found* found;
+
+    __device__ __forceinline__ void end_level() {
+#pragma unroll
+        for (unsigned h = 0; h < HEADS; h++) {
+            Extent all = over_lanes(state[h]);
+            if (threadIdx.x % 32 == 0) {
+                found->at[h][level] = all;
+            }
+            state[h] = {NO_SCORE, 0.0f};
+        }
+        level++;
+    }
+
+    // Slots [from, to) of a page of keys that holds the positions base + slot.
+    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* borders, unsigned heads, float scale_log2) {
+        const unsigned lane = threadIdx.x % 32;
+        float score[HEADS] = {};
+#pragma unroll 4
+        for (unsigned slot = from; slot < to; slot++) {
+            float dot[HEADS] = {};
+#pragma unroll
+            for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                unsigned d = e * 32 + lane;
+                unsigned place = page_place<SWIZZLED>(slot, d * sizeof(KV_ELEMENT), HEAD_DIM * sizeof(KV_ELEMENT));
+                float key = d < HEAD_DIM ? to_f32(keys[place / sizeof(KV_ELEMENT)]) : 0.0f;
+#pragma unroll
+                for (unsigned h = 0; h < HEADS; h++) {
+                    dot[h] += query[h][e] * key;
+                }
+            }
+#pragma unroll
+            for (unsigned h = 0; h < HEADS; h++) {
+                if (h < heads) {
+                    for (unsigned other = 16; other > 0; other /= 2) {
+                        dot[h] += __shfl_xor_sync(ALL_LANES, dot[h], other);
+                    }
+                    if (lane == slot) {
+                        score[h] = dot[h] * scale_log2;
+                    }
+                }
+            }
+        }
+        const unsigned position = base + lane, end = base + to;
+        unsigned done = base + from;
+        while (true) {
+            unsigned level_end = level + 1 < MOST_LEVELS ? borders[level] : ~0u;
+            bool is_here = position >= done && position < end && position < level_end;
+#pragma unroll
+            for (unsigned h = 0; h < HEADS; h++) {
+                if (h < heads) {
+                    fold(state[h], is_here ? score[h] : NO_SCORE);
+                }
+            }
+            if (end <= level_end) {
+                return;
+            }
+            done = max(done, level_end);
+            end_level();
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ borders, unsigned group, unsigned kv_heads, float scale_log2) {
+    __shared__ Found found[WARPS];
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
+    const unsigned parts = (group + HEADS - 1) / HEADS, blocks = kv_heads * parts;
+    const unsigned ask = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / parts, first = blockIdx.x % parts * HEADS;
+    const unsigned head = kv_head * group + first, heads = min(HEADS, group - first);
+    const unsigned row = wanted[ask], at = positions[row], window = words[WINDOW];
+    borders += ask * (MOST_LEVELS - 1);
+
+    Walk walk;
+    walk.level = 0;
+    walk.found = found + warp;
+    const T* queries = qkv + (static_cast<size_t>(row) * (q_heads + 2 * kv_heads) + head) * HEAD_DIM;
+#pragma unroll
+    for (unsigned h = 0; h < HEADS; h++) {
+        walk.state[h] = {NO_SCORE, 0.0f};
+#pragma unroll
+        for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+            unsigned d = e * 32 + lane;
+            walk.query[h][e] = h < heads && d < HEAD_DIM ? to_f32(queries[h * HEAD_DIM + d]) : 0.0f;
+        }
+    }
+
+    // Positions [seen, at] are seen. Nothing of a padded ask is.
+    const unsigned seen = at < window ? 0 : at + 1 - window;
+    const bool is_real = ask < words[ASKS];
+    const unsigned* lists = words + words[LISTS_AT] + row;
+    for (unsigned i = is_real ? lists[0] : lists[1]; i < lists[1]; i++) {
+        const unsigned* item = words + words[ITEMS_AT] + 2 * words[words[LISTED_AT] + i];
+        for (unsigned s = item[0]; s < item[1]; s++) {
+            const unsigned* span = words + words[SPANS_AT] + s * SPAN_WORDS;
+            const unsigned from = max(span[0], seen), to = min(span[1], at + 1);
+            if (from >= to) {
+                continue;
+            }
+            const unsigned* pages = words + words[PAGES_AT] + span[2];
+            const unsigned first_page = span[0] / PAGE_TOKENS;
+            // The warp's first page of those that hold positions [from, to).
+            unsigned page = from / PAGE_TOKENS;
+            page += (warp + WARPS - page % WARPS) % WARPS;
+            for (; page * PAGE_TOKENS < to; page += WARPS) {
+                const unsigned base = page * PAGE_TOKENS;
+                const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
+                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), borders, heads, scale_log2);
+            }
+        }
+    }
+    while (walk.level < MOST_LEVELS) {
+        walk.end_level();
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < heads * MOST_LEVELS; i += 32 * WARPS) {
+        const unsigned h = i / MOST_LEVELS, level = i % MOST_LEVELS;
+        float m = NO_SCORE, l = 0.0f;
+        for (unsigned w = 0; w < WARPS; w++) {
+            m = fmaxf(m, found[w].at[h][level].m);
+        }
+        for (unsigned w = 0; w < WARPS; w++) {
+            const Extent part = found[w].at[h][level];
+            l += part.l * weight(part.m, anchor(m));
+        }
+        const float ln_2 = 0.693147180559945f;
+        out[(static_cast<size_t>(ask) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
+    }
+}

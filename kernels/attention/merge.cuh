@@ -1,0 +1,202 @@
+// The end of tree_attention_wgmma: when all blocks have written their partial states, the warps of all blocks merge them:
+//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over a row's list of states, in its order.
+// All blocks run at a time, so that they may wait for one another; that takes less than the start of a second kernel. Limited
+// by latency, or, with many rows, by the bytes of the states.
+#pragma once
+
+#include "attention/tile.cuh"
+
+constexpr unsigned LANE_FLOATS = HEAD_DIM / 32;  // neighbours that a lane merges
+static_assert(LANE_FLOATS == 4 || LANE_FLOATS == 2, "one vector a lane");
+
+struct LaneFloats {
+    float x[LANE_FLOATS];
+};
+
+// Not by way of the multiprocessor's own cache, which does not hear of others' writes. Stays where it is written: the compiler
+// would load each value just before its use, and wait for each.
+__device__ __forceinline__ LaneFloats load_state(const float* from) {
+    LaneFloats to;
+    if constexpr (LANE_FLOATS == 4) {
+        asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[LANE_FLOATS - 2]), "=f"(to.x[LANE_FLOATS - 1]) : "l"(from) : "memory");
+    } else {
+        asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(to.x[0]), "=f"(to.x[1]) : "l"(from) : "memory");
+    }
+    return to;
+}
+
+// A head's result from its lanes, which hold it in the order of a state: two neighbours of each of two 8s, or one.
+__device__ __forceinline__ void store_merged(T* out, const LaneFloats& o, float scale) {
+    const unsigned lane = threadIdx.x % 32;
+    if constexpr (LANE_FLOATS == 4) {
+        unsigned* to = reinterpret_cast<unsigned*>(out + lane / 4 * 16 + lane % 4 * 2);
+        to[0] = pack<T>(o.x[0] * scale, o.x[LANE_FLOATS - 2] * scale);
+        to[4] = pack<T>(o.x[1] * scale, o.x[LANE_FLOATS - 1] * scale);
+    } else {
+        // The even one of two lanes takes the first 8's neighbours, the odd one the second's.
+        const bool odd = lane % 2;
+        const float other = __shfl_xor_sync(ALL_LANES, odd ? o.x[0] : o.x[1], 1);
+        unsigned* to = reinterpret_cast<unsigned*>(out + lane / 8 * 16 + lane % 8 / 2 * 2 + odd * 8);
+        *to = odd ? pack<T>(other * scale, o.x[1] * scale) : pack<T>(o.x[0] * scale, other * scale);
+    }
+}
+
+__device__ __forceinline__ Extent load_extent(const Extent* from) {
+    Extent to;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(to.m), "=f"(to.l) : "l"(from) : "memory");
+    return to;
+}
+
+// HEADS query heads of one row, from `head` on: the row's list of states, and this lane's of the first ones. Lane t looks after
+// head t % HEADS and state t / HEADS of as many as 32 lanes hold.
+template <unsigned HEADS>
+struct MergeUnit {
+    static constexpr unsigned STATES = 32 / HEADS;
+    unsigned row, head, first, states, slot;
+
+    __device__ __forceinline__ MergeUnit(const Job& job, unsigned row, unsigned head) : row(row), head(head) {
+        const unsigned* list = job.words + job.words[MERGE_AT] + row;
+        first = list[0];
+        states = list[1] - first;
+        slot = states > 1 ? slot_of(job, 0) : 0;
+    }
+    __device__ __forceinline__ unsigned slot_of(const Job& job, unsigned from) const {
+        return job.words[job.words[STATES_AT] + first + min(from + threadIdx.x % 32 / HEADS, states - 1)];
+    }
+};
+
+// Merges the states of one unit, by a warp: nothing but `o` is waited for one batch of AHEAD states after the other, and the
+// first batch is under way before its weights are known. `meanwhile` is done once that is.
+template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
+__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& meanwhile) {
+    constexpr unsigned STATES = MergeUnit<HEADS>::STATES;
+    static_assert(STATES % AHEAD == 0, "no batch reaches beyond the lanes");
+    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads, last_head = min(unit.head + HEADS, q_heads) - 1;
+    float m = NO_SCORE, l = 0.0f;  // of this lane's head; l: this lane's part
+    LaneFloats o[HEADS] = {};
+#pragma unroll 1
+    for (unsigned first = 0; first < unit.states; first += STATES) {
+        const unsigned count = min(STATES, unit.states - first);
+        const unsigned slot = first == 0 ? unit.slot : unit.slot_of(job, first);
+        Extent extent = load_extent(job.partials.extents + slot * q_heads + min(unit.head + lane % HEADS, last_head));
+        // Behind the last state, weights are 0 and the last one is read again; so are heads behind the last.
+        LaneFloats part[AHEAD][HEADS];
+        auto load = [&](unsigned i) {
+#pragma unroll
+            for (unsigned a = 0; a < AHEAD; a++) {
+                const size_t state = __shfl_sync(ALL_LANES, slot, min(i + a, count - 1) * HEADS) * q_heads;
+#pragma unroll
+                for (unsigned h = 0; h < HEADS; h++) {
+                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM + lane * LANE_FLOATS);
+                }
+            }
+        };
+        load(0);
+        if (first == 0) {
+            meanwhile();
+        }
+        if (lane / HEADS >= count) {
+            extent = {NO_SCORE, 0.0f};
+        }
+        float top = extent.m;
+#pragma unroll
+        for (unsigned other = HEADS; other < 32; other *= 2) {
+            top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
+        }
+        top = fmaxf(top, m);
+        const float before = weight(m, anchor(top)), factor = weight(extent.m, anchor(top));
+        m = top;
+        l = l * before + factor * extent.l;
+#pragma unroll
+        for (unsigned h = 0; h < HEADS; h++) {
+            const float scale = __shfl_sync(ALL_LANES, before, h);
+#pragma unroll
+            for (unsigned e = 0; e < LANE_FLOATS; e++) {
+                o[h].x[e] *= scale;
+            }
+        }
+#pragma unroll 1
+        for (unsigned i = 0;;) {
+#pragma unroll
+            for (unsigned a = 0; a < AHEAD; a++) {
+#pragma unroll
+                for (unsigned h = 0; h < HEADS; h++) {
+                    const float weight = __shfl_sync(ALL_LANES, factor, (i + a) * HEADS + h);
+#pragma unroll
+                    for (unsigned e = 0; e < LANE_FLOATS; e++) {
+                        o[h].x[e] += weight * part[a][h].x[e];
+                    }
+                }
+            }
+            i += AHEAD;
+            if (i >= count) {
+                break;
+            }
+            load(i);
+        }
+    }
+#pragma unroll
+    for (unsigned other = HEADS; other < 32; other *= 2) {
+        l += __shfl_xor_sync(ALL_LANES, l, other);
+    }
+#pragma unroll
+    for (unsigned h = 0; h < HEADS; h++) {
+        const float scale = normaliser_fast(__shfl_sync(ALL_LANES, l, h));
+        if (unit.head + h <= last_head) {
+            store_merged(job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM, o[h], scale);
+        }
+    }
+}
+
+// Sees whatever was written before the value that it reads was.
+__device__ __forceinline__ unsigned load_acquire(const unsigned* from) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+// Waits until all blocks are here, by one thread of each, and makes visible what they wrote before.
+__device__ __forceinline__ void wait_for_blocks(unsigned* ended) {
+    __threadfence();
+    atomicAdd(ended, 1);
+    unsigned count;
+    do {
+        count = load_acquire(ended);
+    } while (count < gridDim.x);
+}
+
+// A warp's share of all rows and query heads, HEADS at a time: every `warps`-th, from `warp` on. What the next one needs is looked
+// up one ahead; the first is before the states are there.
+template <unsigned HEADS, unsigned AHEAD>
+struct MergeShare {
+    unsigned i, warps;
+    Divisor of_row;  // units
+    unsigned count;
+    MergeUnit<HEADS> unit;
+
+    __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
+        : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
+
+    // Any where none is left.
+    __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
+        return MergeUnit<HEADS>(job, i < count ? of_row.quotient(i) : 0, of_row.remainder(i) * HEADS);
+    }
+
+    __device__ __forceinline__ void merge(const Job& job) {
+#pragma unroll 1
+        while (i < count) {
+            const MergeUnit<HEADS> now = unit;
+            i += warps;
+            auto look_up = [&] {
+                if (i < count) {
+                    unit = next(job);
+                }
+            };
+            if (now.states > 1) {
+                merge_heads<HEADS, AHEAD>(job, now, look_up);
+            } else {
+                look_up();
+            }
+        }
+    }
+};

@@ -1,0 +1,170 @@
+// Combines each row's partial states, as many as its list names and in that order:
+//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i.
+// Rows with one state were written by tree_attention and are left alone; rows without any (padding) become zeros.
+//
+// out [R, q_heads * HEAD_DIM]; partial states as in attention/plan.cuh. `split` warps, 1, 2, 4 or 8, take a row and head, so that
+// few rows with many states have many loads under way: each warp combines a run of the list, the first of them the runs.
+// Grid (R, ceil(q_heads * split / 8)). Limited by the bytes of the partial states. The CPU definition is
+// src/backend/cpu/attention.
+//
+// Defines: ELEMENT, HEAD_DIM.
+#include "attention/plan.cuh"
+#include "attention/state.cuh"
+#include "element.cuh"
+
+using T = ELEMENT;
+
+constexpr unsigned WARPS = 8;
+constexpr unsigned VECTOR = HEAD_DIM % 128 == 0 ? 4 : HEAD_DIM % 64 == 0 ? 2 : 1;  // neighbours that a lane takes
+constexpr unsigned VECTORS = (HEAD_DIM + 32 * VECTOR - 1) / (32 * VECTOR);
+constexpr unsigned AHEAD = HEAD_DIM > 128 ? 4 : 8;  // states whose o is under way
+
+template <class E>
+struct __align__(VECTOR * sizeof(E)) Vector {
+    E x[VECTOR];
+};
+
+// Stays where it is written: the compiler would load each value just before its use, and wait for each.
+__device__ __forceinline__ Vector<float> load(const float* from) {
+    Vector<float> to;
+    if constexpr (VECTOR == 4) {
+        asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[2]), "=f"(to.x[3]) : "l"(from) : "memory");
+    } else if constexpr (VECTOR == 2) {
+        asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(to.x[0]), "=f"(to.x[1]) : "l"(from) : "memory");
+    } else {
+        asm volatile("ld.global.f32 %0, [%1];" : "=f"(to.x[0]) : "l"(from) : "memory");
+    }
+    return to;
+}
+
+// Where a lane's v-th vector starts.
+__device__ __forceinline__ unsigned column(unsigned v) {
+    return (v * 32 + threadIdx.x % 32) * VECTOR;
+}
+
+// A warp's sums: each lane has m and l whole, and its own elements of o.
+struct State {
+    float m, l;
+    Vector<float> o[VECTORS];
+
+    __device__ __forceinline__ void add(float factor, const Vector<float> (&part)[VECTORS]) {
+#pragma unroll
+        for (unsigned v = 0; v < VECTORS; v++) {
+#pragma unroll
+            for (unsigned e = 0; e < VECTOR; e++) {
+                o[v].x[e] += factor * part[v].x[e];
+            }
+        }
+    }
+};
+
+// Of the partial states that slots[from .. to] name.
+__device__ __forceinline__ State combine(const Partials& parts, const unsigned* slots, unsigned from, unsigned to, unsigned q_heads, unsigned head) {
+    const unsigned lane = threadIdx.x % 32;
+    State sum = {NO_SCORE, 0.0f, {}};
+    for (unsigned i = from + lane; i < to; i += 32) {
+        sum.m = fmaxf(sum.m, parts.extents[static_cast<size_t>(slots[i]) * q_heads + head].m);
+    }
+    for (unsigned other = 16; other > 0; other /= 2) {
+        sum.m = fmaxf(sum.m, __shfl_xor_sync(~0u, sum.m, other));
+    }
+    // A lane looks up one state of 32, so that nothing but `o` is waited for one state after the other.
+    for (unsigned first = from; first < to; first += 32) {
+        unsigned count = min(32u, to - first);
+        unsigned slot = lane < count ? slots[first + lane] : 0;
+        Extent extent = {NO_SCORE, 0.0f};
+        if (lane < count) {
+            extent = parts.extents[static_cast<size_t>(slot) * q_heads + head];
+        }
+        float factor = weight(extent.m, anchor(sum.m));
+        sum.l += factor * extent.l;
+        // AHEAD states are under way at a time; behind the last one, weights are 0 and the last one is read again.
+        for (unsigned i = 0; i < count; i += AHEAD) {
+            Vector<float> part[AHEAD][VECTORS];
+#pragma unroll
+            for (unsigned a = 0; a < AHEAD; a++) {
+                size_t state = static_cast<size_t>(__shfl_sync(~0u, slot, min(i + a, count - 1))) * q_heads + head;
+#pragma unroll
+                for (unsigned v = 0; v < VECTORS; v++) {
+                    part[a][v] = load(parts.o + state * HEAD_DIM + min(column(v), HEAD_DIM - VECTOR));
+                }
+            }
+#pragma unroll
+            for (unsigned a = 0; a < AHEAD; a++) {
+                sum.add(__shfl_sync(~0u, factor, i + a), part[a]);
+            }
+        }
+    }
+    for (unsigned other = 16; other > 0; other /= 2) {
+        sum.l += __shfl_xor_sync(~0u, sum.l, other);
+    }
+    return sum;
+}
+
+// Blocks of a multiprocessor that leave registers for heads which the compiler would rather spill; 0: as it likes.
+constexpr unsigned BLOCKS = HEAD_DIM > 128 ? 2 : HEAD_DIM == 96 ? 3 : 0;
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigned split) {
+    __shared__ Extent extents[WARPS];
+    __shared__ Vector<float> runs[WARPS][VECTORS][32];
+    const unsigned row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned head = (blockIdx.y * WARPS + warp) / split, run = warp % split;
+    // All tiles are done: tickets start anew in the next layer.
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+        words[WIDE_TICKET] = 0;
+        words[NARROW_TICKET] = 0;
+    }
+    if (has_one_state(words, row)) {
+        return;
+    }
+    const unsigned first = words[words[MERGE_AT] + row], states = words[words[MERGE_AT] + row + 1] - first;
+    State sum = {NO_SCORE, 0.0f, {}};
+    if (head < q_heads) {
+        Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
+        sum = combine(parts, words + words[STATES_AT], first + states * run / split, first + states * (run + 1) / split, q_heads, head);
+    }
+    if (split > 1) {
+        if (lane == 0) {
+            extents[warp] = {sum.m, sum.l};
+        }
+#pragma unroll
+        for (unsigned v = 0; v < VECTORS; v++) {
+            runs[warp][v][lane] = sum.o[v];
+        }
+        __syncthreads();
+        if (run > 0) {
+            return;
+        }
+        float m = NO_SCORE;
+        for (unsigned w = warp; w < warp + split; w++) {
+            m = fmaxf(m, extents[w].m);
+        }
+        sum = {m, 0.0f, {}};
+        for (unsigned w = warp; w < warp + split; w++) {
+            float factor = weight(extents[w].m, anchor(m));
+            Vector<float> part[VECTORS];
+#pragma unroll
+            for (unsigned v = 0; v < VECTORS; v++) {
+                part[v] = runs[w][v][lane];
+            }
+            sum.l += factor * extents[w].l;
+            sum.add(factor, part);
+        }
+    }
+    if (head >= q_heads) {
+        return;
+    }
+    float scale = normaliser(sum.l);
+#pragma unroll
+    for (unsigned v = 0; v < VECTORS; v++) {
+        if (column(v) < HEAD_DIM) {
+            Vector<T> result;
+#pragma unroll
+            for (unsigned e = 0; e < VECTOR; e++) {
+                result.x[e] = from_f32<T>(sum.o[v].x[e] * scale);
+            }
+            *reinterpret_cast<Vector<T>*>(out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM + column(v)) = result;
+        }
+    }
+}

@@ -1,0 +1,143 @@
+// A tile of up to 16 packed rows: the four warps divide its half pieces (16 slots) among them, each with a ring and a state of
+// its own, and combine the states at the end in warp order. Limited by the bytes of keys and values: a warp has SLOTS - 1
+// copies of 16 x HEAD_DIM elements under way and waits for its own alone.
+#pragma once
+
+#include "attention/tile.cuh"
+
+constexpr unsigned NARROW_ROWS = 16;
+constexpr unsigned HALF = PIECE_TOKENS / 2;
+constexpr unsigned SLOT_BYTES = HALF * ROW_BYTES;
+constexpr unsigned SLOTS = least(SHARED_BYTES / (WARPS * SLOT_BYTES), MOST_AHEAD);
+// A row of o in shared memory, in floats: eight rows below one another start in different banks.
+constexpr unsigned STATE_ROW = HEAD_DIM + 8;
+static_assert(SLOTS >= 2, "one half is loaded while another is computed");
+static_assert(NARROW_ROWS * STATE_ROW * sizeof(float) <= SLOTS * SLOT_BYTES, "a warp's o fits into its ring");
+
+// What the warps leave for one another, beside the ring.
+struct NarrowShared {
+    unsigned notes[WARPS][SLOTS];
+    Extent extents[WARPS][NARROW_ROWS];
+};
+
+__device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared, unsigned char* memory, NarrowShared& narrow) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Tile& tile = shared.tile;
+    // Half piece i of this warp is half (warp + 4 i) of the tile.
+    const unsigned halves = (2 * tile.pieces + WARPS - 1 - warp) / WARPS;
+    const unsigned ring = shared_address(memory) + warp * SLOTS * SLOT_BYTES;
+
+    uint2 held = {0, 0};  // this lane's of the 32 half pieces that are copied next
+    auto next_pieces = [&](unsigned i) {
+        if (i + lane < halves) {
+            held = pieces_at(job.words)[tile.first_piece + (warp + WARPS * (i + lane)) / 2];
+        }
+    };
+    next_pieces(0);
+    // Copies alternate: keys of half 0, values of half 0, keys of half 1, ...
+    auto copy = [&](unsigned i, bool values, unsigned slot) {
+        if (i < halves) {
+            if (!values && i % 32 == 0 && i > 0) {
+                next_pieces(i);
+            }
+            uint2 words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
+            Piece piece = piece_of(words, shared.highest);
+            unsigned first_slot = warp % 2 * HALF;
+            const T* from = job.keys(piece.page, shared.kv_head) + ((values ? PIECE_TOKENS : 0) + first_slot) * HEAD_DIM;
+            copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, piece);
+            if (lane == 0) {
+                narrow.notes[warp][slot] = words.y;
+            }
+        }
+        copies_issued();
+    };
+#pragma unroll
+    for (unsigned i = 0; i < SLOTS - 1; i++) {
+        copy(i / 2, i % 2, i);
+    }
+    draw(shared);
+
+    unsigned query[STEPS][4];
+    const unsigned upper = packed_row(tile, lane / 4), lower = packed_row(tile, lane / 4 + 8);
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+        load_query(query[k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
+    }
+    float o[2 * STEPS][4] = {};
+    Running state = nothing_yet();
+    unsigned slot = 0, free = SLOTS - 1;
+    // Waits for the oldest copy, reuses the slot before it for copy SLOTS - 1 from now, and returns where the oldest lies.
+    auto turn = [&](unsigned i, bool values) {
+        wait_copies<SLOTS - 2>();
+        __syncwarp();
+        copy(i, values, free);
+        free = slot;
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        return ring + free * SLOT_BYTES;
+    };
+    for (unsigned i = 0; i < halves; i++) {
+        unsigned keys = turn(i + (SLOTS - 1) / 2, (SLOTS - 1) % 2);
+        Piece piece = piece_of({0, narrow.notes[warp][free]}, shared.highest);
+        float s[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            unsigned b[4];
+            load_matrices(b, keys + k * 32 + key_lane());
+            multiply<T>(s[0], query[k], b[0], b[1]);
+            multiply<T>(s[1], query[k], b[2], b[3]);
+        }
+        mask(s, piece, warp % 2 * HALF, shared, 0);
+        rescale(o, soften(s, state, job.scale));
+        unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
+        unsigned values = turn(i + SLOTS / 2, SLOTS % 2);
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            unsigned b[4];
+            load_matrices_transposed(b, values + k * 32 + value_lane());
+            multiply<T>(o[2 * k], p, b[0], b[1]);
+            multiply<T>(o[2 * k + 1], p, b[2], b[3]);
+        }
+    }
+
+    // The warp's o goes where its ring was.
+    __syncwarp();
+    float* states = reinterpret_cast<float*>(memory);
+    constexpr unsigned WARP_STATES = SLOTS * SLOT_BYTES / sizeof(float);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        unsigned row = lane / 4 + r * 8;
+        float l = quad_sum(state.l[r]);
+        if (row < tile.rows) {
+            float* to = states + warp * WARP_STATES + row * STATE_ROW + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n++) {
+                *reinterpret_cast<float2*>(to + n * 8) = {o[n][2 * r], o[n][2 * r + 1]};
+            }
+            if (lane % 4 == 0) {
+                narrow.extents[warp][row] = {state.m[r], l};
+            }
+        }
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < tile.rows * (HEAD_DIM / 2); i += THREADS) {
+        unsigned row = i / (HEAD_DIM / 2), column = i % (HEAD_DIM / 2) * 2;
+        float m = NO_SCORE, l = 0.0f;
+#pragma unroll
+        for (unsigned w = 0; w < WARPS; w++) {
+            m = fmaxf(m, narrow.extents[w][row].m);
+        }
+        float2 sum = {0.0f, 0.0f};
+#pragma unroll
+        for (unsigned w = 0; w < WARPS; w++) {
+            float factor = weight(narrow.extents[w][row].m, anchor(m));
+            float2 part = *reinterpret_cast<const float2*>(states + w * WARP_STATES + row * STATE_ROW + column);
+            l += factor * narrow.extents[w][row].l;
+            sum = {sum.x + factor * part.x, sum.y + factor * part.y};
+        }
+        Place place = place_of(job, shared, row);
+        store_pair(job, place, column, sum, normaliser(l));
+        if (!place.out && column == 0) {
+            job.partials.extents[place.state] = {m, l};
+        }
+    }
+}

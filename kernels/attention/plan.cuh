@@ -1,0 +1,134 @@
+// The words of a device plan as src/backend/cuda/device_plan.rs lays them out, and where partial states lie.
+#pragma once
+
+#include "attention/state.cuh"
+
+// Header. Offsets count words from the start of the plan.
+enum PlanWord {
+    WIDE_TILES,      // how many; their descriptions start at WIDE_AT
+    NARROW_TILES,    // how many; their descriptions start at NARROW_AT
+    WIDE_AT,
+    NARROW_AT,
+    PIECES_AT,       // two words a piece
+    MERGE_AT,        // row r merges the states named by words [MERGE_AT + r] .. [MERGE_AT + r + 1] of STATES_AT
+    STATES_AT,
+    PARTIAL_SLOTS,   // each holds the states of all query heads of a row
+    WINDOW,          // a row at position `at` sees p iff p <= at and at - p < WINDOW
+    WIDE_TICKET,     // next tile to be taken: 0 before and after a step
+    NARROW_TICKET,
+    ENDED_BLOCKS,    // which have written all states: 0 before and after a step
+    LEFT_BLOCKS,     // which have merged theirs: the same
+    REAL_ROWS,       // without padding
+    NARROW_HEADS,    // key heads that a warp takes of a narrow tile, one after another: a unit
+    FIRST_POSITION,  // of row 0 when the plan was made: all rows have moved on by as much as that one
+    HEADER_WORDS = 16
+};
+
+constexpr unsigned PIECE_TOKENS = 32;
+constexpr unsigned TILE_WORDS = 16;
+constexpr unsigned TILE_PIECES = 4;  // that stand in a tile's own words too, behind its fields
+
+// How many states the rows of a tile have.
+enum RowStates { SEVERAL, ONE, DIFFERENT };
+
+// Some packed rows (row * GROUP + head in group) of some pieces, for every key head. As many words, in this order.
+struct Tile {
+    unsigned first_row;    // packed
+    unsigned rows;         // packed
+    unsigned first_piece;
+    unsigned pieces;
+    unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
+    unsigned lowest;       // smallest position of the rows when the plan was made
+    unsigned highest;      // largest
+    unsigned states;       // RowStates
+};
+constexpr unsigned TILE_FIELDS = sizeof(Tile) / 4;
+static_assert(TILE_FIELDS + 2 * TILE_PIECES == TILE_WORDS, "fields and pieces");
+
+__device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, unsigned index) {
+    const uint4* tile = reinterpret_cast<const uint4*>(words + at + index * TILE_WORDS);
+    uint4 a = tile[0], b = tile[1];
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+}
+
+// By how many tokens all rows have moved on since the plan was made.
+__device__ __forceinline__ unsigned moved_on(const unsigned* words, const unsigned* positions) {
+    return positions[0] - words[FIRST_POSITION];
+}
+
+// Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a deterministic plan has
+// one piece of several pages: then `page` is SHARED_PIECE | the word at which a list begins, of how many parts there are, then
+// each part's two words, by rising slots.
+struct Piece {
+    unsigned page, base, from, to;
+};
+
+constexpr unsigned SHARED_PIECE = 1u << 31;
+
+__device__ __forceinline__ const uint2* pieces_at(const unsigned* words) {
+    return reinterpret_cast<const uint2*>(words + words[PIECES_AT]);
+}
+
+// A piece as two words: page, then (base / PIECE_TOKENS) << 12 | from << 6 | to. What lies behind `last`, the largest
+// position of the tile's rows, may not be written yet and is cut off.
+__device__ __forceinline__ Piece piece_of(uint2 words, unsigned last) {
+    Piece piece = {words.x, (words.y >> 12) * PIECE_TOKENS, (words.y >> 6) & 63, words.y & 63};
+    piece.to = min(piece.to, last < piece.base ? 0u : last + 1 - piece.base);
+    return piece;
+}
+
+// The page that holds `slot` of a piece; of a slot that no part holds, any part's.
+__device__ __forceinline__ unsigned page_of(const unsigned* words, unsigned page, unsigned slot) {
+    if (!(page & SHARED_PIECE)) {
+        return page;
+    }
+    const unsigned* list = words + (page & ~SHARED_PIECE);
+    const unsigned parts = list[0];
+    unsigned part = 0;
+    while (part + 1 < parts && slot >= (list[2 + 2 * part] & 63)) {
+        part++;
+    }
+    return list[1 + 2 * part];
+}
+
+__device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned window) {
+    return position <= at && at - position < window;
+}
+
+// The slots of a piece that a row at position `at` sees.
+struct Slots {
+    unsigned from, count;
+};
+
+__device__ __forceinline__ Slots seen_slots(const Piece& piece, unsigned at, unsigned window) {
+    const unsigned first = at < window ? 0 : at + 1 - window;  // position
+    const unsigned from = max(piece.from, first < piece.base ? 0 : first - piece.base);
+    const unsigned to = min(piece.to, at < piece.base ? 0 : at + 1 - piece.base);
+    return {from, to < from ? 0 : to - from};
+}
+
+// What lies at `from` will be near when it is read.
+__device__ __forceinline__ void prefetch(const void* from) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
+
+// A row with one state has it written to `out` straight away.
+__device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned row) {
+    const unsigned* merge = words + words[MERGE_AT] + row;
+    return merge[1] - merge[0] == 1;
+}
+
+// The same of a row of `tile`, which knows it as a rule.
+__device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned states, unsigned row) {
+    return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
+}
+
+// Partial states: o [slot][q head][HEAD_DIM] (tree_attention_wgmma: by `state_place`), behind all of them Extent [slot][q head].
+struct Partials {
+    float* o;
+    Extent* extents;
+};
+
+__device__ __forceinline__ Partials partials_at(float* memory, const unsigned* words, unsigned q_heads, unsigned head_dim) {
+    return {memory, reinterpret_cast<Extent*>(memory + static_cast<size_t>(words[PARTIAL_SLOTS]) * q_heads * head_dim)};
+}

@@ -1,0 +1,86 @@
+// What the two sides of Hopper's wide tiles share: shapes, the ring of keys and values with its barriers and notes, and which tiles a
+// block takes in which order. attention/copy.cuh fills the ring, attention/wide_wgmma.cuh empties it.
+// The layout of operands is that of attention/wgmma.cuh: queries are [panel][128 rows], keys and values [panel][64 tokens].
+#pragma once
+
+#include "attention/page.cuh"
+
+constexpr unsigned GROUP_THREADS = 128;         // of a warpgroup
+constexpr unsigned STEP_TOKENS = 2 * PIECE_TOKENS;  // scored before the softmax is taken
+constexpr unsigned PANELS = HEAD_DIM / 64;
+constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows
+constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
+constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
+// Of the ring: the keys of a step, and the values of the step before, which are multiplied at the same time.
+constexpr unsigned STAGES = 3, STAGE_BYTES = 2 * OPERAND_BYTES;
+// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][two pieces], as they lie in pages.
+constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * KEPT_BYTES, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
+constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAGES * RAW_STAGE_BYTES : 0);
+static_assert(HEAD_DIM % 64 == 0, "whole panels");
+
+// The keys of a stage.
+struct Note {
+    unsigned pieces[2];  // the second word of each
+    unsigned whole;      // not 0: every row of the tile sees all of both
+};
+
+// What the copying warpgroup leaves for the others, beside queries and ring.
+struct WideShared {
+    unsigned long long queries_full, queries_empty;
+    unsigned long long full[STAGES], empty[STAGES];
+    Note notes[STAGES];
+    Note raw_notes[FP8 ? STAGES : 1];  // of keys that are not widened yet; its own, of the thread that writes notes
+};
+
+// Named barriers.
+enum Meeting { READY = 1, HELPING = 2 };
+
+// By one thread, before any other comes here.
+__device__ __forceinline__ void init_wide(WideShared& wide) {
+    constexpr unsigned MULTIPLIERS = 2 * GROUP_THREADS / 32;
+    constexpr unsigned COPIERS = GROUP_THREADS / 32;
+    init_barrier(shared_address(&wide.queries_full), GROUP_THREADS);
+    init_barrier(shared_address(&wide.queries_empty), MULTIPLIERS);
+    for (unsigned i = 0; i < STAGES; i++) {
+        init_barrier(shared_address(&wide.full[i]), COPIERS);
+        init_barrier(shared_address(&wide.empty[i]), MULTIPLIERS);
+    }
+}
+
+// The wide tiles that a block takes, of all blocks in turn: longest first, a tile of each key head after the other.
+struct WideTiles {
+    unsigned index, count;
+
+    __device__ __forceinline__ WideTiles(const Job& job) : index(blockIdx.x), count(job.words[WIDE_TILES] * job.kv_heads) {}
+    __device__ __forceinline__ bool more() const {
+        return index < count;
+    }
+    __device__ __forceinline__ void next() {
+        index += gridDim.x;
+    }
+    // This lane's of the tile's words.
+    __device__ __forceinline__ unsigned word(const Job& job) const {
+        const unsigned lane = threadIdx.x % 32;
+        return more() && lane < TILE_WORDS ? job.words[job.words[WIDE_AT] + job.by_kv_heads.quotient(index) * TILE_WORDS + lane] : 0;
+    }
+    __device__ __forceinline__ Tile tile(const Job& job) const {
+        return read_tile(job.words, job.words[WIDE_AT], job.by_kv_heads.quotient(index));
+    }
+    __device__ __forceinline__ unsigned head(const Job& job) const {
+        return job.by_kv_heads.remainder(index);
+    }
+};
+
+__device__ __forceinline__ unsigned steps_of(const Tile& tile) {
+    return (tile.pieces + 1) / 2;
+}
+
+// The place and phase of an item in the ring.
+struct Turnstile {
+    unsigned stage = 0, parity = 0;
+
+    __device__ __forceinline__ void next() {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};

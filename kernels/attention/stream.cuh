@@ -1,0 +1,448 @@
+// Narrow tiles by single warps: up to 8 packed rows, the tile's keys one piece after the other, one key head after the other.
+// Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of slots ahead of what
+// it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a turn after it has issued the
+// last copy of this one.
+//
+// Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
+// 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T
+// [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+//
+// Eight-bit keys and values lie in the ring as they are, and are widened as operands. A lane is given four neighbours of a key:
+// the sum over HEAD_DIM is taken in the order in which they come, of queries too. It is given two neighbours of a value: the
+// upper and the lower half of each 16 rows of results^T are the even and the odd elements.
+#pragma once
+
+#include "attention/fp8.cuh"
+#include "attention/page.cuh"
+
+constexpr unsigned NARROW_ROWS = 8;
+// A row of queries in shared memory, in bytes: eight rows below one another begin in different banks.
+constexpr unsigned QUERY_ROW_BYTES = HEAD_DIM * sizeof(T) + 16;
+static_assert(NARROW_ROWS * QUERY_ROW_BYTES <= SLOT_BYTES, "queries take a slot too");
+constexpr unsigned DECODE_WARPS = 4;  // of a block, that take nothing else
+constexpr unsigned MOST_SLOTS = HEAD_DIM == 128 && !FP8 ? 3 : 4;
+// Tiles known at a time: each has three copies or more, and the next one is opened a turn after the last copy of one.
+constexpr unsigned OPENED = MOST_SLOTS - 1;
+static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
+
+// Of one warp: here, so that it takes no registers while nobody asks.
+struct StreamShared {
+    unsigned long long full[MOST_SLOTS];  // 32 arrivals a copy
+    Tile tiles[OPENED];                   // their positions as they are now
+    unsigned notes[MOST_SLOTS];           // the second word of the piece in each slot
+    unsigned short heads[OPENED];
+};
+
+// The transpose of an 8 x 8 matrix of 16-bit elements; lane t holds two neighbours of row t / 4.
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Over the lanes that hold the same columns.
+__device__ __forceinline__ float column_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 8));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 16));
+}
+
+__device__ __forceinline__ float column_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 4);
+    x += __shfl_xor_sync(ALL_LANES, x, 8);
+    return x + __shfl_xor_sync(ALL_LANES, x, 16);
+}
+
+// A unit is a tile and some of its key heads.
+__device__ __forceinline__ unsigned shares_of(const Job& job) {
+    return job.kv_heads / max(job.words[NARROW_HEADS], 1u);
+}
+
+__device__ __forceinline__ unsigned units_of(const Job& job) {
+    return job.words[NARROW_TILES] * shares_of(job);
+}
+
+// Units given away without being drawn, one to each of the warps that take nothing else.
+__device__ __forceinline__ unsigned given_units() {
+    return gridDim.x * DECODE_WARPS;
+}
+
+// The one that is given to warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the first
+// blocks; where both are few, none has both.
+__device__ __forceinline__ unsigned given_unit(const Job& job, unsigned warp) {
+    const unsigned busy = min(job.words[WIDE_TILES] * job.kv_heads, gridDim.x), idle = gridDim.x - busy;
+    if (blockIdx.x >= busy) {
+        return warp * idle + blockIdx.x - busy;
+    }
+    return DECODE_WARPS * idle + warp * busy + blockIdx.x;
+}
+
+// The unit that a warp takes next, by one thread; it may lie behind the last one.
+__device__ __forceinline__ unsigned draw_unit(const Job& job) {
+    return given_units() + atomicAdd(job.words + NARROW_TICKET, 1);
+}
+
+// The side that copies: which unit, head and copy of it come next.
+struct StreamCopies {
+    unsigned ticket, pieces, head, item, opened;
+    bool more, ended;  // whether there is a next copy; whether the unit is copied and the next one is not opened yet
+    unsigned words;  // this lane's of the tile
+    uint2 held;      // this lane's of the 32 pieces that are copied next; of the first ones, where the tile's words do not do
+
+    __device__ __forceinline__ unsigned field(unsigned i) const {
+        return __shfl_sync(ALL_LANES, words, i);
+    }
+    __device__ __forceinline__ uint2 piece(unsigned at) const {
+        if (at < TILE_PIECES) {
+            return {field(TILE_FIELDS + 2 * at), field(TILE_FIELDS + 2 * at + 1)};
+        }
+        return {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
+    }
+    __device__ __forceinline__ void hold(const Job& job, unsigned from) {
+        const unsigned at = from + threadIdx.x % 32, first_piece = field(2);
+        if (at >= TILE_PIECES && at < pieces) {
+            held = pieces_at(job.words)[first_piece + at];
+        }
+    }
+
+    __device__ __forceinline__ void open(const Job& job, unsigned unit, StreamShared& shared) {
+        more = unit < units_of(job);
+        if (!more) {
+            return;
+        }
+        const unsigned lane = threadIdx.x % 32, shares = shares_of(job), moved = moved_on(job.words, job.positions);
+        if (lane < TILE_WORDS) {
+            words = job.words[job.words[NARROW_AT] + unit / shares * TILE_WORDS + lane];
+        }
+        head = unit % shares * job.words[NARROW_HEADS];
+        item = 0;
+        if (lane == 0) {
+            ticket = units_of(job) > given_units() ? draw_unit(job) : ~0u;
+        }
+        if (lane == 5 || lane == 6) {
+            words += moved;  // lowest and highest
+        }
+        pieces = field(3);
+        hold(job, 0);
+        if (lane < TILE_FIELDS) {
+            reinterpret_cast<unsigned*>(&shared.tiles[opened % OPENED])[lane] = words;
+        }
+        if (lane == 0) {
+            shared.heads[opened % OPENED] = head;
+        }
+        opened++;
+    }
+
+    // In one place of a loop, as instructions come from afar too.
+    __device__ __forceinline__ void open_next(const Job& job, StreamShared& shared) {
+        if (ended) {
+            ended = false;
+            open(job, __shfl_sync(ALL_LANES, ticket, 0), shared);
+        }
+    }
+
+    // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
+    __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
+        if (more) {
+            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES, full = shared_address(&shared.full[slot]);
+            if (item == 0) {
+                const unsigned first_row = field(0), rows = field(1);
+                if (lane == 0) {
+                    arrive_expecting(full, NARROW_ROWS * HEAD_DIM * sizeof(T));
+                }
+                if (lane < NARROW_ROWS) {
+                    // As in `copy_piece`.
+                    fence_proxies();
+                    copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head), HEAD_DIM * sizeof(T), full);
+                }
+            } else {
+                const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
+                if (item % 64 == 1 && item > 1) {
+                    hold(job, at);
+                }
+                const uint2 words = piece(at);
+                const Piece piece = piece_of(words, field(6));
+                copy_piece(to, job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM, piece, full);
+                if (lane == 0) {
+                    shared.notes[slot] = words.y;
+                }
+            }
+            if (++item > 2 * pieces) {
+                item = 0;
+                if (++head % job.words[NARROW_HEADS] == 0) {
+                    more = false;
+                    ended = true;
+                } else if (pieces > 32) {
+                    hold(job, 0);
+                }
+            }
+        }
+    }
+};
+
+// A tile's rows as this lane computes them.
+struct StreamRows {
+    unsigned query[STEPS][2];
+    float o[STEPS][4];
+    float m[2], l[2];
+
+    __device__ __forceinline__ void begin(unsigned queries) {
+        const unsigned lane = threadIdx.x % 32;
+        if constexpr (FP8) {
+#pragma unroll
+            for (unsigned k = 0; k < STEPS; k++) {
+                load_8(query[k], queries + lane / 4 * QUERY_ROW_BYTES + k * 32 + lane % 4 * 8);
+                query[k][0] = as_f16<T>(query[k][0]);
+                query[k][1] = as_f16<T>(query[k][1]);
+            }
+        } else {
+#pragma unroll
+            for (unsigned k = 0; k < STEPS; k += 2) {
+                unsigned b[4];
+                load_matrices(b, queries + lane % 8 * QUERY_ROW_BYTES + lane / 8 * 16 + k * 32);
+                query[k][0] = b[0];
+                query[k][1] = b[1];
+                query[k + 1][0] = b[2];
+                query[k + 1][1] = b[3];
+            }
+        }
+#pragma unroll
+        for (unsigned n = 0; n < STEPS; n++) {
+            o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
+        }
+        m[0] = m[1] = NO_SCORE;
+        l[0] = l[1] = 0.0f;
+    }
+
+    // Scores of a piece.
+    __device__ __forceinline__ void score(float (&s)[2][4], unsigned keys) const {
+        const unsigned lane = threadIdx.x % 32, row = lane / 8 % 2 * 8 + lane % 8;
+        float odd[2][4] = {};
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+            s[h][0] = s[h][1] = s[h][2] = s[h][3] = 0.0f;
+        }
+#pragma unroll
+        for (unsigned k = 0; k < STEPS; k++) {
+            unsigned bytes[4];
+            if constexpr (FP8) {
+                load_matrices(bytes, row_place(keys, lane, 0) ^ k * 16);
+            }
+#pragma unroll
+            for (unsigned h = 0; h < 2; h++) {
+                unsigned a[4];
+                if constexpr (FP8) {
+                    unsigned upper[2], lower[2];
+                    widen(upper, bytes[2 * h]);
+                    widen(lower, bytes[2 * h + 1]);
+                    a[0] = upper[0], a[1] = lower[0], a[2] = upper[1], a[3] = lower[1];
+                } else {
+                    load_matrices(a, (row_place(keys, row, lane / 16) ^ k * 32) + h * 16 * KEPT_BYTES);
+                }
+                // Two chains of sums each, but where registers are too few for what is widened.
+                multiply<Operand>(k % 2 && !FP8 ? odd[h] : s[h], a, query[k][0], query[k][1]);
+            }
+        }
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++) {
+            s[i / 4][i % 4] += odd[i / 4][i % 4];
+        }
+    }
+
+    // Turns scores into weights against the new m and brings o there. Leaves the weights as operands.
+    __device__ __forceinline__ void soften(float (&s)[2][4], float scale, unsigned (&weights)[2][2]) {
+        float factor[2];
+#pragma unroll
+        for (unsigned c = 0; c < 2; c++) {
+            const float most = fmaxf(fmaxf(s[0][c], s[0][c + 2]), fmaxf(s[1][c], s[1][c + 2]));
+            const float top = fmaxf(m[c], column_max(most) * scale), against = anchor(top);
+            factor[c] = weight(m[c], against);
+            m[c] = top;
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                s[i / 2][c + i % 2 * 2] = weight(s[i / 2][c + i % 2 * 2] * scale, against);
+            }
+            l[c] = l[c] * factor[c] + ((s[0][c] + s[0][c + 2]) + (s[1][c] + s[1][c + 2]));
+        }
+        if (__any_sync(ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                o[n][0] *= factor[0];
+                o[n][1] *= factor[1];
+                o[n][2] *= factor[0];
+                o[n][3] *= factor[1];
+            }
+        }
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            weights[i / 2][i % 2] = transpose(pack<Operand>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]));
+        }
+    }
+
+    __device__ __forceinline__ void add(const unsigned (&weights)[2][2], unsigned values) {
+        const unsigned lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
+        if constexpr (FP8) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                unsigned bytes[4];
+                load_matrices_transposed(bytes, row_place(values, lane, 0) ^ n * 16);
+#pragma unroll
+                for (unsigned h = 0; h < 2; h++) {
+                    // Of two tokens an even and an odd element each: to two tokens' even ones, then their odd ones.
+                    unsigned left[2], right[2];
+                    widen(left, __byte_perm(bytes[2 * h], 0, 0x3120));
+                    widen(right, __byte_perm(bytes[2 * h + 1], 0, 0x3120));
+                    const unsigned a[4] = {left[0], left[1], right[0], right[1]};
+                    multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
+                }
+            }
+            return;
+        }
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                unsigned a[4];
+                load_matrices_transposed(a, (row_place(values, row, lane / 8 % 2) ^ n * 32) + h * 16 * KEPT_BYTES);
+                multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
+            }
+        }
+    }
+
+    // Writes each row's result to `out` where this is its only state, else as a partial state.
+    __device__ __forceinline__ void store(const Job& job, const Tile& tile, unsigned head) {
+        const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+        float scale[2];
+        bool alone = false;
+#pragma unroll
+        for (unsigned c = 0; c < 2; c++) {
+            l[c] = column_sum(l[c]);
+            scale[c] = normaliser_fast(l[c]);
+            const unsigned i = lane % 4 * 2 + c, packed = tile.first_row + i, row = job.by_group.quotient(packed);
+            if (i >= tile.rows) {
+                continue;
+            }
+            if (has_one_state(job.words, tile.states, row)) {
+                alone = true;
+                continue;
+            }
+            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + head * job.group + job.by_group.remainder(packed);
+            float* to = job.partials.o + state * HEAD_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
+#pragma unroll
+            for (unsigned n = 0; n < STEPS; n++) {
+                if constexpr (FP8) {
+                    to[n * 16] = o[n][c];
+                    to[n * 16 + 2] = o[n][c + 2];
+                } else {
+                    *reinterpret_cast<float2*>(to + n * 16) = {o[n][c], o[n][c + 2]};
+                }
+            }
+            if (lane / 4 == 0) {
+                job.partials.extents[state] = {m[c], l[c]};
+            }
+        }
+        if (!__any_sync(ALL_LANES, alone)) {
+            return;
+        }
+        // Transposed, a lane holds neighbours of row t / 4.
+        const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
+        const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
+        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + lane % 4 * (FP8 ? 4 : 2);
+#pragma unroll
+        for (unsigned n = 0; n < STEPS; n++) {
+            unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
+            unsigned lower = transpose(pack<T>(o[n][2] * scale[0], o[n][3] * scale[1]));
+            if (FP8 && real) {
+                *reinterpret_cast<uint2*>(out + n * 16) = {__byte_perm(upper, lower, 0x5410), __byte_perm(upper, lower, 0x7632)};
+            } else if (real) {
+                *reinterpret_cast<unsigned*>(out + n * 16) = upper;
+                *reinterpret_cast<unsigned*>(out + n * 16 + 8) = lower;
+            }
+        }
+    }
+};
+
+// What each of the lane's rows sees of a piece.
+__device__ __forceinline__ void mask_piece(const Job& job, float (&s)[2][4], const Piece& piece, const Tile& tile, unsigned window) {
+#pragma unroll
+    for (unsigned c = 0; c < 2; c++) {
+        const unsigned row = job.by_group.quotient(packed_row(tile, threadIdx.x % 4 * 2 + c));
+        const Slots seen = seen_slots(piece, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
+        const unsigned from = threadIdx.x % 32 / 4 - seen.from;
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            s[i / 2][c + i % 2 * 2] = from + i * 8 < seen.count ? s[i / 2][c + i % 2 * 2] : NO_SCORE;
+        }
+    }
+}
+
+// By one warp: `first`, which is its own, and all units that it draws, by way of a ring of SLOTS.
+template <unsigned SLOTS>
+__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared) {
+    static_assert(SLOTS <= MOST_SLOTS, "one note a slot");
+    StreamCopies copies = {};
+    copies.open(job, first, shared);
+    if (!copies.more) {
+        return;
+    }
+    if (threadIdx.x % 32 == 0) {
+        for (unsigned i = 0; i < SLOTS; i++) {
+            init_barrier(shared_address(&shared.full[i]), 32);
+        }
+        fence_proxies();
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (unsigned i = 0; i < SLOTS - 1; i++) {
+        copies.issue(job, ring, i, shared);
+    }
+    unsigned slot = 0, free = SLOTS - 1, parity = 0;  // the last: of the phase that the oldest copy ends
+    // Reuses the slot before the oldest copy for the newest, waits for the oldest, and returns where it lies.
+    auto turn = [&] {
+        __syncwarp();
+        copies.issue(job, ring, free, shared);
+        wait_barrier(shared_address(&shared.full[slot]), parity);
+        free = slot;
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        parity ^= slot == 0;
+        return ring + free * SLOT_BYTES;
+    };
+#pragma unroll 1
+    for (unsigned taken = 0; taken < copies.opened; taken++) {
+        __syncwarp();  // other lanes have written it
+        const Tile& tile = shared.tiles[taken % OPENED];
+        const unsigned pieces = tile.pieces, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
+#pragma unroll 1
+        for (unsigned head = begin; head < end; head++) {
+            StreamRows rows;
+            // A unit's last copy is issued while the one SLOTS - 1 before it, of one piece perhaps of the unit before, is waited for; at the
+            // next turn comes another unit's.
+            if constexpr (SLOTS == 4) {
+                copies.open_next(job, shared);
+            }
+            rows.begin(turn());
+#pragma unroll 1
+            for (unsigned i = 0; i < pieces; i++) {
+                if constexpr (SLOTS % 2 == 1) {
+                    copies.open_next(job, shared);
+                }
+                const unsigned keys = turn();
+                float s[2][4];
+                rows.score(s, keys);
+                const Piece piece = piece_of({0, shared.notes[free]}, tile.highest);
+                const unsigned window = job.words[WINDOW];
+                const bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - piece.base < window;
+                if (!whole) {
+                    mask_piece(job, s, piece, tile, window);
+                }
+                unsigned weights[2][2];
+                rows.soften(s, job.scale, weights);
+                if constexpr (SLOTS % 2 == 0) {
+                    copies.open_next(job, shared);
+                }
+                rows.add(weights, turn());
+            }
+            rows.store(job, tile, head);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+// What the tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading, masking,
+// the online softmax of a pair of rows, and where a row's result goes. tree_attention_wgmma.cu takes the arguments, the rows'
+// queries and the softmax from here.
+#pragma once
+
+#include "attention/mma.cuh"
+#include "attention/plan.cuh"
+#include "attention/state.cuh"
+
+using T = ELEMENT;  // of queries and results
+
+// Keys and values as they lie in pages: T, or e4m3 for tree_attention_wgmma.cu; and what they, queries and weights are
+// multiplied as.
+#ifndef KV_ELEMENT
+#define KV_ELEMENT ELEMENT
+#endif
+using Kept = KV_ELEMENT;
+constexpr bool FP8 = sizeof(Kept) == 1;
+
+template <class K>
+struct OperandOf {
+    using Type = K;
+};
+
+template <>
+struct OperandOf<e4m3> {
+    using Type = f16;
+};
+using Operand = OperandOf<Kept>::Type;
+
+constexpr unsigned WARPS = 4;
+constexpr unsigned THREADS = 32 * WARPS;
+constexpr unsigned CHUNKS = HEAD_DIM / 8;  // of 16 bytes, the unit of copies
+// A token's row in shared memory. An odd number of 16-byte units: eight rows below one another lie in different banks.
+constexpr unsigned ROW_BYTES = (CHUNKS + 1) * 16;
+constexpr unsigned STEPS = HEAD_DIM / 16;  // multiplications along HEAD_DIM
+constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, that a warp of a wide tile takes
+constexpr unsigned WIDEST = 16 * WARPS * ROW_TILES;      // packed rows of a tile
+
+// Kilobytes of shared memory that a block may have, by architecture, and bytes of dynamic shared memory that it is given: half,
+// less what is declared, so that a multiprocessor holds two blocks; all where half is too little. As `Shape::shared_bytes` of
+// src/backend/cuda/attention.rs.
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
+constexpr unsigned SHARED_KB = 163;
+#elif __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
+constexpr unsigned SHARED_KB = 99;
+#else
+constexpr unsigned SHARED_KB = 227;
+#endif
+constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB - 6 : SHARED_KB / 2 - 6) * 1024;
+constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+// Division of small numbers by one that is known only when the kernel starts. Where MULTIPLIES is defined, by one multiplication,
+// which is exact where n * by < 2^32 and takes a register more.
+struct Divisor {
+    unsigned by;
+#ifdef MULTIPLIES
+    unsigned inverse;
+
+    __device__ __forceinline__ explicit Divisor(unsigned by) : by(by), inverse(0xffffffffu / by + 1) {}
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return by == 1 ? n : __umulhi(n, inverse);
+    }
+#else
+    __device__ __forceinline__ explicit Divisor(unsigned by) : by(by) {}
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return n / by;
+    }
+#endif
+    __device__ __forceinline__ unsigned remainder(unsigned n) const {
+        return n - quotient(n) * by;
+    }
+};
+
+struct Job {
+    T* out;
+    const T* qkv;
+    const Kept* kv;
+    unsigned* words;
+    const unsigned* positions;
+    Partials partials;
+    unsigned group, kv_heads;
+    float scale;  // times log2 e
+    Divisor by_group{group}, by_kv_heads{kv_heads};
+
+    // Keys of one page and head, PIECE_TOKENS rows of HEAD_DIM as they lie by kv_page.cuh; as many values follow.
+    __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
+        return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
+    }
+    __device__ const T* query(unsigned packed, unsigned kv_head) const {
+        size_t width = static_cast<size_t>(group + 2) * kv_heads * HEAD_DIM;
+        return qkv + by_group.quotient(packed) * width + (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
+    }
+};
+
+// The `i`-th packed row of a tile; rows behind the end repeat the last one, and are never stored.
+__device__ __forceinline__ unsigned packed_row(const Tile& tile, unsigned i) {
+    return tile.first_row + min(i, tile.rows - 1);
+}
+
+__host__ __device__ constexpr unsigned least(unsigned a, unsigned b) {
+    return a < b ? a : b;
+}
+
+// What a block knows of the tile it computes. In shared memory, so that it takes no registers while nobody asks.
+struct TileShared {
+    unsigned* tickets;         // how many tiles of this class are taken, by all blocks
+    unsigned next;             // ticket of the tile after this one
+    Tile tile;
+    unsigned kv_head, window;
+    unsigned lowest, highest;  // positions of the tile's rows
+    unsigned at[WIDEST];       // position of each packed row; those behind the end repeat the last one
+};
+
+// Takes the ticket of the next tile. Called when a tile's first copies are under way, so that both delays are one.
+__device__ __forceinline__ void draw(TileShared& shared) {
+    if (threadIdx.x == 0) {
+        shared.next = atomicAdd(shared.tickets, 1);
+    }
+}
+
+// By all threads of a block; ends with what it wrote visible to all.
+__device__ __forceinline__ void look_up(const Job& job, unsigned tiles_at, unsigned ticket, TileShared& shared) {
+    const Tile tile = read_tile(job.words, tiles_at, ticket / job.kv_heads);
+    unsigned lowest = ~0u, highest = 0;
+    for (unsigned i = threadIdx.x % 32; i < WIDEST; i += 32) {
+        unsigned at = job.positions[job.by_group.quotient(packed_row(tile, i))];
+        lowest = min(lowest, at);
+        highest = max(highest, at);
+        if (threadIdx.x < 32) {
+            shared.at[i] = at;
+        }
+    }
+    lowest = __reduce_min_sync(ALL_LANES, lowest);
+    highest = __reduce_max_sync(ALL_LANES, highest);
+    if (threadIdx.x == 0) {
+        shared.tile = tile;
+        shared.kv_head = ticket % job.kv_heads;
+        shared.window = job.words[WINDOW];
+        shared.lowest = lowest;
+        shared.highest = highest;
+    }
+    __syncthreads();
+}
+
+// Neighbouring threads that copy one row: as many as divide its chunks, up to a line of 128 bytes.
+constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
+
+// ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Rows belong to the slots `first_slot` ..,
+// counted within a page; slots that `piece` does not hold become zeros.
+template <unsigned ROWS, unsigned COPIERS>
+__device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot, const Piece& piece) {
+    static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
+    const unsigned row = thread / LINE, column = thread % LINE;
+    to += row * ROW_BYTES + column * 16;
+    from += row * HEAD_DIM + column * 8;
+#pragma unroll
+    for (unsigned r = 0; r < ROWS; r += COPIERS / LINE) {
+        unsigned slot = (first_slot + row + r) % PIECE_TOKENS;
+        bool real = slot >= piece.from && slot < piece.to;
+#pragma unroll
+        for (unsigned c = 0; c < CHUNKS; c += LINE) {
+            copy_16(to + r * ROW_BYTES + c * 16, from + r * HEAD_DIM + c * 8, real);
+        }
+    }
+}
+
+// One A fragment: rows t / 4 and t / 4 + 8 of 16 queries, 16 elements from `at`.
+__device__ __forceinline__ void load_query(unsigned (&to)[4], const T* upper, const T* lower, unsigned at) {
+    unsigned column = at + threadIdx.x % 4 * 2;
+    to[0] = *reinterpret_cast<const unsigned*>(upper + column);
+    to[1] = *reinterpret_cast<const unsigned*>(lower + column);
+    to[2] = *reinterpret_cast<const unsigned*>(upper + column + 8);
+    to[3] = *reinterpret_cast<const unsigned*>(lower + column + 8);
+}
+
+// Where lane t's row of four matrices lies within 16 rows: (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15) for
+// keys, which are multiplied along their rows; the middle two swapped for values and queries.
+__device__ __forceinline__ unsigned key_lane() {
+    unsigned lane = threadIdx.x % 32;
+    return (lane / 16 * 8 + lane % 8) * ROW_BYTES + lane / 8 % 2 * 16;
+}
+
+__device__ __forceinline__ unsigned value_lane() {
+    unsigned lane = threadIdx.x % 32;
+    return lane % 16 * ROW_BYTES + lane / 16 * 16;
+}
+
+// Scores of the packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from `first_slot` of a piece: what a row does not
+// see is no score.
+template <int N>
+__device__ __forceinline__ void mask(float (&s)[N][4], const Piece& piece, unsigned first_slot, const TileShared& shared, unsigned first_row) {
+    const unsigned* at = shared.at + first_row + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            unsigned slot = first_slot + n * 8 + threadIdx.x % 4 * 2 + c % 2;
+            bool seen = slot >= piece.from && slot < piece.to && sees(at[c / 2 * 8], piece.base + slot, shared.window);
+            s[n][c] = seen ? s[n][c] : NO_SCORE;
+        }
+    }
+}
+
+// Whether every row of the tile sees all slots of `piece`, so that nothing is to be masked.
+__device__ __forceinline__ bool seen_by_all(const Piece& piece, const TileShared& shared) {
+    return piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
+           shared.highest - piece.base < shared.window;
+}
+
+// m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
+struct __align__(16) Running {
+    float m[2];
+    float l[2];
+};
+
+__device__ __forceinline__ Running nothing_yet() {
+    return {{NO_SCORE, NO_SCORE}, {0.0f, 0.0f}};
+}
+
+// Turns scores (q.k) into weights against the new m. Returns by what the o of each row must be multiplied.
+template <int N>
+__device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float scale) {
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        // Two chains each, even and odd: a warp has few others to wait with.
+        float tops[2] = {s[0][2 * r], s[0][2 * r + 1]};
+#pragma unroll
+        for (int n = 1; n < N; n++) {
+            tops[0] = fmaxf(tops[0], s[n][2 * r]);
+            tops[1] = fmaxf(tops[1], s[n][2 * r + 1]);
+        }
+        float top = fmaxf(tops[0], tops[1]);
+        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+        float m = anchored(state.m[r], top * scale);
+        float against = anchor(m);
+        factor[r] = weight(state.m[r], against);
+        state.m[r] = m;
+        float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int c = 2 * r; c < 2 * r + 2; c++) {
+                s[n][c] = weight(s[n][c] * scale, against);
+                sums[c % 2] += s[n][c];
+            }
+        }
+        state.l[r] = state.l[r] * factor[r] + (sums[0] + sums[1]);
+    }
+    return {factor[0], factor[1]};
+}
+
+// Multiplies o by `factor`. Most pieces raise no row's m: then nothing is to be done.
+__device__ __forceinline__ void rescale(float (&o)[2 * STEPS][4], float2 factor) {
+    if (!__any_sync(ALL_LANES, factor.x != 1.0f || factor.y != 1.0f)) {
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < 2 * STEPS; n++) {
+        o[n][0] *= factor.x;
+        o[n][1] *= factor.x;
+        o[n][2] *= factor.y;
+        o[n][3] *= factor.y;
+    }
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// The place of one packed row's result: of `out` if this is its only state, else a partial state.
+struct Place {
+    T* out;         // HEAD_DIM elements, or null
+    size_t state;
+};
+
+__device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
+    unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed), q_heads = job.group * job.kv_heads;
+    unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
+    if (has_one_state(job.words, row)) {
+        return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0};
+    }
+    return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head};
+}
+
+// Two neighbouring elements of a result from `column`; `scale` = normaliser(l).
+__device__ __forceinline__ void store_pair(const Job& job, const Place& place, unsigned column, float2 o, float scale) {
+    if (place.out) {
+        *reinterpret_cast<unsigned*>(place.out + column) = pack<T>(o.x * scale, o.y * scale);
+    } else {
+        *reinterpret_cast<float2*>(job.partials.o + place.state * HEAD_DIM + column) = o;
+    }
+}
+
+// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last piece.
+__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const Running& state) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        unsigned i = first_row + lane / 4 + r * 8;
+        float l = quad_sum(state.l[r]);
+        if (i >= shared.tile.rows) {
+            continue;
+        }
+        Place place = place_of(job, shared, i);
+        float scale = normaliser(l);
+#pragma unroll
+        for (int n = 0; n < 2 * STEPS; n++) {
+            store_pair(job, place, n * 8 + lane % 4 * 2, {o[n][2 * r], o[n][2 * r + 1]}, scale);
+        }
+        if (!place.out && lane % 4 == 0) {
+            job.partials.extents[place.state] = {state.m[r], l};
+        }
+    }
+}

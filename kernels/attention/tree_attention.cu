@@ -1,0 +1,54 @@
+// Tree attention on tensor cores, f16 and bf16, HEAD_DIM a multiple of 16 up to 256. For each row and query head, over the
+// positions p that the row sees:   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
+// A row whose context is one item, not divided, gets `out` from here; otherwise partial states, which merge_states combines.
+//
+// out [R, q_heads * HEAD_DIM], qkv [R, (q_heads + 2 kv_heads) * HEAD_DIM], kv [page][kv head][k, v][32][HEAD_DIM], positions [R],
+// plan words and partials as in attention/plan.cuh. The rows of a tile are packed: row * group + head in the group.
+//
+// The grid is as many blocks as the device holds at a time, two a multiprocessor; blocks take (tile, key head) by ticket,
+// longest tiles first: the wide ones (limited by multiplications), then the narrow ones (limited by bytes), whose small tiles
+// fill the time until the last block ends. Who takes which tile changes no result. The CPU definition is
+// src/backend/cpu/attention.
+//
+// Defines: ELEMENT, HEAD_DIM.
+#include "attention/narrow.cuh"
+#include "attention/wide.cuh"
+
+// Runs `attend()`, with the tile in `shared`, for every tile and key head of one class that this block gets.
+template <class Attend>
+__device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord tiles, unsigned* tickets, TileShared& shared, Attend attend) {
+    __syncthreads();  // the other class is done with
+    if (threadIdx.x == 0) {
+        shared.tickets = tickets;
+    }
+    draw(shared);
+    while (true) {
+        __syncthreads();
+        unsigned ticket = shared.next;
+        if (ticket >= job.words[tiles] * job.kv_heads) {
+            return;
+        }
+        look_up(job, job.words[at], ticket, shared);
+        attend();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2) {
+    extern __shared__ __align__(16) unsigned char ring[];
+    __shared__ TileShared shared;
+    __shared__ NarrowShared narrow;
+    __shared__ WideShared wide;
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, scale_log2};
+
+    take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
+        if (ROW_TILES == 1 || shared.tile.rows <= 64) {
+            attend_wide<1, ROW_TILES == 1 ? HELD_STEPS : STEPS>(job, shared, shared_address(ring), wide);
+        } else {
+            attend_wide<ROW_TILES, HELD_STEPS>(job, shared, shared_address(ring), wide);
+        }
+    });
+    take_tiles(job, NARROW_AT, NARROW_TILES, words + NARROW_TICKET, shared, [&] {
+        attend_narrow(job, shared, ring, narrow);
+    });
+}

@@ -1,0 +1,137 @@
+// Tree attention without tensor cores: f32, and head widths that are no multiple of 16. The formula, operands, plan and partial
+// states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows). Of a plan whose tiles are
+// whole (src/plan/mod.rs) it computes each row's states whatever the other rows are: deterministic steps come here where
+// tree_attention_wgmma.cu does not serve.
+//
+// A block takes (tile, key head) by ticket. Its four warps take four rows each; of every piece, laid in shared memory by all,
+// lane `t` scores slot `t` and then gathers the elements t, t + 32, .. of o. Limited by f32 multiplications and shared memory.
+// The CPU definition is src/backend/cpu/attention.
+//
+// Defines: ELEMENT, HEAD_DIM (at most 256).
+#include "attention/plan.cuh"
+#include "attention/state.cuh"
+#include "element.cuh"
+
+using T = ELEMENT;
+
+constexpr unsigned THREADS = 128;
+constexpr unsigned ROWS = 4;  // of a warp
+constexpr unsigned LANE_ELEMENTS = (HEAD_DIM + 31) / 32;
+constexpr unsigned KEY_ROW = HEAD_DIM + 1;  // lanes read one column of all keys: from different banks
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, float scale_log2) {
+    extern __shared__ float memory[];
+    __shared__ unsigned next;
+    float* keys = memory;
+    float* values = keys + PIECE_TOKENS * KEY_ROW;
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
+    float* queries = values + PIECE_TOKENS * KEY_ROW + warp * ROWS * HEAD_DIM;
+    const Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
+    const unsigned window = words[WINDOW];
+
+    while (true) {
+        __syncthreads();  // all have read `next` and are done with the tile before
+        if (threadIdx.x == 0) {
+            next = atomicAdd(words + NARROW_TICKET, 1);
+        }
+        __syncthreads();
+        if (next >= words[NARROW_TILES] * kv_heads) {
+            return;
+        }
+        const Tile tile = read_tile(words, words[NARROW_AT], next / kv_heads);
+        const unsigned kv_head = next % kv_heads;
+        unsigned at[ROWS], row[ROWS], head[ROWS];
+        float m[ROWS], l[ROWS], o[ROWS][LANE_ELEMENTS] = {};
+#pragma unroll
+        for (unsigned r = 0; r < ROWS; r++) {
+            unsigned packed = tile.first_row + min(warp * ROWS + r, tile.rows - 1);
+            row[r] = packed / group;
+            head[r] = kv_head * group + packed % group;
+            at[r] = positions[row[r]];
+            m[r] = NO_SCORE;
+            l[r] = 0.0f;
+            const T* query = qkv + (static_cast<size_t>(row[r]) * (q_heads + 2 * kv_heads) + head[r]) * HEAD_DIM;
+            for (unsigned d = lane; d < HEAD_DIM; d += 32) {
+                queries[r * HEAD_DIM + d] = to_f32(query[d]);
+            }
+        }
+        // The rows of a tile reach differently far; what none of them sees may not be written yet.
+        unsigned last = 0;
+        for (unsigned i = lane; i < tile.rows; i += 32) {
+            last = max(last, positions[(tile.first_row + i) / group]);
+        }
+        last = __reduce_max_sync(ALL_LANES, last);
+
+        for (unsigned i = 0; i < tile.pieces; i++) {
+            const Piece piece = piece_of(pieces_at(words)[tile.first_piece + i], last);
+            auto page_at = [&](unsigned page) { return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM); };
+            const T* whole = page_at(piece.page & ~SHARED_PIECE);
+            __syncthreads();
+#pragma unroll 4
+            for (unsigned e = threadIdx.x; e < PIECE_TOKENS * HEAD_DIM; e += THREADS) {
+                unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
+                bool real = slot >= piece.from && slot < piece.to;
+                const T* from = piece.page & SHARED_PIECE ? page_at(page_of(words, piece.page, slot)) : whole;
+                keys[slot * KEY_ROW + d] = real ? to_f32(from[e]) : 0.0f;
+                values[slot * KEY_ROW + d] = real ? to_f32(from[PIECE_TOKENS * HEAD_DIM + e]) : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (unsigned r = 0; r < ROWS; r++) {
+                float dot = 0.0f;
+#pragma unroll 8
+                for (unsigned d = 0; d < HEAD_DIM; d++) {
+                    dot += queries[r * HEAD_DIM + d] * keys[lane * KEY_ROW + d];
+                }
+                bool seen = lane >= piece.from && lane < piece.to && sees(at[r], piece.base + lane, window);
+                float s = seen ? dot * scale_log2 : NO_SCORE, top = s;
+                for (unsigned other = 16; other > 0; other /= 2) {
+                    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
+                }
+                top = fmaxf(top, m[r]);
+                float factor = weight(m[r], anchor(top)), p = weight(s, anchor(top)), sum = p;
+                for (unsigned other = 16; other > 0; other /= 2) {
+                    sum += __shfl_xor_sync(ALL_LANES, sum, other);
+                }
+                m[r] = top;
+                l[r] = l[r] * factor + sum;
+#pragma unroll
+                for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                    o[r][e] *= factor;
+                }
+#pragma unroll 8
+                for (unsigned slot = 0; slot < PIECE_TOKENS; slot++) {
+                    float share = __shfl_sync(ALL_LANES, p, slot);
+#pragma unroll
+                    for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                        unsigned d = min(e * 32 + lane, HEAD_DIM - 1);
+                        o[r][e] += share * values[slot * KEY_ROW + d];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (unsigned r = 0; r < ROWS; r++) {
+            if (warp * ROWS + r >= tile.rows) {
+                continue;
+            }
+            bool whole = has_one_state(words, row[r]);
+            size_t state = static_cast<size_t>(tile.slot + row[r] - tile.first_row / group) * q_heads + head[r];
+            size_t place = (whole ? static_cast<size_t>(row[r]) * q_heads + head[r] : state) * HEAD_DIM;
+#pragma unroll
+            for (unsigned e = 0; e < LANE_ELEMENTS; e++) {
+                unsigned d = e * 32 + lane;
+                if (d < HEAD_DIM && whole) {
+                    out[place + d] = from_f32<T>(o[r][e] * normaliser(l[r]));
+                } else if (d < HEAD_DIM) {
+                    parts.o[place + d] = o[r][e];
+                }
+            }
+            if (!whole && lane == 0) {
+                parts.extents[state] = {m[r], l[r]};
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+// The instructions of a warpgroup of Hopper (sm_90a): products of 64 x 16 and 16 x 64 elements, one operand in registers and one in
+// shared memory, that are computed while its warps do other work.
+//
+// Operands in shared memory are panels: rows of 64 elements (128 bytes), eight rows an atom of 1024 bytes at a multiple of
+// 1024. Within an atom, 16-byte chunk c of row r lies at r * 128 + (c ^ r) * 16, the layout called 128-byte swizzle: both the
+// copies' writes and the products' reads meet all banks.
+// A descriptor names an operand: bits 0-13 its address / 16, bits 32-45 the bytes from an atom to the next / 16, bits 62-63 the
+// layout (1). Where rows run along the sum (keys), 16 elements further are 32 bytes, and an operand lies in one panel; where they
+// run across it (values, read transposed), 16 tokens further are two atoms, and bits 16-29 are the bytes from a panel to the next / 16.
+#pragma once
+
+#include "element.cuh"
+
+constexpr unsigned ATOM_BYTES = 1024;
+
+__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+    return 1ull << 62 | static_cast<unsigned long long>(ATOM_BYTES / 16) << 32 | (address & 0x3ffff) >> 4;
+}
+
+// The same of an operand that spans panels.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address, unsigned panel_bytes) {
+    return descriptor(address) | static_cast<unsigned long long>(panel_bytes / 16) << 16;
+}
+
+// Registers written so far may be operands of what follows.
+__device__ __forceinline__ void begin_products() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void products_issued() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits for all groups of products but the newest `NEWER`.
+template <int NEWER>
+__device__ __forceinline__ void wait_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(NEWER) : "memory");
+}
+
+// Keeps the compiler from moving uses of a result to before the wait above.
+template <int N>
+__device__ __forceinline__ void settled(float (&sum)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        asm volatile("" : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])::"memory");
+    }
+}
+
+// A warp holds of a 64 x (8 N) result 16 rows, as N 16 x 8 results of attention/mma.cuh.
+#define SUM_8(sum, n) \
+    "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
+#define SUM_32(sum, n) SUM_8(sum, n), SUM_8(sum, n + 2), SUM_8(sum, n + 4), SUM_8(sum, n + 6)
+#define WGMMA_64(types)                                                                                                    \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define WGMMA_128(types)                                                                                                   \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+    "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, " \
+    "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, " \
+    "%60, %61, %62, %63}, "
+
+// sum = q [64 x 16] k [64 x 16]^T, + sum if `more`.
+template <class T>
+__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
+
+// sum [64 x 64] += p [64 x 16] v [16 x 64]
+template <class T>
+__device__ __forceinline__ void multiply_values(float (&sum)[8][4], const unsigned (&p)[4], unsigned long long v);
+
+// sum [64 x 128] += p [64 x 16] v [16 x 128], of two panels.
+template <class T>
+__device__ __forceinline__ void multiply_values(float (&sum)[16][4], const unsigned (&p)[4], unsigned long long v);
+
+#define DEFINE_PRODUCTS(T, types)                                                                                          \
+    template <>                                                                                                             \
+    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) { \
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA_64(types) "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
+                     : SUM_32(sum, 0)                                                                                       \
+                     : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more)));                    \
+    }                                                                                                                       \
+    template <>                                                                                                             \
+    __device__ __forceinline__ void multiply_values<T>(float (&sum)[8][4], const unsigned (&p)[4], unsigned long long v) {  \
+        asm volatile(WGMMA_64(types) "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                               \
+                     : SUM_32(sum, 0)                                                                                       \
+                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));                                                 \
+    }                                                                                                                       \
+    template <>                                                                                                             \
+    __device__ __forceinline__ void multiply_values<T>(float (&sum)[16][4], const unsigned (&p)[4], unsigned long long v) { \
+        asm volatile(WGMMA_128(types) "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                              \
+                     : SUM_32(sum, 0), SUM_32(sum, 8)                                                                       \
+                     : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));                                                 \
+    }
+DEFINE_PRODUCTS(f16, "f16.f16")
+DEFINE_PRODUCTS(bf16, "bf16.bf16")

@@ -1,0 +1,169 @@
+// Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into a ring
+// (attention/copy.cuh), two warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and values from there while the warps do
+// other work. One takes the softmax of its scores while the other's products run. This is the side that multiplies.
+// Limited by the tensor cores and, beside them, by the instructions of the softmax; with few rows, by bytes.
+#pragma once
+
+#include "attention/rows.cuh"
+
+// Writes each row's result to `out` where this is its only state, else as a partial state. `first`: of this warp, in the tile.
+__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const WideRows& rows) {
+    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const unsigned i = first + lane / 4 + r * 8, packed = tile.first_row + i, row = job.by_group.quotient(packed);
+        const float l = quad_sum(rows.l[r]);
+        if (i >= tile.rows) {
+            continue;
+        }
+        const unsigned q_head = head * job.group + job.by_group.remainder(packed);
+        if (has_one_state(job.words, tile.states, row)) {
+            const float scale = normaliser_fast(l);
+            T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n++) {
+                *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
+            }
+        } else {
+            const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+            float* o = job.partials.o + state * HEAD_DIM + state_place(lane % 4 * 2);
+#pragma unroll
+            for (int n = 0; n < 2 * STEPS; n += 2) {
+                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1], rows.o[n + 1][2 * r + 1]};
+            }
+            if (lane % 4 == 0) {
+                job.partials.extents[state] = {rows.m[r], l};
+            }
+        }
+    }
+}
+
+// Warpgroup `group` of the two that multiply.
+__device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, unsigned queries, WideShared& wide) {
+    const unsigned lane = threadIdx.x % 32, first = group * 64 + threadIdx.x % GROUP_THREADS / 32 * 16;
+    const unsigned ring = queries + QUERY_BYTES;
+    Turnstile turn;
+    unsigned query_parity = 0;
+    // When the whole warp has done with what the barrier guards.
+    auto leave = [&](unsigned long long& barrier) {
+        __syncwarp();
+        if (lane == 0) {
+            arrive(shared_address(&barrier));
+        }
+    };
+    // The stage that comes next, when it is full.
+    auto take = [&] {
+        const unsigned stage = turn.stage;
+        wait_barrier(shared_address(&wide.full[stage]), turn.parity);
+        turn.next();
+        return stage;
+    };
+    auto keys = [&](unsigned stage) { return ring + stage * STAGE_BYTES; };
+    auto values = [&](unsigned stage) { return ring + stage * STAGE_BYTES + OPERAND_BYTES; };
+#pragma unroll 1
+    for (WideTiles tiles(job); tiles.more(); tiles.next()) {
+        const unsigned steps = steps_of(tiles.tile(job)), packed_rows = tiles.tile(job).rows;
+        wait_barrier(shared_address(&wide.queries_full), query_parity);
+        query_parity ^= 1;
+        if (group == 1 && packed_rows <= 64) {
+            leave(wide.queries_empty);
+            for (unsigned step = 0; step <= steps; step++) {
+                leave(wide.empty[take()]);
+            }
+            continue;
+        }
+        WideRows rows;
+        rows.begin();
+        rows.load_queries(queries, group);
+        leave(wide.queries_empty);
+        // A word of a note, for all lanes: read by the one that tells when the stage is done with.
+        auto noted = [&](const unsigned& word) { return __shfl_sync(ALL_LANES, lane == 0 ? word : 0, 0); };
+        // Looked up where it is asked for, which is seldom.
+        auto sight = [&](unsigned stage) {
+            const Tile here = tiles.tile(job);
+            unsigned at[2];
+#pragma unroll
+            for (unsigned r = 0; r < 2; r++) {
+                at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
+            }
+            const Note& note = wide.notes[stage];
+            const unsigned pieces[2] = {noted(note.pieces[0]), noted(note.pieces[1])};
+            return Sight(pieces, here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
+        };
+        auto mask_keys = [&](unsigned stage, unsigned whole) {
+            settled(rows.s);
+            if (__builtin_expect(whole == 0, 0)) {
+                const Sight seen = sight(stage);
+#pragma unroll
+                for (int n = 0; n < STEP_TOKENS / 8; n++) {
+                    seen.mask(rows.s[n], n);
+                }
+            }
+        };
+        // Rows that have seen no score yet take m from these.
+        auto anchor_rows = [&] {
+            float top[2] = {NO_SCORE, NO_SCORE};
+#pragma unroll
+            for (int n = 0; n < STEP_TOKENS / 8; n++) {
+                WideRows::rise(top, rows.s[n]);
+            }
+            rows.raise(top, {rows.m[0] == LOWEST, rows.m[1] == LOWEST}, job.scale);
+        };
+        // Scores become weights, and all products are waited for. Seldom do weights ask for another m.
+        auto soften_keys = [&](unsigned stage, unsigned whole) {
+            mask_keys(stage, whole);
+            if constexpr (DETERMINISTIC) {
+                // A row whose first token comes later, as others see more, takes its m from the same products there.
+                if (__any_sync(ALL_LANES, rows.m[0] == LOWEST || rows.m[1] == LOWEST)) {
+                    wait_products<0>();
+                    settled(rows.o);
+                    anchor_rows();
+                }
+            }
+            float2 sums = rows.weigh(job.scale);
+            const WideRows::Rows wanted = {!(sums.x <= MOST_WEIGHT<Operand>), !(sums.y <= MOST_WEIGHT<Operand>)};
+            if (__builtin_expect(__any_sync(ALL_LANES, wanted.of[0] || wanted.of[1]), 0)) {
+                wait_products<0>();
+                settled(rows.o);
+                sums = rows.weigh_again(keys(stage), sight(stage), wanted, job.scale);
+            } else {
+                wait_products<0>();
+                settled(rows.o);
+            }
+            rows.l[0] += sums.x;
+            rows.l[1] += sums.y;
+        };
+
+        unsigned stage = take();
+        unsigned whole = noted(wide.notes[stage].whole);
+        begin_products();
+        rows.issue_keys(keys(stage));
+        wait_products<0>();
+        mask_keys(stage, whole);
+        anchor_rows();
+        const float2 sums = rows.weigh(job.scale);
+        rows.l[0] = sums.x;
+        rows.l[1] = sums.y;
+        leave(wide.empty[stage]);
+        rows.pack_weights();
+#pragma unroll 1
+        for (unsigned step = 1; step < steps; step++) {
+            stage = take();
+            whole = noted(wide.notes[stage].whole);
+            begin_products();
+            rows.issue_keys(keys(stage));
+            rows.issue_values(values(stage));
+            wait_products<1>();
+            soften_keys(stage, whole);
+            leave(wide.empty[stage]);
+            rows.pack_weights();
+        }
+        stage = take();
+        begin_products();
+        rows.issue_values(values(stage));
+        wait_products<0>();
+        settled(rows.o);
+        leave(wide.empty[stage]);
+        store_wide(job, tiles.tile(job), tiles.head(job), first, rows);
+    }
+}

@@ -1,0 +1,123 @@
+// One row of logits with the maxima of its chunks, running sums over chunks and the place where they pass a target. Sums are
+// taken in an order that depends on the vocabulary alone: not on the size of a block, not on timing.
+#pragma once
+
+#include "sampling/sample.cuh"
+
+struct Row {
+    const float* logits;  // [vocab]
+    const float* maxima;  // [chunks]
+    u32 vocab;
+    u32 chunks;
+};
+
+// The largest of all maxima, for every thread of a warp that calls it.
+__device__ __forceinline__ float largest_maximum(const Row& row) {
+    float largest = minus_infinity();
+    for (u32 c = lane(); c < row.chunks; c += WARP) {
+        largest = fmaxf(largest, row.maxima[c]);
+    }
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, step));
+    }
+    return largest;
+}
+
+// x of this lane and of those below it.
+template <class T>
+__device__ __forceinline__ T running_sum(T x) {
+#pragma unroll
+    for (u32 step = 1; step < WARP; step *= 2) {
+        T below = __shfl_up_sync(ALL_LANES, x, step);
+        x += lane() >= step ? below : T(0);
+    }
+    return x;
+}
+
+// Of one warp: the sum over all chunks c of sum_at(c), first by lane, then over lanes.
+template <class SumAt>
+__device__ __forceinline__ double sum_of_chunks(u32 chunks, SumAt sum_at) {
+    double total = 0.0;
+#pragma unroll 4
+    for (u32 c = lane(); c < chunks; c += WARP) {
+        total += sum_at(c);
+    }
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+        total += __shfl_xor_sync(ALL_LANES, total, step);
+    }
+    return total;
+}
+
+// A chunk, and what all chunks before it sum to.
+struct Place {
+    u32 chunk;
+    double before;
+};
+
+// Of one warp: the first chunk of a sum above 0 at which the running sum exceeds `target`; without one, the last chunk of a sum
+// above 0.
+template <class SumAt>
+__device__ __forceinline__ Place find_place(u32 chunks, SumAt sum_at, double target) {
+    Place place{0, 0.0};
+    double before = 0.0;
+    for (u32 first = 0; first < chunks; first += WARP) {
+        u32 c = first + lane();
+        double sum = c < chunks ? sum_at(c) : 0.0;
+        double running = before + running_sum(sum);
+        double left = __shfl_up_sync(ALL_LANES, running, 1);
+        left = lane() == 0 ? before : left;
+        u32 filled = __ballot_sync(ALL_LANES, sum > 0.0);
+        u32 over = __ballot_sync(ALL_LANES, sum > 0.0 && running > target);
+        if (filled != 0) {
+            u32 at = over != 0 ? __ffs(over) - 1 : WARP - 1 - __clz(filled);
+            place = {first + at, __shfl_sync(ALL_LANES, left, at)};
+        }
+        if (over != 0) {
+            break;
+        }
+        before = __shfl_sync(ALL_LANES, running, WARP - 1);
+    }
+    return place;
+}
+
+__device__ __forceinline__ bool keeps(Cut cut, float score, u32 token) {
+    u32 key = key_of(score);
+    return key > cut.key || (key == cut.key && token <= cut.last);
+}
+
+// e^((max - best) / temperature): from weights relative to a chunk's maximum to weights relative to the best score.
+__device__ __forceinline__ double scale_of(float max, float best, float temperature) {
+    return exp((static_cast<double>(max) - best) / temperature);
+}
+
+// The log-probability of a score among the model's own.
+struct LogSoftmax {
+    double best;
+    double log_sum;
+
+    // Of one warp. `row` has the model's maxima.
+    __device__ __forceinline__ LogSoftmax(const Row& row, const float* sums) {
+        float largest = largest_maximum(row);
+        auto sum_at = [&](u32 c) {
+            return row.maxima[c] == minus_infinity() ? 0.0 : sums[c] * scale_of(row.maxima[c], largest, 1.0f);
+        };
+        best = largest;
+        log_sum = log(sum_of_chunks(row.chunks, sum_at));
+    }
+
+    __device__ __forceinline__ float of(float score) const {
+        bool none = best == static_cast<double>(minus_infinity());
+        return none ? score : static_cast<float>(score - best - log_sum);
+    }
+};
+
+// Asks that top-k, top-p or min-p narrows.
+__device__ __forceinline__ bool has_filter(const Request& request, u32 vocab) {
+    return request.pick == RANDOM && (request.top_k < vocab || request.top_p < 1.0f || request.min_p > 0.0f);
+}
+
+// The least score that can be drawn: less likely than the best by a factor of e^87.3, the smallest normal float.
+__device__ __forceinline__ float lowest_drawn(float best, float temperature) {
+    constexpr double LOWEST = -87.33654022216797;
+    return fminf(__double2float_ru(best + temperature * LOWEST), best);
+}

@@ -1,0 +1,178 @@
+// What the kernels of sampling share: the requests as the host packs them (cuda/sampling/requests.rs mirrors each struct), scores as
+// they are compared and weighed, and the chunks of the vocabulary that one warp takes at a time. The definition is
+// backend/cpu/sampling/clear.rs.
+#pragma once
+
+using u32 = unsigned;
+using u64 = unsigned long long;
+
+constexpr u32 WARP = 32;
+constexpr u32 ALL_LANES = 0xffffffff;
+// Tokens whose maximum and sums are taken together, by one warp.
+constexpr u32 CHUNK = 512;
+constexpr u32 PER_LANE = CHUNK / WARP;
+
+constexpr u32 GREEDY = 0;
+constexpr u32 RANDOM = 1;
+
+// In place of an index: nothing is unseen.
+constexpr u32 NONE = 0xffffffff;
+// In place of a token id or a count of equal scores: no token is too far.
+constexpr u32 ALL = 0xffffffff;
+
+// Followed by one Request an ask, then by the lists of all asks.
+struct Header {
+    u32 top_width;  // places for the likeliest tokens that each ask has in the results
+    u32 padding[3];
+};
+
+struct Request {
+    u32 pick;  // GREEDY, RANDOM, or else `given`
+    u32 given;
+    float temperature;
+    u32 top_k;  // at least 1
+    float top_p;
+    float min_p;
+    float repetition;
+    float frequency;
+    float presence;
+    u32 unseen;  // index into the tokens drawn by the step before, or NONE
+    u32 top;     // of the likeliest tokens, at most BINS of sampling/select.cuh
+    u32 biases;  // lengths of the three lists
+    u32 seens;
+    u32 bans;
+    u32 first;  // 4-byte words from the header to the lists, which lie back to back in this order
+    u32 padding;
+};
+
+// Lists are sorted by token. `was` is the model's logit, kept here while the score stands in its place.
+struct Bias {
+    u32 token;
+    float bias;
+    float was;
+};
+
+struct Seen {
+    u32 token;
+    u32 sampled;
+    u32 in_prompt;
+    float was;
+};
+
+struct Ban {
+    u32 token;
+    float was;
+};
+
+struct Drawn {
+    u32 token;
+    float logprob;
+};
+
+// The keys that may be drawn: all above `key`, and those equal to it up to the token `last`.
+struct Cut {
+    u32 key;
+    u32 last;
+};
+
+// The token that the host has not seen yet, and its logit as in the lists.
+struct Newest {
+    u32 token;
+    float was;
+};
+
+__device__ __forceinline__ float minus_infinity() {
+    return __uint_as_float(0xff800000);
+}
+
+__device__ __forceinline__ float largest_float() {
+    return __uint_as_float(0x7f7fffff);
+}
+
+__device__ __forceinline__ u32 lane() {
+    return threadIdx.x % WARP;
+}
+
+// NaN counts as -inf, +inf as the largest float.
+__device__ __forceinline__ float safe(float logit) {
+    return fminf(fmaxf(logit, minus_infinity()), largest_float());
+}
+
+// Rises with the score; equal for 0 and -0.
+__device__ __forceinline__ u32 key_of(float score) {
+    u32 bits = __float_as_uint(score + 0.0f);
+    return bits ^ (bits >> 31 ? 0xffffffff : 0x80000000);
+}
+
+__device__ __forceinline__ float score_of(u32 key) {
+    return __uint_as_float(key ^ (key >> 31 ? 0x80000000 : 0xffffffff));
+}
+
+// Powers of two in one unit of score at `temperature`. Finite, so that a distance of 0 weighs 1 at any temperature.
+__device__ __forceinline__ float rate_of(float temperature) {
+    return fminf(1.44269504f / temperature, largest_float());
+}
+
+// e^((score - base) / temperature): within 2 units in the last place of an exponent that is rounded twice. Below 2^-126: 0.
+__device__ __forceinline__ float weight_of(float score, float base, float rate) {
+    float weight;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((score - base) * rate));
+    return weight;
+}
+
+// Scores of one chunk: lane `l` holds tokens 32 j + l of it. What lies past the vocabulary scores -inf.
+struct Chunk {
+    float score[PER_LANE];
+
+    __device__ __forceinline__ Chunk(const float* logits, u32 vocab, u32 chunk) {
+        u32 first = chunk * CHUNK + lane();
+        if ((chunk + 1) * CHUNK <= vocab) {
+#pragma unroll
+            for (u32 j = 0; j < PER_LANE; ++j) {
+                score[j] = logits[first + j * WARP];
+            }
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < PER_LANE; ++j) {
+                u32 token = first + j * WARP;
+                score[j] = token < vocab ? logits[token] : minus_infinity();
+            }
+        }
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            score[j] = safe(score[j]);
+        }
+    }
+
+    __device__ __forceinline__ float max() const {
+        float max = score[0];
+#pragma unroll
+        for (u32 j = 1; j < PER_LANE; ++j) {
+            max = fmaxf(max, score[j]);
+        }
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            max = fmaxf(max, __shfl_xor_sync(ALL_LANES, max, step));
+        }
+        return max;
+    }
+
+    // The sum of the weights, relative to `base`, of the scores for which kept(j) holds: four by four in f32, then in f64.
+    template <class Kept>
+    __device__ __forceinline__ float sum(float base, float rate, Kept kept) const {
+        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            part[j % 4] += kept(j) ? weight_of(score[j], base, rate) : 0.0f;
+        }
+        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        }
+        return static_cast<float>(sum);
+    }
+
+    // Of all scores, relative to their maximum. 0 where all are -inf.
+    __device__ __forceinline__ float sum(float max, float rate) const {
+        return sum(max == minus_infinity() ? 0.0f : max, rate, [](u32) { return true; });
+    }
+};

@@ -1,0 +1,115 @@
+// The third kernel of `sample`: bias, penalties and bans, written into the logits [asks, vocab] of the asks that have any, and
+// maxima and sums of the chunks in which they lie, taken again. `sample_draw` puts the model's logits back. Order and
+// arithmetic are those of `adjusted` in backend/cpu/sampling/scores.rs: nothing is contracted into a fused operation.
+// Grid: one block of 256 to 1,024 threads an ask; an ask without edits leaves at once. Limited by latency, and by the bytes of
+// the chunks changed.
+#include "sampling/edit.cuh"
+
+// Entries of one token stand together: one thread takes them in turn.
+template <class Entry, class Each>
+__device__ __forceinline__ void for_each_token(Entry* entries, u32 count, Each each) {
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+        if (i > 0 && entries[i - 1].token == entries[i].token) {
+            continue;
+        }
+        u32 end = i + 1;
+        while (end < count && entries[end].token == entries[i].token) {
+            ++end;
+        }
+        each(entries + i, entries + end);
+    }
+}
+
+__device__ __forceinline__ float penalised(float score, const Request& request, u32 sampled, bool in_prompt) {
+    if (sampled > 0 || in_prompt) {
+        score = score > 0.0f ? __fdiv_rn(score, request.repetition) : __fmul_rn(score, request.repetition);
+    }
+    if (sampled > 0) {
+        float frequency = __fmul_rn(request.frequency, static_cast<float>(sampled));
+        score = __fsub_rn(score, __fadd_rn(frequency, request.presence));
+    }
+    return score;
+}
+
+// Dynamic shared memory: whether a chunk is changed, a byte each [chunks].
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ drawn,
+                float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of) {
+    extern __shared__ bool changed[];
+    u32 ask = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
+    if (!has_edits(request)) {
+        return;
+    }
+    float* logits = all_logits + static_cast<u64>(ask) * vocab;
+    Edits edits(header, request);
+    u32 newest = request.unseen == NONE ? NONE : drawn[request.unseen];
+    bool has_newest = newest != NONE;
+    bool of_newest = has_newest && threadIdx.x == 0;
+    for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
+        changed[c] = false;
+    }
+    __syncthreads();
+
+    // A token may stand in several lists: all keep the same logit before any is changed.
+    edits.for_each([&](auto& entry) {
+        entry.was = logits[entry.token];
+        changed[entry.token / CHUNK] = true;
+    });
+    if (of_newest) {
+        newest_of[ask] = {newest, logits[newest]};
+        changed[newest / CHUNK] = true;
+    }
+    __syncthreads();
+    edits.for_each([&](auto& entry) { logits[entry.token] = safe(entry.was); });
+    if (of_newest) {
+        logits[newest] = safe(newest_of[ask].was);
+    }
+    __syncthreads();
+
+    for_each_token(edits.biases, edits.bias_count, [&](Bias* entry, Bias* end) {
+        u32 token = entry->token;
+        float score = logits[token];
+        for (; entry < end; ++entry) {
+            score = __fadd_rn(score, entry->bias);
+        }
+        logits[token] = score;
+    });
+    __syncthreads();
+
+    bool met = false;
+    for_each_token(edits.seens, edits.seen_count, [&](Seen* entry, Seen* end) {
+        u32 token = entry->token;
+        u32 more = token == newest ? 1 : 0;
+        met |= more == 1;
+        float score = logits[token];
+        for (; entry < end; ++entry) {
+            score = penalised(score, request, entry->sampled + more, entry->in_prompt != 0);
+            more = 0;
+        }
+        logits[token] = score;
+    });
+    met = __syncthreads_or(met);
+    if (of_newest && !met) {
+        logits[newest] = penalised(logits[newest], request, 1, false);
+    }
+    __syncthreads();
+
+    for (u32 i = threadIdx.x; i < edits.ban_count; i += blockDim.x) {
+        logits[edits.bans[i].token] = minus_infinity();
+    }
+    __syncthreads();
+
+    for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
+        if (changed[c]) {
+            Chunk chunk(logits, vocab, c);
+            float max = chunk.max();
+            float sum = chunk.sum(max, rate_of(request.temperature));
+            if (lane() == 0) {
+                u64 at = static_cast<u64>(ask) * chunks + c;
+                draw_max[at] = max;
+                draw_sum[at] = sum;
+            }
+        }
+    }
+}

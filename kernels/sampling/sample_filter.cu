@@ -1,0 +1,98 @@
+// The fourth kernel of `sample`: what top-k, top-p and min-p leave of each ask that has one of them: the cut between tokens kept
+// and tokens out, and draw_sum [asks, chunks] of the tokens kept alone. Follows `weights` of backend/cpu/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads an ask; an ask without a filter leaves at once. Limited by bytes where probability is
+// spread over the whole row (the logits are read up to 5 times), else by latency: only those chunks are read whose maximum
+// reaches a bound that the sums tell.
+#include "sampling/select.cuh"
+
+// Of all threads: the cut by all three filters. `sum` weighs all tokens relative to `best`, in units of 1.
+__device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Request& request, float best, const double& sum) {
+    double temperature = request.temperature;
+    float rate = rate_of(request.temperature);
+    u32 highest = key_of(best);
+    Selection kept{key_of(lowest_drawn(best, request.temperature)), ALL, 0, false};
+    if (request.top_k < row.vocab) {
+        u32 bound = request.top_k <= row.chunks ? bound_by_maxima(row, h, request.top_k) : 0;
+        kept = select(row, h, max(bound, kept.key), highest, rate, false, request.top_k);
+    }
+    if (request.top_p < 1.0f) {
+        u32 bound = kept.key;
+        double total = sum;
+        if (kept.reached) {
+            total = static_cast<double>(kept.weight) / UNIT;
+        } else {
+            // Tokens lighter than this together weigh less than 1 - top_p of the total: top-p is reached before them. A quarter
+            // of it, lest rounding loses a token on the border.
+            double lightest = 0.25 * (1.0 - request.top_p) * total / row.vocab;
+            bound = max(bound, key_of(fminf(__double2float_rd(best + temperature * log(lightest)), best)));
+        }
+        u64 target = static_cast<u64>(fmax(ceil(request.top_p * total * UNIT), 1.0));
+        Selection fewer = select(row, h, bound, highest, rate, true, target);
+        if (fewer.reached) {
+            u32 equals = fewer.key == kept.key ? min(fewer.equals, kept.equals) : fewer.equals;
+            kept = {fewer.key, equals, 0, true};
+        }
+    }
+    if (request.min_p > 0.0f) {
+        // From 2^-54 below 0 on, e^x rounds to 1.
+        double exponent = fmin(log(static_cast<double>(request.min_p)), -0x1p-54);
+        u32 key = key_of(fminf(__double2float_ru(best + temperature * exponent), best));
+        if (key > kept.key) {
+            kept = {key, ALL, 0, true};
+        }
+    }
+    return {kept.key, last_of_equals(row, h, kept.key, kept.equals)};
+}
+
+// Dynamic shared memory: maxima, f32 [chunks].
+extern "C" __global__ void __launch_bounds__(1024)
+    sample_filter(const float* __restrict__ logits, u32 vocab, u32 chunks, const Header* __restrict__ header,
+                  const float* __restrict__ draw_max, float* __restrict__ draw_sum, Cut* __restrict__ cuts) {
+    extern __shared__ float maxima[];
+    __shared__ Histogram h;
+    __shared__ double total;
+    u32 ask = blockIdx.x;
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
+    if (!has_filter(request, vocab)) {
+        return;
+    }
+    u64 first_chunk = static_cast<u64>(ask) * chunks;
+    for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
+        maxima[c] = draw_max[first_chunk + c];
+    }
+    __syncthreads();
+    Row row{logits + static_cast<u64>(ask) * vocab, maxima, vocab, chunks};
+    float best = largest_maximum(row);
+    if (best == minus_infinity()) {
+        return;
+    }
+    float* sums = draw_sum + first_chunk;
+    float lowest = lowest_drawn(best, request.temperature);
+    if (threadIdx.x < WARP) {
+        auto sum_at = [&](u32 c) {
+            return maxima[c] < lowest ? 0.0 : sums[c] * scale_of(maxima[c], best, request.temperature);
+        };
+        double sum = sum_of_chunks(chunks, sum_at);
+        if (lane() == 0) {
+            total = sum;
+        }
+    }
+    __syncthreads();
+
+    Cut cut = cut_of(row, h, request, best, total);
+    if (threadIdx.x == 0) {
+        cuts[ask] = cut;
+    }
+    for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
+        float sum = 0.0f;
+        if (key_of(maxima[c]) >= cut.key) {
+            Chunk chunk(row.logits, vocab, c);
+            u32 first = c * CHUNK + lane();
+            auto kept = [&](u32 j) { return keeps(cut, chunk.score[j], first + j * WARP); };
+            sum = chunk.sum(maxima[c], rate_of(request.temperature), kept);
+        }
+        if (lane() == 0) {
+            sums[c] = sum;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+// The second kernel of `sample`: the likeliest tokens of each ask that wants some, by falling score, equals by rising id, with
+// their log-probabilities by the model's own logits. Follows `by_score` and `log_softmax` of backend/cpu/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads an ask; an ask that wants none leaves at once. Limited by latency: of the logits only
+// those chunks are read, up to 4 times, whose maximum is among the largest.
+#include "sampling/select.cuh"
+
+// Dynamic shared memory: maxima, f32 [chunks].
+extern "C" __global__ void __launch_bounds__(1024)
+    sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 asks, const Header* __restrict__ header,
+               const float* __restrict__ model_max, const float* __restrict__ model_sum, Drawn* __restrict__ results) {
+    extern __shared__ float maxima[];
+    __shared__ Histogram h;
+    __shared__ u32 listed;
+    u32 ask = blockIdx.x;
+    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[ask].top, vocab);
+    if (wanted == 0) {
+        return;
+    }
+    u64 first_chunk = static_cast<u64>(ask) * chunks;
+    for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
+        maxima[c] = model_max[first_chunk + c];
+    }
+    if (threadIdx.x == 0) {
+        listed = 0;
+    }
+    __syncthreads();
+    Row row{logits + static_cast<u64>(ask) * vocab, maxima, vocab, chunks};
+
+    u32 lowest = wanted <= chunks ? bound_by_maxima(row, h, wanted) : key_of(minus_infinity());
+    u32 highest = key_of(largest_maximum(row));
+    Selection selection = select(row, h, lowest, highest, rate_of(1.0f), false, wanted);
+    Cut cut{selection.key, last_of_equals(row, h, selection.key, selection.equals)};
+
+    // The histogram's memory holds the list now: tokens in `low`, keys in `high`.
+    for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
+        if (key_of(maxima[c]) < cut.key) {
+            continue;
+        }
+        Chunk chunk(row.logits, vocab, c);
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            u32 token = c * CHUNK + j * WARP + lane();
+            if (token < vocab && keeps(cut, chunk.score[j], token)) {
+                u32 at = atomicAdd(&listed, 1u);
+                h.low[at] = token;
+                h.high[at] = key_of(chunk.score[j]);
+            }
+        }
+    }
+    __syncthreads();
+    LogSoftmax logprob(row, model_sum + first_chunk);
+    Drawn* top = results + asks + static_cast<u64>(ask) * header->top_width;
+    for (u32 i = threadIdx.x; i < wanted; i += blockDim.x) {
+        u32 rank = 0;
+        for (u32 other = 0; other < wanted; ++other) {
+            rank += h.high[other] > h.high[i] || (h.high[other] == h.high[i] && h.low[other] < h.low[i]);
+        }
+        top[rank] = {h.low[i], logprob.of(score_of(h.high[i]))};
+    }
+}

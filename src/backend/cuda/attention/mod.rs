@@ -1,0 +1,216 @@
+//! Launches of tree attention: which kernel computes which element type and head width, its tiles and shared memory, and the
+//! arguments of `tree_attention` and `merge_states`. Plans become words in `device_plan`; who owns the buffers is the
+//! backend's business.
+
+pub mod device_plan;
+mod encode;
+pub mod level_words;
+pub mod levels;
+mod split_kv;
+mod tiles;
+mod tiling;
+
+use self::device_plan::{DECODE_WARPS, Tiling, Workers};
+use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::discovery::probe::DeviceFacts;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{Dtype, HeadLayout};
+use crate::error::Result;
+
+/// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
+const THREADS: u32 = 128;
+const MERGE_THREADS: u32 = 256;
+const WGMMA_THREADS: u32 = 512;
+/// Warps of a block of `merge_states`: one a row and head, or several.
+const MERGE_WARPS: usize = MERGE_THREADS as usize / 32;
+/// Warps of `merge_states` that a multiprocessor runs at a time.
+const MOST_MERGE_WARPS: usize = 32;
+/// Blocks that run on a multiprocessor at a time.
+const BLOCKS: usize = 2;
+/// Packed rows of a narrow tile.
+const NARROW_ROWS: usize = 16;
+/// The same of tree_attention_wgmma, and its packed rows of a wide tile.
+const WGMMA_NARROW_ROWS: usize = 8;
+const WGMMA_WIDE_ROWS: usize = 128;
+/// The widest head of any kernel.
+pub const MOST_HEAD_DIM: usize = 256;
+/// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
+/// gets a state for each, which are merged in the order of positions.
+pub const TILE: u32 = 512;
+
+/// A place in device memory, in bytes from its start.
+pub type At<'a> = (&'a Memory, usize);
+
+/// What one launch reads and writes; shapes as in `Backend::tree_attention`.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    pub out: &'a Memory,
+    pub qkv: &'a Memory,
+    /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`PageLayout`] says.
+    pub kv: At<'a>,
+    /// `DevicePlan::words`, at a multiple of 16 bytes.
+    pub plan: At<'a>,
+    /// u32 `[rows_padded]`: absolute positions, which may have moved on since the plan was made.
+    pub positions: At<'a>,
+    /// [`scratch_bytes`] for the plan's partial slots.
+    pub partials: &'a Memory,
+}
+
+/// The compiled kernels for one element type and head layout.
+pub struct AttentionKernels {
+    heads: HeadLayout,
+    kernels: Kernels,
+    tiling: Tiling,
+    multiprocessors: usize,
+    deterministic: bool,
+}
+
+enum Kernels {
+    /// One kernel writes states, another merges them.
+    Two {
+        attention: Function,
+        shared_bytes: usize,
+        merge: Function,
+        /// Warps that may merge the states of a row and head together.
+        merge_warps: usize,
+    },
+    /// One does both.
+    Wgmma { attention: Function, shared_bytes: usize },
+}
+
+impl AttentionKernels {
+    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row
+    /// depends on that row alone where they are `deterministic`. Panics on heads wider than 256, which no model has.
+    pub fn load(
+        device: &Device,
+        element: Dtype,
+        kept: KvElement,
+        heads: HeadLayout,
+        deterministic: bool,
+    ) -> Result<Self> {
+        let head_dim = heads.head_dim;
+        assert!(head_dim <= MOST_HEAD_DIM, "heads of {head_dim} elements");
+        let facts = device.facts();
+        let multiprocessors = facts.multiprocessors as usize;
+        if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled {
+            let unit = units::attention_wgmma(element, kept, head_dim, deterministic);
+            let unit = unit.expect("pages are swizzled where it has a kernel");
+            let attention = device.function(&unit, "tree_attention_wgmma")?;
+            let workers = Workers::Apart(multiprocessors);
+            // How many rows there are must not decide who computes them.
+            let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
+            let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
+            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kept) };
+            return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
+        }
+        assert_ne!(kept, KvElement::Fp8, "only the kernel for Hopper reads fp8");
+        let ([attention, merge], merge_warps) = match deterministic {
+            true => (units::attention_any(element, head_dim), 1),
+            false => (units::attention(element, head_dim), MERGE_WARPS),
+        };
+        let narrow =
+            Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, workers: Workers::Alike(BLOCKS * multiprocessors) };
+        let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
+            true => {
+                let wide = Tiling { wide_rows: Some(widest(head_dim)), ..narrow };
+                ("tree_attention", wide, shared_bytes(facts, head_dim))
+            }
+            false => ("tree_attention_any", narrow, shared_bytes_any(head_dim)),
+        };
+        let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
+        let kernels = Kernels::Two { attention, shared_bytes, merge, merge_warps };
+        Ok(Self { heads, kernels, tiling, multiprocessors, deterministic })
+    }
+
+    /// Warps that merge the states of a row and head, at most `most`: more than one as long as the device has room for all.
+    fn merge_split(&self, rows_padded: usize, most: usize) -> usize {
+        let room = self.multiprocessors * MOST_MERGE_WARPS;
+        let fits = |split: &usize| *split <= most && rows_padded * self.heads.q_heads * split <= room;
+        [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// How plans for these kernels are cut.
+    pub fn tiling(&self) -> &Tiling {
+        &self.tiling
+    }
+
+    /// The tile of plans for these kernels (see `plan`).
+    pub fn tile(&self) -> u32 {
+        if self.deterministic { TILE } else { 1 }
+    }
+
+    /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded` alone, so
+    /// that a captured graph serves every plan of so many rows.
+    pub fn tree_attention(&self, device: &Device, operands: &Operands<'_>, scale: f32, rows_padded: usize) {
+        let Operands { out, qkv, kv, plan, positions, partials } = *operands;
+        let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
+        let scale = scale * std::f32::consts::LOG2_E;
+        let args = Args::new().memory(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
+        let args = args.memory_at(positions.0, positions.1).memory(partials);
+        match &self.kernels {
+            Kernels::Wgmma { attention, shared_bytes } => {
+                // What its `Divisor` is exact for.
+                let heads = self.heads.q_heads as u64;
+                assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} query heads");
+                let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
+                device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
+            }
+            Kernels::Two { attention, shared_bytes, merge, merge_warps } => {
+                let args = args.u32(group).u32(kv_heads).f32(scale);
+                let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
+                device.launch(attention, grid, THREADS, *shared_bytes, &args);
+
+                let split = self.merge_split(rows_padded, *merge_warps);
+                let args = Args::new().memory(out).memory_at(plan.0, plan.1).memory(partials);
+                let args = args.u32(argument(self.heads.q_heads)).u32(argument(split));
+                let grid = [argument(rows_padded), argument((self.heads.q_heads * split).div_ceil(MERGE_WARPS)), 1];
+                device.launch(merge, grid, MERGE_THREADS, 0, &args);
+            }
+        }
+    }
+}
+
+/// Bytes of `partial_slots` partial states of a row: f32 `o`, `m` and `l` of all query heads.
+pub fn scratch_bytes(partial_slots: usize, heads: HeadLayout) -> usize {
+    partial_slots * heads.q_heads * (heads.head_dim + 2) * size_of::<f32>()
+}
+
+/// Packed rows of the widest tile, as `WIDEST` of kernels/attention/tile.cuh.
+fn widest(head_dim: usize) -> usize {
+    if head_dim <= 128 { 128 } else { 64 }
+}
+
+/// Dynamic shared memory of a block, as `SHARED_BYTES` of kernels/attention/tile.cuh.
+fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
+    let kilobytes = match (facts.major, facts.minor) {
+        (8, 0 | 7) => 163,
+        (8 | 12.., _) => 99,
+        _ => 227,
+    };
+    let kilobytes = if kilobytes == 99 && head_dim > 96 { kilobytes - 6 } else { kilobytes / 2 - 6 };
+    kilobytes * 1024
+}
+
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (of
+/// slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in the warps' rings,
+/// and three more slots each where they arrive.
+fn shared_bytes_wgmma(head_dim: usize, kept: KvElement) -> usize {
+    let is_fp8 = kept == KvElement::Fp8;
+    let slots = if head_dim == 128 { 3 } else { 4 };
+    let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
+    let raw = if is_fp8 { 6 * 64 } else { 0 };
+    (2 * widened + raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
+}
+
+/// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.
+fn shared_bytes_any(head_dim: usize) -> usize {
+    (2 * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
+}
+
+fn argument(number: usize) -> u32 {
+    u32::try_from(number).expect("heads, rows and blocks are far fewer than 2^32")
+}

@@ -1,0 +1,108 @@
+//! Units to machine code: the cache first, then NVRTC. `compile_all` does so for every unit without a GPU: the compile check.
+
+pub mod cache;
+pub mod elements;
+pub mod nvrtc;
+pub mod ptxas;
+pub mod unit;
+pub mod units;
+
+use rayon::prelude::*;
+
+use self::cache::{Cache, Cubin, Key};
+use self::nvrtc::Nvrtc;
+use self::ptxas::KernelUsage;
+use self::unit::Unit;
+use crate::backend::cuda::discovery::libraries;
+use crate::backend::cuda::discovery::probe::CudaVersion;
+use crate::error::{Error, Result};
+
+/// NVRTC and the cache before it.
+pub struct Compiler {
+    nvrtc: Nvrtc,
+    cache: Cache,
+}
+
+impl Compiler {
+    /// Finds NVRTC, rather the one of the driver's CUDA. The error says where it was looked for and how to install it.
+    pub fn open(driver: Option<CudaVersion>) -> Result<Compiler, String> {
+        Ok(Compiler { nvrtc: libraries::load_nvrtc(driver, Nvrtc::open)?, cache: Cache::of_user() })
+    }
+
+    #[must_use]
+    pub fn with_cache(self, cache: Cache) -> Compiler {
+        Compiler { cache, ..self }
+    }
+
+    /// "NVRTC 13.0 (/usr/lib/libnvrtc.so.13)".
+    pub fn describe(&self) -> String {
+        self.nvrtc.describe()
+    }
+
+    /// "13.0": of NVRTC.
+    pub fn version(&self) -> String {
+        self.nvrtc.version().to_string()
+    }
+
+    /// An error, which says what NVRTC knows, when it cannot compile for `arch`.
+    pub fn knows(&self, arch: &str) -> Result<(), String> {
+        self.nvrtc.knows(arch)
+    }
+
+    /// Machine code of `unit` for `arch` ("sm_90a").
+    pub fn cubin(&self, unit: &Unit, arch: &str) -> Result<Cubin> {
+        let options = options(unit, arch);
+        let version = self.nvrtc.version().to_string();
+        let headers = units::HEADERS.iter().flat_map(|header| [header.name, header.text]);
+        let source = [version.as_str(), unit.source.name, unit.source.text];
+        let key = Key::of(source.into_iter().chain(options.iter().map(String::as_str)).chain(headers));
+        if let Some(cubin) = self.cache.get(&key) {
+            return Ok(cubin);
+        }
+        log::info!("compiling {unit} for {arch}");
+        let failed = |why| Error::Kernel { unit: unit.to_string(), arch: arch.to_string(), why };
+        let cubin = self.nvrtc.compile(unit.source, units::HEADERS, arch, &options).map_err(failed)?;
+        self.cache.put(&key, &cubin);
+        Ok(cubin)
+    }
+}
+
+fn options(unit: &Unit, arch: &str) -> Vec<String> {
+    // Lambdas and constexpr functions are the device's: NVRTC before 13.5 takes them for the host's unless told.
+    let default_device = "--device-as-default-execution-space".into();
+    let fixed =
+        [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into(), default_device];
+    let defines = unit.defines.iter().map(|(name, value)| format!("-D{name}={value}"));
+    fixed.into_iter().chain(defines).collect()
+}
+
+/// One kernel as compiled for one architecture.
+#[derive(Clone, Debug)]
+pub struct KernelReport {
+    /// The unit with its defines.
+    pub unit: String,
+    pub arch: String,
+    pub usage: KernelUsage,
+    /// Bytes that its registers may spill.
+    pub allowed_spills: u32,
+}
+
+impl KernelReport {
+    /// Whether its registers spill more than they may.
+    pub fn spills(&self) -> bool {
+        self.usage.spill_bytes > self.allowed_spills
+    }
+}
+
+/// Compiles every unit for every architecture. The first kernel that does not compile is the error.
+pub fn compile_all(compiler: &Compiler, archs: &[String]) -> Result<Vec<KernelReport>> {
+    let units = units::all();
+    let jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |arch| (unit, arch.as_str()))).collect();
+    let compile = |&(unit, arch): &(&Unit, &str)| -> Result<Vec<KernelReport>> {
+        let allowed_spills = units::allowed_spills(unit);
+        let report = |usage| KernelReport { unit: unit.to_string(), arch: arch.to_string(), usage, allowed_spills };
+        Ok(compiler.cubin(unit, arch)?.usage().into_iter().map(report).collect())
+    };
+    let reports: Vec<Vec<_>> = jobs.par_iter().map(compile).collect::<Result<_>>()?;
+    Ok(reports.into_iter().flatten().collect())
+}

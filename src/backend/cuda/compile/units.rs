@@ -1,0 +1,215 @@
+//! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its units here:
+//! the compile check and the loading at start read these tables, and a test compares them with the folder.
+
+use std::collections::HashSet;
+
+use super::elements::{KvElement, PageLayout, element_name, has_wgmma};
+use super::unit::{Source, Unit};
+use crate::backend::Dtype;
+
+/// A file of `kernels/` as a [`Source`].
+macro_rules! source {
+    ($name:literal) => {
+        Source { name: $name, text: include_str!(concat!("../../../../kernels/", $name)) }
+    };
+}
+
+/// What kernels may include, by file name.
+pub static HEADERS: &[Source] = &[
+    source!("attention/barrier.cuh"),
+    source!("attention/copy.cuh"),
+    source!("attention/fp8.cuh"),
+    source!("attention/merge.cuh"),
+    source!("attention/mma.cuh"),
+    source!("attention/narrow.cuh"),
+    source!("attention/page.cuh"),
+    source!("attention/plan.cuh"),
+    source!("attention/ring.cuh"),
+    source!("attention/rows.cuh"),
+    source!("attention/state.cuh"),
+    source!("attention/stream.cuh"),
+    source!("attention/tile.cuh"),
+    source!("attention/wide_wgmma.cuh"),
+    source!("attention/wide.cuh"),
+    source!("element.cuh"),
+    source!("kv_page.cuh"),
+    source!("lanes.cuh"),
+    source!("attention/level_words.cuh"),
+    source!("reduce.cuh"),
+    source!("sampling/sample.cuh"),
+    source!("sampling/edit.cuh"),
+    source!("sampling/row.cuh"),
+    source!("sampling/select.cuh"),
+    source!("sigmoid.cuh"),
+    source!("token_word.cuh"),
+    source!("attention/wgmma.cuh"),
+];
+
+pub static ADVANCE: Source = source!("ops/advance.cu");
+pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
+pub static EMBED: Source = source!("ops/embed.cu");
+pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
+pub static GELU: Source = source!("ops/gelu.cu");
+pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
+pub static KV_APPEND: Source = source!("ops/kv_append.cu");
+pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
+pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
+pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
+pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
+pub static LEVEL_MASS: Source = source!("attention/level_mass.cu");
+pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
+pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
+pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
+pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
+pub static ROPE: Source = source!("ops/rope.cu");
+pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
+pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
+pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
+pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
+
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sampling/sample_chunks.cu"),
+    source!("sampling/sample_top.cu"),
+    source!("sampling/sample_edit.cu"),
+    source!("sampling/sample_filter.cu"),
+    source!("sampling/sample_draw.cu"),
+];
+
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+/// Every unit, all combinations of defines that the backend supports.
+pub fn all() -> Vec<Unit> {
+    let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
+    all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
+    all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(SAMPLE.iter().map(Unit::new));
+    all.push(advance());
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
+    );
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
+    );
+    all.push(level_mass());
+    let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
+    let pages = [
+        (KvElement::Plain, plain),
+        (KvElement::Plain, swizzled),
+        (KvElement::Rounded, plain),
+        (KvElement::Fp8, swizzled),
+    ];
+    for (kept, layout) in pages {
+        for element in DTYPES {
+            let is_read = |dim: &usize| layout == plain || has_wgmma(element, *dim);
+            let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
+            all.extend(dims.first().map(|_| kv_append(element, kept, layout).0));
+            all.extend(dims.iter().map(|&dim| level_lse(element, kept, layout, dim)));
+            let wgmma = |dim| [false, true].map(|deterministic| attention_wgmma(element, kept, dim, deterministic));
+            all.extend(dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| wgmma(dim)).flatten());
+        }
+    }
+    // Some serve several element types and came once with each.
+    let mut seen = HashSet::new();
+    all.retain(|unit| seen.insert(unit.clone()));
+    all
+}
+
+/// What `Ops` launches for weights of `element`, and what moves pages.
+pub fn ops(element: Dtype) -> Vec<Unit> {
+    let elementwise = [&EMBED, &RMS_NORM, &LAYER_NORM, &HEAD_NORM, &ROPE, &GATED_SILU, &GELU];
+    let plain = [&SELECT_ROWS, &KV_PAGES];
+    elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
+}
+
+/// What `Gemm` launches for weights of `element` where the library cannot help.
+pub fn gemm(element: Dtype) -> Vec<Unit> {
+    let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
+    let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
+    products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// What moves a step on by one token.
+pub fn advance() -> Unit {
+    Unit::new(&ADVANCE)
+}
+
+/// Head widths of the models that are known, and of the demo's.
+const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
+
+/// What `kv_append` launches in a model of `element`, and its name.
+pub fn kv_append(element: Dtype, kept: KvElement, layout: PageLayout) -> (Unit, &'static str) {
+    let (unit, name) = match kept {
+        KvElement::Plain => (Unit::new(&KV_APPEND), "kv_append"),
+        KvElement::Rounded | KvElement::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
+    };
+    (laid(unit, layout), name)
+}
+
+/// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
+pub fn attention_wgmma(element: Dtype, kept: KvElement, head_dim: usize, deterministic: bool) -> Option<Unit> {
+    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kept).define("HEAD_DIM", head_dim);
+    has_wgmma(element, head_dim).then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
+}
+
+/// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
+/// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
+/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few for heads of 128 (52
+/// bytes; with fp8 up to 92, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
+pub fn allowed_spills(unit: &Unit) -> u32 {
+    let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
+    if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
+        return 0;
+    }
+    match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
+        (true, true) => 96,
+        (true, false) => 64,
+        (false, true) => 32,
+        (false, false) => 0,
+    }
+}
+
+/// What it launches elsewhere.
+pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16);
+    let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
+    [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// What it launches where a row may not depend on others and `attention_wgmma` has no kernel.
+pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// What steps with levels launch in a model of `element`.
+pub fn level_lse(element: Dtype, kept: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
+    laid(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), layout)
+}
+
+pub fn level_mass() -> Unit {
+    Unit::new(&LEVEL_MASS)
+}
+
+/// Adds to results of `out`.
+pub fn add_bias(out: Dtype) -> Unit {
+    Unit::new(&ADD_BIAS).define("OUT", element_name(out))
+}
+
+pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
+    typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+/// Whose keys and values have an element type of their own.
+fn with_kv(source: &'static Source, element: Dtype, kept: KvElement) -> Unit {
+    let kv_element = if kept == KvElement::Fp8 { "e4m3" } else { element_name(element) };
+    typed(source, element).define("KV_ELEMENT", kv_element)
+}
+
+/// Which reads or writes pages of that layout.
+fn laid(unit: Unit, layout: PageLayout) -> Unit {
+    unit.define("SWIZZLED", u8::from(layout == PageLayout::Swizzled))
+}
+
+pub fn typed(source: &'static Source, element: Dtype) -> Unit {
+    Unit::new(source).define("ELEMENT", element_name(element))
+}

@@ -1,0 +1,184 @@
+//! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none. Memory,
+//! events, functions and graphs have files of their own; below them nobody sees the driver.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstream};
+
+use super::args::Args;
+use super::function::{Function, Modules};
+use crate::backend::cuda::compile::Compiler;
+use crate::backend::cuda::discovery::libraries;
+use crate::backend::cuda::discovery::probe::{self, DeviceFacts};
+use crate::error::{Error, Result};
+
+/// A GPU in use. Clones share it; it is given back when the last of them, and of the memory, events and graphs made from it, goes.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    facts: DeviceFacts,
+    handle: CUdevice,
+    context: CUcontext,
+    stream: CUstream,
+    modules: Modules,
+    compiler: Compiler,
+    /// The first error of a call that returns none.
+    kept: Mutex<Option<Error>>,
+}
+
+// SAFETY: the driver's calls may come from any thread once the context is bound there, which `Device::bind` does before each.
+unsafe impl Send for Inner {}
+// SAFETY: as above; the driver locks its own state, `kept` and `modules` lock theirs.
+unsafe impl Sync for Inner {}
+
+impl Device {
+    /// Opens GPU number `ordinal`. The error is one sentence: no driver, no such GPU, too old, a library missing (with the
+    /// command that installs it).
+    pub fn open(ordinal: usize) -> Result<Device> {
+        let facts = probe::probe_one(ordinal)?;
+        let unusable = |why| probe::no_device(ordinal, why);
+        let compiler = Compiler::open(Some(facts.driver)).map_err(unusable)?;
+        compiler.knows(&facts.arch).map_err(unusable)?;
+        libraries::load_cublas_lt(facts.driver).map_err(unusable)?;
+        let handle = probe::handle(ordinal)?;
+        let refused = |error| probe::no_device(ordinal, format!("the driver refuses it: {}", probe::describe(error)));
+        // SAFETY: `handle` comes from the driver; `Inner::drop` releases the context.
+        let context = unsafe { result::primary_ctx::retain(handle) }.map_err(refused)?;
+        // SAFETY: the context was retained just now.
+        let stream = unsafe { result::ctx::set_current(context) }
+            .and_then(|()| result::stream::create(result::stream::StreamKind::NonBlocking));
+        let stream = stream.map_err(|error| {
+            // SAFETY: undoes the one `retain`.
+            let released = unsafe { result::primary_ctx::release(handle) };
+            log_failure("release the context", released);
+            refused(error)
+        })?;
+        let (modules, kept) = (Modules::default(), Mutex::new(None));
+        Ok(Device(Arc::new(Inner { facts, handle, context, stream, modules, compiler, kept })))
+    }
+
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.0.facts
+    }
+
+    /// Bytes of device memory that an allocation could get now.
+    pub fn free_bytes(&self) -> Result<usize> {
+        let (free, _) = self.call("ask for the free memory", result::mem_get_info)?;
+        Ok(free)
+    }
+
+    /// Waits until all that was enqueued is done.
+    pub fn synchronise(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
+    }
+
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls that wait.
+    pub fn check(&self) -> Result<()> {
+        match self.kept().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is kept for
+    /// the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's parameters.
+    pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
+        function.assert_takes(args);
+        if grid.contains(&0) {
+            return;
+        }
+        let mut parameters = [std::ptr::null_mut::<c_void>(); Args::MOST];
+        for (parameter, value) in parameters.iter_mut().zip(args.values()) {
+            *parameter = std::ptr::from_ref(value).cast_mut().cast();
+        }
+        let [x, y, z] = grid;
+        let launched = self.bind().and_then(|()| {
+            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the driver reads
+            // them before it returns. That addresses and grids suit the kernel is for its launcher to see to.
+            unsafe {
+                let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+                let stream = self.0.stream;
+                result::launch_kernel(function.raw(), (x, y, z), (block, 1, 1), shared, stream, &mut parameters)
+            }
+        });
+        if let Err(error) = launched {
+            let what = format!("launch {function} with grid {grid:?}, {block} threads, {shared} bytes shared");
+            self.kept().get_or_insert(self.error(&what, error));
+        }
+    }
+
+    /// Keeps the error of an enqueue that returns none, for the next `check`.
+    pub(in crate::backend::cuda) fn keep(&self, error: Error) {
+        self.kept().get_or_insert(error);
+    }
+
+    /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
+    pub(in crate::backend::cuda) fn stream(&self) -> CUstream {
+        self.0.stream
+    }
+
+    pub(super) fn modules(&self) -> &Modules {
+        &self.0.modules
+    }
+
+    pub(in crate::backend::cuda) fn compiler(&self) -> &Compiler {
+        &self.0.compiler
+    }
+
+    /// Makes the context current on this thread. Steps run on changing threads, so every call does so first: it costs less
+    /// than remembering safely which thread has which context.
+    pub(in crate::backend::cuda) fn bind(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        unsafe { result::ctx::set_current(self.0.context) }
+    }
+
+    /// A call that can fail: returns a kept error first, binds, and names the call in its own error.
+    pub(super) fn call<T>(&self, doing: &str, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+        self.check()?;
+        self.bind().and_then(|()| call()).map_err(|error| self.error(doing, error))
+    }
+
+    /// For `drop`, where nobody can be told: binds, calls, and only logs a failure.
+    pub(super) fn call_logged(&self, doing: &str, call: impl FnOnce() -> Result<(), DriverError>) {
+        log_failure(doing, self.bind().and_then(|()| call()));
+    }
+
+    pub(in crate::backend::cuda) fn error(&self, doing: &str, error: DriverError) -> Error {
+        Error::Cuda { device: self.name(), doing: doing.to_string(), why: probe::describe(error) }
+    }
+
+    /// "cuda:0 (NVIDIA H200)".
+    pub(in crate::backend::cuda) fn name(&self) -> String {
+        format!("cuda:{} ({})", self.0.facts.ordinal, self.0.facts.name)
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
+        self.0.kept.lock().expect("nothing panics while it holds this lock")
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the last user of context and stream; modules go first because they belong to the context.
+        let closed = unsafe {
+            result::ctx::set_current(self.context).and_then(|()| {
+                self.modules.unload();
+                result::stream::destroy(self.stream)?;
+                result::primary_ctx::release(self.handle)
+            })
+        };
+        log_failure("close the device", closed);
+    }
+}
+
+fn log_failure(doing: &str, result: Result<(), DriverError>) {
+    // The program is ending: the driver has given everything back already.
+    let is_over = |error: &DriverError| error.0 == CUresult::CUDA_ERROR_DEINITIALIZED;
+    if let Err(error) = result.or_else(|error| if is_over(&error) { Ok(()) } else { Err(error) }) {
+        log::warn!("cannot {doing}: {}", probe::describe(error));
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory of the device and page-locked memory of the host, and the copies between them. All copies are enqueued on the
+//! device's stream; those that wait say so.
+
+use std::ffi::c_void;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+
+use super::device::Device;
+use crate::error::{Error, Result};
+
+/// Bytes on the device, freed on drop (which waits for the work that uses them). Aligned to 256 bytes.
+pub struct Memory {
+    device: Device,
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl Memory {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(in crate::backend::cuda) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// The address of `range`. Panics when it lies outside: ranges are computed here, never typed by a user.
+    fn at(&self, range: &Range<usize>) -> CUdeviceptr {
+        assert!(
+            range.start <= range.end && range.end <= self.bytes,
+            "bytes {range:?} of device memory of {} bytes",
+            self.bytes
+        );
+        self.address + range.start as u64
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `alloc`, freed once; the driver waits for work that uses it.
+        self.device.call_logged("free memory", || unsafe { result::free_sync(self.address) });
+    }
+}
+
+/// Page-locked host memory: copies between it and the device run while the host goes on. Its bytes must be left alone until
+/// such a copy is done: wait for an event recorded after it.
+pub struct Pinned {
+    device: Device,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory that this value alone owns.
+unsafe impl Send for Pinned {}
+// SAFETY: as above; shared references only read.
+unsafe impl Sync for Pinned {}
+
+impl Deref for Pinned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `bytes` bytes from `start` were allocated and zeroed in `pinned`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Pinned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the stream lives; waits for copies that still use these bytes, then frees them once.
+        self.device.call_logged("free page-locked memory", || unsafe {
+            result::stream::synchronize(self.device.stream())?;
+            result::free_host(self.start.as_ptr().cast())
+        });
+    }
+}
+
+impl Device {
+    /// Device memory of unspecified contents. The error names what was asked for and what is free.
+    pub fn alloc(&self, bytes: usize) -> Result<Memory> {
+        self.check()?;
+        // SAFETY: the memory's owner frees it; nobody reads it as anything but bytes. The driver refuses 0 bytes.
+        let address = self.bind().and_then(|()| unsafe { result::malloc_sync(bytes.max(1)) });
+        let address = address.map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
+                device: self.name(),
+                asked: bytes,
+                free: self.free_bytes().unwrap_or(0),
+                total: self.facts().total_bytes,
+            },
+            _ => self.error(&format!("allocate {bytes} bytes"), error),
+        })?;
+        Ok(Memory { device: self.clone(), address, bytes })
+    }
+
+    /// Page-locked host memory, all zero.
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        let doing = format!("lock {bytes} bytes of host memory");
+        // SAFETY: `Pinned` owns and frees what is allocated; the driver refuses 0 bytes.
+        let start = self.call(&doing, || unsafe { result::malloc_host(bytes.max(1), 0) })?;
+        let start = NonNull::new(start.cast::<u8>())
+            .ok_or_else(|| Error::Internal(format!("the driver gave no address when asked to {doing}")))?;
+        // SAFETY: `bytes` bytes from `start` were allocated just now.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(Pinned { device: self.clone(), start, bytes })
+    }
+
+    /// Copies host memory to the device; when it returns, `from` may be used for something else.
+    pub fn upload(&self, to: &Memory, offset: usize, from: &[u8]) -> Result<()> {
+        let at = to.at(&(offset..offset + from.len()));
+        // SAFETY: both ranges hold `from.len()` bytes; the driver has read pageable memory when it returns.
+        self.call("upload", || unsafe { result::memcpy_htod_async(at, from, self.stream()) })?;
+        // The driver reads memory that it knows (a slice of `Pinned`) later.
+        if is_known_to_driver(from) { self.synchronise() } else { Ok(()) }
+    }
+
+    /// Copies `range` of page-locked memory to the device while the host goes on.
+    pub fn upload_pinned(&self, to: &Memory, offset: usize, from: &Pinned, range: Range<usize>) -> Result<()> {
+        let at = to.at(&(offset..offset + range.len()));
+        let from = &from[range];
+        // SAFETY: both ranges hold as many bytes; `Pinned::drop` waits for the copy.
+        self.call("upload", || unsafe { result::memcpy_htod_async(at, from, self.stream()) })
+    }
+
+    /// Copies `range` of device memory to page-locked memory while the host goes on.
+    pub fn download_pinned(&self, to: &mut Pinned, offset: usize, from: &Memory, range: Range<usize>) -> Result<()> {
+        let at = from.at(&range);
+        let to = &mut to[offset..offset + range.len()];
+        // SAFETY: both ranges hold as many bytes; `Pinned::drop` waits for the copy.
+        self.call("download", || unsafe { result::memcpy_dtoh_async(to, at, self.stream()) })
+    }
+
+    /// Copies `range` of device memory to the host and waits for it.
+    pub fn download(&self, from: &Memory, range: Range<usize>) -> Result<Vec<u8>> {
+        let at = from.at(&range);
+        let mut to = vec![0u8; range.len()];
+        // SAFETY: both ranges hold as many bytes; `to` lives until the stream is done.
+        self.call("download", || unsafe {
+            let copied = result::memcpy_dtoh_async(&mut to, at, self.stream());
+            result::stream::synchronize(self.stream()).and(copied)
+        })?;
+        Ok(to)
+    }
+
+    /// Copies `range` of device memory to another place on the device. The two must not overlap.
+    pub fn copy(&self, to: &Memory, to_offset: usize, from: &Memory, range: Range<usize>) -> Result<()> {
+        let (source, target) = (from.at(&range), to.at(&(to_offset..to_offset + range.len())));
+        // SAFETY: both ranges lie in their memory.
+        self.call("copy", || unsafe { result::memcpy_dtod_async(target, source, range.len(), self.stream()) })
+    }
+
+    /// Sets all bytes to zero.
+    pub fn zero(&self, memory: &Memory) -> Result<()> {
+        // SAFETY: the range is the whole memory.
+        self.call("clear", || unsafe { result::memset_d8_async(memory.address, 0, memory.bytes, self.stream()) })
+    }
+}
+
+/// Whether the driver knows this host memory (page-locked, managed), so that it may copy from it later than it says.
+fn is_known_to_driver(memory: &[u8]) -> bool {
+    let mut kind = 0u32;
+    let mut attributes = [sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE];
+    let mut values = [std::ptr::from_mut(&mut kind).cast::<c_void>()];
+    // SAFETY: one attribute, whose value is one u32; the address is only looked up. Of memory that the driver does not know
+    // this call says 0, where the one for a single attribute fails.
+    let asked = unsafe {
+        sys::cuPointerGetAttributes(1, attributes.as_mut_ptr(), values.as_mut_ptr(), memory.as_ptr() as CUdeviceptr)
+    };
+    asked == CUresult::CUDA_SUCCESS && kind != 0
+}

@@ -1,0 +1,133 @@
+//! Algorithms that compute alike: for each kind of product one that serves all numbers of rows, its sums not split, and of those
+//! that the library would rather take for some number of rows those that were seen to give the same bits. A sum of products
+//! in the order of `inner` is the same whatever tile of the result it is computed in, which nobody promises; so it is tried.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::algorithm::Algorithm;
+use super::cublaslt::{Description, Library, Operands, Shape};
+use crate::backend::Uniform;
+use crate::error::{Error, Result};
+
+/// Rows for which the one algorithm is the library's choice and others are held against it, and numbers for which it must be fit.
+const USUAL_ROWS: usize = 256;
+const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2048, 4096];
+
+/// Algorithms that are asked for to find the one, and others for a number of rows.
+const LISTED: usize = 32;
+const LISTED_OTHERS: usize = 8;
+
+/// Operands of a comparison.
+const NUMBERS: Uniform = Uniform { stream: 11 << 40, centre: 0.0, reach: 1.0 };
+
+/// By shapes of [`USUAL_ROWS`]; `None` where the library has none that serves all numbers of rows.
+#[derive(Default)]
+pub(super) struct BatchInvariant(HashMap<Shape, Option<Kind>>);
+
+/// All products of one shape but for their rows.
+struct Kind {
+    usual: Description,
+    one: Algorithm,
+    /// Whether others give its bits.
+    others: HashMap<Algorithm, bool>,
+}
+
+impl BatchInvariant {
+    /// `None` for all numbers of rows or for none. An error where the one algorithm of this kind is not fit for `product`: any other
+    /// would give other bits. While a graph is captured nothing is tried.
+    pub fn algorithm(
+        &mut self,
+        library: &Library,
+        product: &Description,
+        operands: Operands<'_>,
+    ) -> Result<Option<Algorithm>> {
+        let kind = match self.0.entry(Shape { rows: USUAL_ROWS, ..*product.shape() }) {
+            Entry::Occupied(kind) => kind.into_mut(),
+            Entry::Vacant(new) => {
+                let kind = Kind::find(library, new.key())?;
+                new.insert(kind)
+            }
+        };
+        let Some(kind) = kind else { return Ok(None) };
+        for candidate in product.listed(library, LISTED_OTHERS, 0)? {
+            let whole = candidate.algorithm.undivided().filter(|&whole| product.fit(library, whole, 0).is_some());
+            if let Some(algorithm) = whole
+                && kind.gives_the_same(library, algorithm, operands)?
+            {
+                return Ok(Some(algorithm));
+            }
+        }
+        match product.fit(library, kind.one, library.workspace_bytes()) {
+            Some(_) => Ok(Some(kind.one)),
+            None => Err(Error::Cuda {
+                device: library.device().name(),
+                doing: format!("compute {:?} deterministically", product.shape()),
+                why: format!("cuBLASLt's {}, which computes other numbers of rows, is not fit for it", kind.one),
+            }),
+        }
+    }
+}
+
+impl Kind {
+    /// The one is the first on the library's list that, with its sums in one part, is fit for all numbers of rows: where there is
+    /// one without memory beside the operands, in which parts of sums could lie.
+    fn find(library: &Library, usual: &Shape) -> Result<Option<Self>> {
+        let of = |rows| Description::new(library, Shape { rows, ..*usual });
+        let products: Vec<Description> = PROBED_ROWS.into_iter().map(of).collect::<Result<_>>()?;
+        let usual = of(USUAL_ROWS)?;
+        for workspace in [0, library.workspace_bytes()] {
+            let listed = usual.listed(library, LISTED, workspace)?;
+            let mut whole = listed.into_iter().filter_map(|candidate| candidate.algorithm.undivided());
+            let serves = |algorithm: &Algorithm| {
+                products.iter().all(|product| product.fit(library, *algorithm, workspace).is_some())
+            };
+            if let Some(one) = whole.find(serves) {
+                log::info!("all rows, {} -> {}: as by {one}", usual.shape().inner, usual.shape().outputs);
+                return Ok(Some(Self { usual, one, others: HashMap::new() }));
+            }
+        }
+        log::warn!("cuBLASLt has no algorithm for all numbers of rows of {:?}: a slow kernel serves", usual.shape());
+        Ok(None)
+    }
+
+    fn gives_the_same(&mut self, library: &Library, algorithm: Algorithm, operands: Operands<'_>) -> Result<bool> {
+        if algorithm == self.one {
+            return Ok(true);
+        }
+        if let Some(&known) = self.others.get(&algorithm) {
+            return Ok(known);
+        }
+        if self.usual.fit(library, algorithm, 0).is_none() || library.device().is_capturing()? {
+            return Ok(false);
+        }
+        let same = match self.compare(library, algorithm, operands) {
+            Err(Error::DeviceMemory { .. }) => {
+                log::debug!("no memory to compare algorithms of {:?}", self.usual.shape());
+                return Ok(false);
+            }
+            same => same?,
+        };
+        log::debug!("{:?}: {algorithm} gives {} bits", self.usual.shape(), if same { "the same" } else { "other" });
+        self.others.insert(algorithm, same);
+        Ok(same)
+    }
+
+    /// Whether both give the same bits for all rows of some operand. Of a million sums that were added in another order, hundreds
+    /// differ even when they are rounded to 16 bits.
+    fn compare(&self, library: &Library, algorithm: Algorithm, operands: Operands<'_>) -> Result<bool> {
+        let (device, shape) = (library.device(), self.usual.shape());
+        let drawn: Vec<f32> = (0..shape.rows * shape.inner).map(|i| NUMBERS.at(i)).collect();
+        let drawn = shape.compute.encode(&drawn);
+        let (x, out) = (device.alloc(drawn.len())?, device.alloc(shape.out_bytes())?);
+        device.upload(&x, 0, &drawn)?;
+        let result = |algorithm: &Algorithm| -> Result<Vec<u8>> {
+            // What the product may add to.
+            device.zero(&out)?;
+            self.usual.enqueue(library, algorithm, &Operands { x: &x, out: &out, ..operands })?;
+            device.download(&out, 0..shape.out_bytes())
+        };
+        let expected = result(&self.one)?;
+        Ok(result(&algorithm)? == expected)
+    }
+}

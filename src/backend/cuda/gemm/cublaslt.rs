@@ -1,0 +1,259 @@
+//! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also while a
+//! graph is captured. Which algorithms it has is told by `algorithm`; which products there are is `gemm`'s affair.
+//!
+//! The library thinks in columns: a row-major `[rows, width]` matrix is its `[width, rows]`. So it is asked for
+//! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
+
+use std::ffi::c_void;
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as DescAttribute;
+use serde::{Deserialize, Serialize};
+
+use super::algorithm::Algorithm;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{Dtype, WeightFormat};
+use crate::error::{Error, Result};
+
+/// `CUBLAS_OP_T`, which the bindings lack; an operand is taken as it is unless told otherwise.
+const TRANSPOSED: i32 = 1;
+
+/// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the dtype of
+/// `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    pub rows: usize,
+    pub outputs: usize,
+    pub inner: usize,
+    pub weights: WeightFormat,
+    pub compute: Dtype,
+    pub out: Dtype,
+    pub accumulate: bool,
+    pub biased: bool,
+}
+
+impl Shape {
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes(self.outputs * self.inner)
+    }
+
+    pub fn out_bytes(&self) -> usize {
+        self.rows * self.outputs * self.out.bytes()
+    }
+}
+
+/// The memory of one product's operands.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a> {
+    pub out: &'a Memory,
+    pub x: &'a Memory,
+    pub w: &'a Memory,
+    /// Present where the shape is biased.
+    pub bias: Option<&'a Memory>,
+}
+
+/// The library's handle, and memory for algorithms that need some: products run one after another, so one serves all.
+pub struct Library {
+    device: Device,
+    handle: sys::cublasLtHandle_t,
+    workspace: Memory,
+}
+
+/// A product of one shape as the library sees it.
+pub(super) struct Description {
+    shape: Shape,
+    operation: Operation,
+    w: Layout,
+    x: Layout,
+    out: Layout,
+}
+
+struct Operation(sys::cublasLtMatmulDesc_t);
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+/// The library's own handles of a description.
+pub(super) struct Raw {
+    pub operation: sys::cublasLtMatmulDesc_t,
+    pub w: sys::cublasLtMatrixLayout_t,
+    pub x: sys::cublasLtMatrixLayout_t,
+    pub out: sys::cublasLtMatrixLayout_t,
+}
+
+// SAFETY: the handle may be used from any thread; nothing else refers to the descriptors.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Send for Description {}
+
+impl Library {
+    pub fn open(device: &Device) -> Result<Self> {
+        // NVIDIA's advice: 32 MiB, and on Hopper and later twice the 32 that it calls enough there.
+        let workspace = device.alloc(if device.facts().major >= 9 { 64 << 20 } else { 32 << 20 })?;
+        let handle = bound(device, "open cuBLASLt", result::create_handle)?;
+        Ok(Self { device: device.clone(), handle, workspace })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes of memory that an algorithm may use.
+    pub fn workspace_bytes(&self) -> usize {
+        self.workspace.bytes()
+    }
+
+    /// 130002 is 13.0.2.
+    pub fn version() -> usize {
+        // SAFETY: the library is open before a device is; the call reads a constant.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+
+    /// Calls the library with the device's context current.
+    pub fn call<T>(
+        &self,
+        doing: &str,
+        call: impl FnOnce(sys::cublasLtHandle_t) -> Result<T, CublasError>,
+    ) -> Result<T> {
+        bound(&self.device, doing, || call(self.handle))
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: made in `open`, destroyed once. The driver's context outlives it through `device`.
+        let destroyed = bound(&self.device, "close cuBLASLt", || unsafe { result::destroy_handle(self.handle) });
+        if let Err(error) = destroyed {
+            log::warn!("{error}");
+        }
+    }
+}
+
+impl Description {
+    pub fn new(library: &Library, shape: Shape) -> Result<Self> {
+        library.call("describe a product", |_| {
+            let Shape { rows, outputs, inner, weights: WeightFormat::Dense(element), compute, out, .. } = shape;
+            let operation = Operation::new(&shape)?;
+            let (w, x) = (Layout::new(element, inner, outputs)?, Layout::new(compute, inner, rows)?);
+            let out = Layout::new(out, outputs, rows)?;
+            Ok(Self { shape, operation, w, x, out })
+        })
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub fn raw(&self) -> Raw {
+        Raw { operation: self.operation.0, w: self.w.0, x: self.x.0, out: self.out.0 }
+    }
+
+    /// Enqueues it by an algorithm that `algorithm` found fit for it. Panics when an operand's memory is too small.
+    pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &Operands<'_>) -> Result<()> {
+        let Shape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
+        assert!(operands.x.bytes() >= rows * inner * compute.bytes(), "x of {:?}", self.shape);
+        assert!(operands.w.bytes() >= self.shape.weight_bytes(), "w of {:?}", self.shape);
+        assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
+        assert_eq!(operands.bias.is_some(), biased, "bias of {:?}", self.shape);
+        assert!(operands.bias.is_none_or(|bias| bias.bytes() >= outputs * out.bytes()), "bias of {:?}", self.shape);
+        let (alpha, beta) = (1f32, if accumulate { 1f32 } else { 0f32 });
+        let address = |memory: &Memory| memory.address() as *mut c_void;
+        let algorithm = algorithm.raw();
+        library.call("enqueue a product", |handle| {
+            if let Some(bias) = operands.bias {
+                self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
+            }
+            // SAFETY: descriptors and memory live and are as large as the descriptors say (asserted above); both scalars are
+            // read before the call returns; the workspace is as large as the algorithm was told.
+            unsafe {
+                result::matmul(
+                    handle,
+                    self.operation.0,
+                    std::ptr::from_ref(&alpha).cast(),
+                    std::ptr::from_ref(&beta).cast(),
+                    address(operands.w),
+                    self.w.0,
+                    address(operands.x),
+                    self.x.0,
+                    address(operands.out),
+                    self.out.0,
+                    address(operands.out),
+                    self.out.0,
+                    &algorithm,
+                    address(&library.workspace),
+                    library.workspace.bytes(),
+                    library.device.stream().cast(),
+                )
+            }
+        })
+    }
+}
+
+impl Operation {
+    fn new(shape: &Shape) -> Result<Self, CublasError> {
+        // Plain f32 sums; of f32 operands no tensor-core approximation.
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let this = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
+        this.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, TRANSPOSED)?;
+        if shape.biased {
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
+            this.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(shape.out))?;
+        }
+        Ok(this)
+    }
+
+    fn set<T: Copy>(&self, attribute: DescAttribute, value: T) -> Result<(), CublasError> {
+        // SAFETY: the descriptor lives; the library copies `value`, whose type is the attribute's.
+        unsafe {
+            result::set_matmul_desc_attribute(self.0, attribute, std::ptr::from_ref(&value).cast(), size_of::<T>())
+        }
+    }
+}
+
+impl Layout {
+    /// `width` elements a column, `columns` of them, without gaps.
+    fn new(dtype: Dtype, width: usize, columns: usize) -> Result<Self, CublasError> {
+        let stride = i64::try_from(width).expect("a width is far below 2^63");
+        result::create_matrix_layout(data_type(dtype), width as u64, columns as u64, stride).map(Self)
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        log_failure(unsafe { result::destroy_matmul_desc(self.0) });
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        log_failure(unsafe { result::destroy_matrix_layout(self.0) });
+    }
+}
+
+/// For `drop`, where nobody can be told.
+pub(super) fn log_failure(result: Result<(), CublasError>) {
+    if let Err(CublasError(status)) = result {
+        log::warn!("cannot free a descriptor of cuBLASLt: {status:?}");
+    }
+}
+
+fn data_type(dtype: Dtype) -> sys::cudaDataType {
+    match dtype {
+        Dtype::F32 => sys::cudaDataType::CUDA_R_32F,
+        Dtype::F16 => sys::cudaDataType::CUDA_R_16F,
+        Dtype::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+    }
+}
+
+/// Calls the library with the device's context current.
+fn bound<T>(device: &Device, doing: &str, call: impl FnOnce() -> Result<T, CublasError>) -> Result<T> {
+    device.bind().map_err(|error| device.error(doing, error))?;
+    call().map_err(|CublasError(status)| Error::Cuda {
+        device: device.name(),
+        doing: doing.to_string(),
+        why: format!("cuBLASLt answers {status:?}"),
+    })
+}

@@ -1,0 +1,204 @@
+//! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. Descriptors and
+//! algorithms are kept by shape, so that a steady step only enqueues.
+
+pub mod algorithm;
+mod autotune;
+mod batch_invariant;
+pub mod chooser;
+pub mod cublaslt;
+mod ranking;
+pub mod tune_cache;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use self::algorithm::Algorithm;
+use self::chooser::{Chooser, Choosing};
+use self::cublaslt::{Description, Library, Operands, Shape};
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::grid::{LANE_BLOCK, lane_blocks, small};
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::weights::{Matrix, Vector};
+use crate::backend::{Dtype, WeightFormat};
+use crate::error::Result;
+
+/// Rows and columns of the outputs of a block of `linear_any`, as in the kernel.
+const TILE: u32 = 16;
+
+/// Weights of one shape that are remembered: as many as take turns while a product is timed.
+const SIBLINGS: usize = 8;
+
+/// The products of weights of one format.
+pub struct Gemm {
+    device: Device,
+    library: Library,
+    chooser: Chooser,
+    /// Whether algorithms may be tried now: what is enqueued will be many times more.
+    may_try: bool,
+    /// `None` where the library has no algorithm.
+    products: HashMap<Shape, Option<Product>>,
+    /// Weights by outputs and inner width.
+    siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
+    add_bias: ByOut,
+    linear_any: ByOut,
+    linear_any_accumulating: Function,
+}
+
+/// A product of one shape, ready to enqueue.
+struct Product {
+    description: Description,
+    algorithm: Algorithm,
+    /// Whether it was chosen where algorithms may be tried; if not, it is chosen anew where they may.
+    settled: bool,
+}
+
+/// A kernel for results in the compute dtype, and for f32 ones.
+struct ByOut {
+    operands: Function,
+    sums: Function,
+}
+
+impl ByOut {
+    fn of(&self, out: Dtype) -> &Function {
+        if out == Dtype::F32 { &self.sums } else { &self.operands }
+    }
+}
+
+impl Gemm {
+    /// Goes as the library recommends, until told otherwise by `choose`.
+    pub fn load(device: &Device, weights: WeightFormat) -> Result<Self> {
+        let WeightFormat::Dense(element) = weights;
+        device.prepare(&units::gemm(element))?;
+        let add_bias = |out| device.function(&units::add_bias(out), "add_bias");
+        let linear_any = |out, accumulate| device.function(&units::linear_any(element, out, accumulate), "linear_any");
+        let library = Library::open(device)?;
+        Ok(Self {
+            device: device.clone(),
+            chooser: Chooser::new(&library, Choosing::First),
+            library,
+            may_try: true,
+            products: HashMap::new(),
+            siblings: HashMap::new(),
+            add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
+            linear_any: ByOut { operands: linear_any(element, false)?, sums: linear_any(Dtype::F32, false)? },
+            linear_any_accumulating: linear_any(Dtype::F32, true)?,
+        })
+    }
+
+    /// How algorithms are chosen from now on, those of known products too.
+    pub fn choose(&mut self, choosing: Choosing) {
+        self.products.clear();
+        self.chooser = Chooser::new(&self.library, choosing);
+    }
+
+    /// Whether algorithms of products that are not settled may be tried from now on. A graph captured before keeps those that it
+    /// has.
+    pub fn may_try(&mut self, may_try: bool) {
+        self.may_try = may_try;
+    }
+
+    /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
+    pub fn remember(&mut self, w: &Matrix) {
+        let siblings = self.siblings.entry((w.outputs, w.inner)).or_default();
+        siblings.retain(|memory| memory.strong_count() > 0);
+        if siblings.len() < SIBLINGS {
+            siblings.push(Arc::downgrade(&w.memory));
+        }
+    }
+
+    /// `out[r] = w x[r] (+ bias)`. An error is kept for the device's next check.
+    pub fn linear(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        self.product(out, x, w, bias, false);
+    }
+
+    /// `out[r] += w x[r] (+ bias)`; `out` is f32. An error is kept for the device's next check.
+    pub fn linear_add(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        assert_eq!(out.element, Dtype::F32, "linear_add: sums are f32");
+        self.product(out, x, w, bias, true);
+    }
+
+    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {
+        assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
+        assert_eq!(x.element, w.format.compute_dtype(), "linear: dtype of the operand and format of the weights");
+        assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
+        if out.rows == 0 {
+            return;
+        }
+        if let Err(error) = self.enqueue(out, x, w, bias, accumulate) {
+            self.device.keep(error);
+        }
+    }
+
+    /// The library adds the bias before it rounds. Where it cannot, or has the bias only in another dtype, a kernel of our own
+    /// adds it after: then a result that is not f32 is rounded twice.
+    fn enqueue(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) -> Result<()> {
+        let Matrix { outputs, inner, format: weights, .. } = *w;
+        let (rows, compute, result) = (out.rows, x.element, out.element);
+        let shape = Shape { rows, outputs, inner, weights, compute, out: result, accumulate, biased: false };
+        let operands = Operands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None };
+        if let Some(bias) = bias.and_then(|bias| bias.as_dtype(out.element)) {
+            let biased = Shape { biased: true, ..shape };
+            if self.by_library(biased, Operands { bias: Some(bias), ..operands })? {
+                return Ok(());
+            }
+        }
+        if !self.by_library(shape, operands)? {
+            self.launch_linear_any(&shape, &operands);
+        }
+        if let Some(bias) = bias {
+            self.launch_add_bias(out, bias);
+        }
+        Ok(())
+    }
+
+    /// Enqueues the product of `shape`, planned now if it is new or not settled; says whether the library has one.
+    fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
+        let is_planned = |product: &Option<Product>| product.as_ref().is_none_or(|it| it.settled || !self.may_try);
+        let (begun, is_to_plan) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
+        if is_to_plan {
+            let product = self.plan(shape, operands)?;
+            if product.is_none() {
+                log::debug!("cuBLASLt has no algorithm for {shape:?}");
+            }
+            self.products.insert(shape, product);
+        }
+        let Some(Product { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
+        let planned = begun.elapsed();
+        description.enqueue(&self.library, algorithm, &operands)?;
+        if is_to_plan {
+            // The library loads a kernel when it is first called.
+            let ms = |elapsed: Duration| 1e3 * elapsed.as_secs_f64();
+            let (planned, called) = (ms(planned), ms(begun.elapsed() - planned));
+            log::debug!("{shape:?} by {algorithm}: planned in {planned:.1} ms, first called in {called:.1} ms");
+        }
+        Ok(true)
+    }
+
+    fn plan(&mut self, shape: Shape, operands: Operands<'_>) -> Result<Option<Product>> {
+        let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
+        let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
+        let description = Description::new(&self.library, shape)?;
+        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.may_try)?;
+        Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.may_try }))
+    }
+
+    fn launch_linear_any(&self, shape: &Shape, operands: &Operands<'_>) {
+        let kernel = if shape.accumulate { &self.linear_any_accumulating } else { self.linear_any.of(shape.out) };
+        let (rows, outputs) = (small(shape.rows), small(shape.outputs));
+        let args = Args::new().memory(operands.out).memory(operands.x).memory(operands.w);
+        let args = args.u32(rows).u32(outputs).u32(small(shape.inner));
+        self.device.launch(kernel, [outputs.div_ceil(TILE), rows.div_ceil(TILE), 1], TILE * TILE, 0, &args);
+    }
+
+    fn launch_add_bias(&self, out: &Buffer, bias: &Vector) {
+        let width = small(out.width);
+        let args = Args::new().memory(out.memory()).memory(&bias.memory).u32(width);
+        let grid = [small(out.rows), lane_blocks(width), 1];
+        self.device.launch(self.add_bias.of(out.element), grid, LANE_BLOCK, 0, &args);
+    }
+}

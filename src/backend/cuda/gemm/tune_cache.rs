@@ -1,0 +1,228 @@
+//! Which algorithm was the fastest for a product, kept on disk so that only the first run on a machine measures. A file serves
+//! one kind of GPU with one driver and one cuBLASLt, and says so itself; one that cannot be read or written costs time, never
+//! correctness: it is logged and done without.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::algorithm::Algorithm;
+use super::cublaslt::{Library, Shape};
+use crate::backend::cuda::compile::cache::{self, Key};
+
+/// What decides which algorithm is fastest, and whether the library understands its words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// "NVIDIA H200".
+    pub gpu: String,
+    pub multiprocessors: u32,
+    /// The CUDA version that the driver speaks.
+    pub driver: String,
+    /// cuBLASLt's own number: 130002 is 13.0.2.
+    pub cublas_lt: usize,
+    /// Bytes of memory that an algorithm may use.
+    pub workspace: usize,
+}
+
+/// An algorithm and what it was chosen by: microseconds of a call, by it and by the library's first choice.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    pub algorithm: Algorithm,
+    pub us: f64,
+    pub first_us: f64,
+}
+
+/// All choices known for one machine.
+#[derive(Debug)]
+pub struct TuneCache {
+    machine: Machine,
+    /// `None`: nothing is kept.
+    path: Option<PathBuf>,
+    known: HashMap<Shape, Choice>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    machine: Machine,
+    products: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    shape: Shape,
+    choice: Choice,
+}
+
+impl Machine {
+    pub(super) fn of(library: &Library) -> Self {
+        let facts = library.device().facts();
+        Self {
+            gpu: facts.name.clone(),
+            multiprocessors: facts.multiprocessors,
+            driver: facts.driver.to_string(),
+            cublas_lt: Library::version(),
+            workspace: library.workspace_bytes(),
+        }
+    }
+
+    /// The name of its file.
+    fn file_name(&self) -> String {
+        let Self { gpu, multiprocessors, driver, cublas_lt, workspace } = self;
+        let numbers = [*multiprocessors as usize, *cublas_lt, *workspace].map(|number| number.to_string());
+        let parts = [gpu.as_str(), driver.as_str()].into_iter().chain(numbers.iter().map(String::as_str));
+        format!("{}.json", Key::of(parts))
+    }
+}
+
+impl TuneCache {
+    /// Those of this machine in the user's cache.
+    pub fn of_user(machine: Machine) -> Self {
+        Self::in_folder(machine, cache::user_folder().map(|folder| folder.join("products")))
+    }
+
+    /// Those of this machine in `folder`, made when something is kept.
+    pub fn in_folder(machine: Machine, folder: Option<PathBuf>) -> Self {
+        let path = folder.map(|folder| folder.join(machine.file_name()));
+        let known = path.as_deref().map(|path| read(path, &machine)).unwrap_or_default();
+        Self { machine, path, known }
+    }
+
+    pub fn get(&self, shape: &Shape) -> Option<&Choice> {
+        self.known.get(shape)
+    }
+
+    /// Keeps it, beside what other processes have kept meanwhile.
+    pub fn keep(&mut self, shape: Shape, choice: Choice) {
+        if let Some(path) = &self.path {
+            for (shape, choice) in read(path, &self.machine) {
+                self.known.entry(shape).or_insert(choice);
+            }
+        }
+        self.known.insert(shape, choice);
+        if let Some(path) = &self.path
+            && let Err(error) = cache::write_whole(path, &self.encoded())
+        {
+            log::warn!("{}: cannot keep the choice of algorithms: {error}", path.display());
+        }
+    }
+
+    fn encoded(&self) -> Vec<u8> {
+        let mut products: Vec<_> = self.known.iter().map(|(&shape, &choice)| Entry { shape, choice }).collect();
+        products.sort_by_key(|Entry { shape, .. }| {
+            let Shape { rows, outputs, inner, weights, compute, out, accumulate, biased } = *shape;
+            (outputs, inner, weights, compute, out, accumulate, biased, rows)
+        });
+        let file = File { machine: self.machine.clone(), products };
+        serde_json::to_vec_pretty(&file).expect("finite numbers and text have a form in JSON")
+    }
+}
+
+/// What `path` says for `machine`; nothing, with a warning, where it cannot be used.
+fn read(path: &Path, machine: &Machine) -> HashMap<Shape, Choice> {
+    let refused = |why: String| {
+        log::warn!("{}: the choice of algorithms {why}, it is made anew", path.display());
+        HashMap::new()
+    };
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return HashMap::new(),
+        Err(error) => return refused(format!("cannot be read ({error})")),
+    };
+    match serde_json::from_slice::<File>(&text) {
+        Ok(file) if file.machine == *machine => {
+            file.products.into_iter().map(|Entry { shape, choice }| (shape, choice)).collect()
+        }
+        Ok(file) => refused(format!("is that of another machine ({:?})", file.machine)),
+        Err(error) => refused(format!("is damaged ({error})")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{Dtype, WeightFormat};
+
+    fn machine(gpu: &str) -> Machine {
+        let (driver, gpu) = ("13.0".to_owned(), gpu.to_owned());
+        Machine { gpu, multiprocessors: 132, driver, cublas_lt: 130_002, workspace: 64 << 20 }
+    }
+
+    fn shape(rows: usize, accumulate: bool) -> Shape {
+        let (compute, out) = (Dtype::Bf16, if accumulate { Dtype::F32 } else { Dtype::Bf16 });
+        let weights = WeightFormat::Dense(compute);
+        Shape { rows, outputs: 4096, inner: 14336, weights, compute, out, accumulate, biased: false }
+    }
+
+    fn choice(word: u64) -> Choice {
+        let algorithm = serde_json::from_value(serde_json::json!([word, 1, 2, 3, 4, 5, 6, u64::MAX])).unwrap();
+        Choice { algorithm, us: 0.1 + 0.2, first_us: 41.7 }
+    }
+
+    fn only_file(folder: &Path) -> PathBuf {
+        fs::read_dir(folder).unwrap().next().expect("a file was written").unwrap().path()
+    }
+
+    #[test]
+    fn choices_come_back_as_they_were_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || TuneCache::in_folder(machine("NVIDIA H200"), Some(folder.path().join("products")));
+        let mut choices = open();
+        choices.keep(shape(256, false), choice(u64::MAX - 1));
+        choices.keep(shape(256, true), choice(7));
+        choices.keep(shape(256, true), choice(8));
+        let again = open();
+        assert_eq!(again.get(&shape(256, false)), Some(&choice(u64::MAX - 1)));
+        assert_eq!(again.get(&shape(256, true)), Some(&choice(8)));
+        assert_eq!(again.get(&shape(257, true)), None);
+    }
+
+    #[test]
+    fn two_processes_lose_nothing_of_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || TuneCache::in_folder(machine("NVIDIA H200"), Some(folder.path().to_owned()));
+        let (mut one, mut other) = (open(), open());
+        one.keep(shape(8, false), choice(1));
+        other.keep(shape(16, false), choice(2));
+        one.keep(shape(24, false), choice(3));
+        let all = open();
+        for (rows, word) in [(8, 1), (16, 2), (24, 3)] {
+            assert_eq!(all.get(&shape(rows, false)), Some(&choice(word)), "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_and_that_of_another_gpu_say_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |gpu: &str| TuneCache::in_folder(machine(gpu), Some(folder.path().to_owned()));
+        open("NVIDIA H200").keep(shape(8, false), choice(1));
+        assert_eq!(open("NVIDIA H100").get(&shape(8, false)), None);
+
+        let ours = only_file(folder.path());
+        let theirs = folder.path().join(machine("NVIDIA H100").file_name());
+        fs::rename(&ours, &theirs).unwrap();
+        assert_eq!(open("NVIDIA H100").get(&shape(8, false)), None, "the file says whose it is");
+
+        let whole = fs::read(&theirs).unwrap();
+        for damaged in [&whole[..whole.len() / 2], b"", b"[]", b"\xff\xfe", br#"{"machine": 1, "products": []}"#] {
+            fs::write(&ours, damaged).unwrap();
+            let mut choices = open("NVIDIA H200");
+            assert_eq!(choices.get(&shape(8, false)), None);
+            choices.keep(shape(8, false), choice(2));
+            assert_eq!(open("NVIDIA H200").get(&shape(8, false)), Some(&choice(2)));
+        }
+    }
+
+    #[test]
+    fn without_a_folder_choices_last_as_long_as_the_process() {
+        let mut choices = TuneCache::in_folder(machine("NVIDIA H200"), None);
+        choices.keep(shape(8, false), choice(1));
+        assert_eq!(choices.get(&shape(8, false)), Some(&choice(1)));
+    }
+}

@@ -1,0 +1,95 @@
+//! Large copies between pageable host memory and the device: two page-locked halves take turns, so that the host's threads fill
+//! or empty one while the bus carries the other.
+
+use rayon::prelude::*;
+
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::event::Event;
+use crate::backend::cuda::driver::memory::{Memory, Pinned};
+use crate::error::Result;
+
+/// Bytes of a half: a copy of this size takes 0.3 ms at 50 GB/s, against which its fixed costs of some microseconds vanish.
+const HALF: usize = 16 << 20;
+
+/// Bytes that one thread copies at a time.
+const SHARE: usize = 1 << 20;
+
+pub struct Staging {
+    device: Device,
+    halves: [Half; 2],
+    next: usize,
+}
+
+struct Half {
+    pinned: Pinned,
+    /// The last copy that used `pinned`.
+    done: Event,
+}
+
+impl Staging {
+    pub fn new(device: &Device) -> Result<Self> {
+        let half = || Ok(Half { pinned: device.pinned(HALF)?, done: device.event()? });
+        Ok(Self { device: device.clone(), halves: [half()?, half()?], next: 0 })
+    }
+
+    /// Enqueues the copy of `from` to byte `at` of `to`. When it returns, `from` may be used for something else.
+    pub fn upload(&mut self, to: &Memory, at: usize, from: &[u8]) -> Result<()> {
+        for (i, chunk) in from.chunks(HALF).enumerate() {
+            let half = self.turn();
+            let half = &mut self.halves[half];
+            half.done.wait()?;
+            copy_on_all_threads(&mut half.pinned[..chunk.len()], chunk);
+            self.device.upload_pinned(to, at + i * HALF, &half.pinned, 0..chunk.len())?;
+            half.done.record()?;
+        }
+        Ok(())
+    }
+
+    /// Copies the first bytes of `from`, as many as `to` has, and waits for them.
+    pub fn download(&mut self, to: &mut [u8], from: &Memory) -> Result<()> {
+        let mut under_way = None;
+        let mut at = 0;
+        for chunk in to.chunks_mut(HALF) {
+            let half = self.turn();
+            // The half is free: an upload that read it is awaited here, a download that filled it was awaited below.
+            self.halves[half].done.wait()?;
+            self.device.download_pinned(&mut self.halves[half].pinned, 0, from, at..at + chunk.len())?;
+            self.halves[half].done.record()?;
+            at += chunk.len();
+            if let Some((before, chunk)) = under_way.replace((half, chunk)) {
+                self.empty(before, chunk)?;
+            }
+        }
+        under_way.map_or(Ok(()), |(half, chunk)| self.empty(half, chunk))
+    }
+
+    /// Waits for the copy into `half`, then copies it on to `chunk`.
+    fn empty(&self, half: usize, chunk: &mut [u8]) -> Result<()> {
+        let half = &self.halves[half];
+        half.done.wait()?;
+        copy_on_all_threads(chunk, &half.pinned[..chunk.len()]);
+        Ok(())
+    }
+
+    fn turn(&mut self) -> usize {
+        self.next = 1 - self.next;
+        self.next
+    }
+}
+
+fn copy_on_all_threads(to: &mut [u8], from: &[u8]) {
+    to.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE)).for_each(|(to, from)| to.copy_from_slice(from));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_together_copy_every_byte() {
+        let from: Vec<u8> = (0..3 * SHARE + 17).map(|i| (i % 251) as u8).collect();
+        let mut to = vec![0; from.len()];
+        copy_on_all_threads(&mut to, &from);
+        assert!(to == from);
+    }
+}

@@ -1,0 +1,110 @@
+//! Weights on the device: matrices in the format of their file, row-major as they lie there, and vectors as f32. Their bytes go
+//! from the memory map through page-locked halves to the device, or are drawn from a seed where they will be used.
+
+use std::sync::Arc;
+
+use super::staging::Staging;
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
+use crate::error::Result;
+
+/// `[outputs, inner]` elements, row-major.
+pub struct Matrix {
+    pub memory: Arc<Memory>,
+    pub outputs: usize,
+    pub inner: usize,
+    pub format: WeightFormat,
+}
+
+/// f32 elements, and beside them those of the file where it has fewer bytes: the library adds a bias in the dtype of its
+/// result.
+pub struct Vector {
+    pub memory: Memory,
+    pub len: usize,
+    as_given: Option<(Dtype, Memory)>,
+}
+
+/// Brings weights to the device, through page-locked memory that pages on their way to the host use later.
+pub struct Loader {
+    device: Device,
+    staging: Staging,
+}
+
+impl Vector {
+    /// The elements as `dtype`, if they are here in it.
+    pub fn as_dtype(&self, dtype: Dtype) -> Option<&Memory> {
+        match &self.as_given {
+            _ if dtype == Dtype::F32 => Some(&self.memory),
+            Some((given, memory)) if *given == dtype => Some(memory),
+            _ => None,
+        }
+    }
+}
+
+impl Loader {
+    pub fn new(device: &Device) -> Result<Self> {
+        Ok(Self { device: device.clone(), staging: Staging::new(device)? })
+    }
+
+    /// For other large copies.
+    pub fn staging(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are drawn on the device, each from
+    /// its own numbers.
+    pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let StackShape { format, rows, cols } = StackShape::of(parts);
+        let memory = self.device.alloc(format.bytes(rows * cols))?;
+        let mut at = 0;
+        for part in parts {
+            match part {
+                MatrixPart::Dense(view) => self.staging.upload(&memory, at, view.bytes)?,
+                MatrixPart::Random(random) => self.draw(&memory, at, random)?,
+            }
+            at += format.bytes(part.rows() * cols);
+        }
+        self.device.check()?;
+        Ok(Matrix { memory: Arc::new(memory), outputs: rows, inner: cols, format })
+    }
+
+    /// Concatenates `parts`.
+    pub fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
+        let elements: Vec<f32> =
+            parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect();
+        let memory = self.device.alloc(size_of_val(elements.as_slice()))?;
+        self.device.upload(&memory, 0, bytemuck::cast_slice(&elements))?;
+        let dtype = parts[0].dtype;
+        let as_given = if dtype != Dtype::F32 && parts.iter().all(|part| part.dtype == dtype) {
+            let given = self.device.alloc(elements.len() * dtype.bytes())?;
+            self.stack(&given, parts)?;
+            Some((dtype, given))
+        } else {
+            None
+        };
+        Ok(Vector { memory, len: elements.len(), as_given })
+    }
+
+    /// Enqueues the numbers of `random` from byte `at` on; an error is kept for the device's next check.
+    fn draw(&self, memory: &Memory, at: usize, random: &RandomWeight) -> Result<()> {
+        let RandomWeight { dtype, rows, cols, numbers: Uniform { stream, centre, reach } } = *random;
+        let random_weights = self.device.function(&units::typed(&units::RANDOM_WEIGHTS, dtype), "random_weights")?;
+        // As many blocks of 256 threads as are resident at once.
+        let blocks = self.device.facts().multiprocessors * 8;
+        let args = Args::new().memory_at(memory, at).u64((rows * cols) as u64).u64(stream).f32(centre).f32(reach);
+        self.device.launch(&random_weights, [blocks, 1, 1], 256, 0, &args);
+        Ok(())
+    }
+
+    fn stack(&mut self, memory: &Memory, parts: &[WeightView<'_>]) -> Result<()> {
+        let mut at = 0;
+        for part in parts {
+            self.staging.upload(memory, at, part.bytes)?;
+            at += part.bytes.len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! Sampling on the device, in five launches over fixed grids: whatever varies from step to step is read from device memory, so
+//! that a graph can hold them. The kernels are `kernels/sample_*.cu`; `requests` packs what they read, `results` reads what they
+//! write, and the definition is `cpu::sampling`.
+
+mod requests;
+mod results;
+
+pub use requests::pack;
+pub use results::ResultLayout;
+
+use crate::backend::cuda::compile::unit::Unit;
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::error::{Error, Result};
+
+/// As in sampling/sample.cuh: tokens of one warp.
+const CHUNK: usize = 512;
+/// As in sampling/select.cuh: chunks that a histogram can count.
+const MOST_CHUNKS: usize = 2048;
+/// As in sample_chunks.cu: chunks of one block.
+const WARPS: usize = 8;
+
+/// The kernels for one vocabulary.
+pub struct SamplerKernels {
+    chunks: Function,
+    top: Function,
+    edit: Function,
+    filter: Function,
+    draw: Function,
+    vocab: usize,
+}
+
+/// What `sample` works on: all of it stays where it is from step to step. Offsets are multiples of 16.
+pub struct SampleBuffers<'a> {
+    /// f32 `[asks, vocab]`. Changed while tokens are drawn, the same again afterwards.
+    pub logits: &'a Memory,
+    /// What [`pack`] made; the kernels keep logits in its lists.
+    pub requests: (&'a Memory, usize),
+    /// f64 `[asks]`.
+    pub coins: (&'a Memory, usize),
+    /// [`SamplerKernels::scratch_bytes`].
+    pub scratch: &'a Memory,
+    /// [`ResultLayout::bytes`].
+    pub results: (&'a Memory, usize),
+    /// u32 `[asks]`: before, the tokens that the step before drew (read by requests with `unseen`); afterwards, those drawn now.
+    pub drawn: &'a Memory,
+}
+
+impl SamplerKernels {
+    /// Compiles or finds the kernels. An error for a vocabulary of none or of more than 2^20 tokens.
+    pub fn load(device: &Device, vocab: usize) -> Result<Self> {
+        if vocab == 0 || vocab > CHUNK * MOST_CHUNKS {
+            let expected = format!("1 to {} tokens", CHUNK * MOST_CHUNKS);
+            return Err(Error::value("the vocabulary sampled from on a GPU", expected, vocab.to_string()));
+        }
+        let [chunks, top, edit, filter, draw] = &units::SAMPLE;
+        Ok(Self {
+            chunks: device.function(&Unit::new(chunks), "sample_chunks")?,
+            top: device.function(&Unit::new(top), "sample_top")?,
+            edit: device.function(&Unit::new(edit), "sample_edit")?,
+            filter: device.function(&Unit::new(filter), "sample_filter")?,
+            draw: device.function(&Unit::new(draw), "sample_draw")?,
+            vocab,
+        })
+    }
+
+    /// Bytes of scratch memory that up to `asks` rows need.
+    pub fn scratch_bytes(asks: usize, vocab: usize) -> usize {
+        Scratch::of(asks, vocab.div_ceil(CHUNK)).bytes
+    }
+
+    /// Draws one token for each of `asks` rows. `asks` counts the padding of the last requests too.
+    pub fn sample(&self, device: &Device, asks: usize, buffers: &SampleBuffers<'_>) {
+        let SampleBuffers { logits, requests, coins, scratch, results, drawn } = *buffers;
+        let chunks = self.vocab.div_ceil(CHUNK);
+        let at = Scratch::of(asks, chunks);
+        assert!(asks > 0 && logits.bytes() >= asks * self.vocab * 4, "sample: logits of {asks} rows");
+        assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= asks * 4, "sample: memory for {asks} rows");
+        let row = || Args::new().memory(logits).u32(narrow(self.vocab)).u32(narrow(chunks));
+        let scratch =
+            |args: Args, offsets: &[usize]| offsets.iter().fold(args, |args, &at| args.memory_at(scratch, at));
+
+        let args =
+            scratch(row().memory_at(requests.0, requests.1), &[at.model_max, at.model_sum, at.draw_max, at.draw_sum]);
+        let blocks = asks * chunks.div_ceil(WARPS);
+        device.launch(&self.chunks, [narrow(blocks), 1, 1], 32 * narrow(WARPS), 0, &args);
+
+        // Few rows: more threads for each.
+        let many = asks >= device.facts().multiprocessors as usize;
+        let (grid, block) = ([narrow(asks), 1, 1], if many { 256 } else { 1024 });
+
+        let args = scratch(row().u32(narrow(asks)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
+        device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
+
+        let args = row().memory_at(requests.0, requests.1).memory(drawn);
+        device.launch(&self.edit, grid, block, shared(chunks), &scratch(args, &[at.draw_max, at.draw_sum, at.newest]));
+
+        let args = row().memory_at(requests.0, requests.1);
+        device.launch(
+            &self.filter,
+            grid,
+            block,
+            shared(chunks * 4),
+            &scratch(args, &[at.draw_max, at.draw_sum, at.cuts]),
+        );
+
+        let args = scratch(
+            row().memory_at(requests.0, requests.1).memory_at(coins.0, coins.1),
+            &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
+        );
+        device.launch(&self.draw, grid, 32, shared(chunks * 8), &args.memory_at(results.0, results.1).memory(drawn));
+    }
+}
+
+/// Offsets into the scratch memory: four arrays f32 `[asks, chunks]`, then the unseen token of each ask with its logit, and the
+/// cut of each ask's filters, 8 bytes each.
+struct Scratch {
+    model_max: usize,
+    model_sum: usize,
+    draw_max: usize,
+    draw_sum: usize,
+    newest: usize,
+    cuts: usize,
+    bytes: usize,
+}
+
+impl Scratch {
+    fn of(asks: usize, chunks: usize) -> Self {
+        let array = (asks * chunks * 4).next_multiple_of(16);
+        Self {
+            model_max: 0,
+            model_sum: array,
+            draw_max: 2 * array,
+            draw_sum: 3 * array,
+            newest: 4 * array,
+            cuts: 4 * array + asks * 8,
+            bytes: 4 * array + asks * 16,
+        }
+    }
+}
+
+/// Bytes of shared memory for `bytes`: the compiler fetches 16 at once, also where fewer are used.
+fn shared(bytes: usize) -> usize {
+    bytes.next_multiple_of(16)
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).expect("counts of rows and of tokens fit u32")
+}

@@ -1,0 +1,123 @@
+//! The graphs of one step's shapes: a shape is run op by op the first time (kernels are loaded, memory is found), captured
+//! the second time, and from then on enqueued with one call. Once it is seen to recur, it is run op by op once more, so that how
+//! its ops go fastest is tried where that pays; most shapes of steps with prompts, and of a job's last steps, never recur.
+
+use std::collections::HashMap;
+
+use crate::backend::StepShape;
+use crate::backend::cuda::driver::graph::Graph;
+
+/// Graphs kept at most: each holds some hundred launches.
+const MOST: usize = 64;
+
+/// A shape that was run so many times recurs, also if none of its steps was the one before, advanced.
+const OFTEN: u32 = 16;
+
+/// How a step of some shape is to be run.
+pub enum Way<'a> {
+    OpByOp,
+    /// Op by op, and what is not known to be fastest is tried.
+    Trying,
+    Capture,
+    Replay(&'a Graph),
+}
+
+#[derive(Default)]
+pub struct Graphs {
+    shapes: HashMap<StepShape, Seen>,
+    clock: u64,
+    /// The count of moves at which they were captured.
+    moves: u64,
+}
+
+/// What is known of a shape that was run.
+#[derive(Default)]
+struct Seen {
+    times: u32,
+    was_tried: bool,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    graph: Graph,
+    last_used: u64,
+}
+
+impl Graphs {
+    /// Forgets all: an address has changed.
+    pub fn clear(&mut self) {
+        self.shapes.clear();
+    }
+
+    /// How to run a step of `shape` when memory has moved `moves` times; `is_advanced`: it is the one before, every row one token
+    /// further, and so recurs.
+    pub fn way(&mut self, shape: StepShape, is_advanced: bool, moves: u64) -> Way<'_> {
+        if std::mem::replace(&mut self.moves, moves) != moves {
+            self.clear();
+        }
+        self.clock += 1;
+        let seen = self.shapes.entry(shape).or_default();
+        seen.times = seen.times.saturating_add(1);
+        if !seen.was_tried && (is_advanced || seen.times >= OFTEN) {
+            // What was captured goes another way.
+            (seen.was_tried, seen.kept) = (true, None);
+            return Way::Trying;
+        }
+        match &mut seen.kept {
+            None if seen.times == 1 => Way::OpByOp,
+            None => Way::Capture,
+            Some(kept) => {
+                kept.last_used = self.clock;
+                Way::Replay(&kept.graph)
+            }
+        }
+    }
+
+    /// The graph of `shape`, if it was captured.
+    pub fn kept(&self, shape: StepShape) -> Option<&Graph> {
+        Some(&self.shapes.get(&shape)?.kept.as_ref()?.graph)
+    }
+
+    /// Keeps the graph of `shape`, in place of the one that was used longest ago where there are too many.
+    pub fn keep(&mut self, shape: StepShape, graph: Graph) {
+        let kept = self.shapes.iter().filter_map(|(shape, seen)| Some((seen.kept.as_ref()?.last_used, *shape)));
+        if kept.clone().count() >= MOST
+            && let Some((_, oldest)) = kept.min_by_key(|&(last_used, _)| last_used)
+            && let Some(seen) = self.shapes.get_mut(&oldest)
+        {
+            seen.kept = None;
+        }
+        if let Some(seen) = self.shapes.get_mut(&shape) {
+            seen.kept = Some(Kept { graph, last_used: self.clock });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: StepShape = StepShape { rows: 8, wanted: 8, draws: true, has_levels: false };
+
+    #[test]
+    fn a_shape_is_tried_once_when_it_first_recurs() {
+        let mut graphs = Graphs::default();
+        assert!(matches!(graphs.way(SHAPE, false, 0), Way::OpByOp));
+        assert!(matches!(graphs.way(SHAPE, false, 0), Way::Capture));
+        assert!(matches!(graphs.way(SHAPE, true, 0), Way::Trying));
+        assert!(matches!(graphs.way(SHAPE, true, 0), Way::Capture));
+        assert!(matches!(graphs.way(SHAPE, true, 1), Way::Trying), "memory has moved");
+        assert!(matches!(graphs.way(SHAPE, false, 1), Way::Capture));
+    }
+
+    #[test]
+    fn a_shape_that_was_run_often_recurs_though_it_never_advances() {
+        let mut graphs = Graphs::default();
+        let mut tried =
+            |times, moves| (0..times).filter(|_| matches!(graphs.way(SHAPE, false, moves), Way::Trying)).count();
+        assert_eq!(tried(OFTEN - 1, 0), 0);
+        assert_eq!(tried(10 * OFTEN, 0), 1);
+        assert_eq!(tried(OFTEN - 1, 1), 0, "memory has moved");
+        assert_eq!(tried(1, 1), 1);
+    }
+}

@@ -1,0 +1,438 @@
+//! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory that its attention and
+//! its sampler need, and its graphs. Who may write when, and the draws on their way to the host, are left to `staging_slots`.
+//!
+//! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds token
+//! 0 at position 0 and has no slot; a padded request is greedy. Nobody reads what becomes of them.
+
+mod graphs;
+mod staging_slots;
+mod token_word;
+
+use self::graphs::Graphs;
+pub use self::graphs::Way;
+use self::staging_slots::StagingSlots;
+use self::token_word::token_word;
+use crate::backend::cuda::attention::device_plan::DevicePlan;
+use crate::backend::cuda::attention::levels::{self, Levels};
+use crate::backend::cuda::attention::{self, At, AttentionKernels};
+use crate::backend::cuda::compile::elements::KvElement;
+use crate::backend::cuda::compile::units;
+use crate::backend::cuda::driver::args::Args;
+use crate::backend::cuda::driver::device::Device;
+use crate::backend::cuda::driver::function::Function;
+use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::kv::{NO_SLOT, slot_word};
+use crate::backend::cuda::memory::staged::Staged;
+use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
+use crate::backend::{
+    Dtype, HeadLayout, LevelBorders, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
+};
+use crate::error::Result;
+use crate::kv::KvSlot;
+use crate::plan::{AttentionPlan, PageTurn};
+
+/// Bytes that every list begins with; those that are copied grow by doubling.
+const SMALLEST: usize = 4096;
+
+pub struct Step {
+    heads: HeadLayout,
+    dtype: Dtype,
+    kept: KvElement,
+    vocab: usize,
+    advance: Function,
+    attention: AttentionKernels,
+    sampler: SamplerKernels,
+
+    tokens: Staged,
+    positions: Staged,
+    slots: Staged,
+    wanted: Staged,
+    requests: Staged,
+    coins: Staged,
+    plans: Vec<Staged>,
+    /// Token drawn for each request; read by the next step's `embed`.
+    drawn: Memory,
+    partials: Memory,
+    sampler_scratch: Memory,
+    /// `None` until a step has levels.
+    levels: Option<Levels>,
+
+    loaded: Option<Loaded>,
+    pub(super) graphs: Graphs,
+    staging_slots: StagingSlots,
+}
+
+/// What the host keeps of the step on the device.
+struct Loaded {
+    /// Of the batch's own rows, in this step.
+    slots: Vec<KvSlot>,
+    plans: Vec<Planned>,
+    /// Whether it is the step before, every row one token further.
+    is_advanced: bool,
+    /// Padded.
+    shape: StepShape,
+    /// Wanted rows without padding.
+    asks: usize,
+    results: ResultLayout,
+}
+
+/// A plan, and its words on the device.
+struct Planned {
+    plan: AttentionPlan,
+    words: DevicePlan,
+}
+
+impl Step {
+    /// Where `deterministic`, attention gives a row the same bits whatever the others are.
+    pub fn new(
+        device: &Device,
+        heads: HeadLayout,
+        dtype: Dtype,
+        kept: KvElement,
+        vocab: usize,
+        deterministic: bool,
+    ) -> Result<Self> {
+        let staged = || Staged::new(device, SMALLEST);
+        Ok(Self {
+            heads,
+            dtype,
+            kept,
+            vocab,
+            advance: device.function(&units::advance(), "advance")?,
+            attention: AttentionKernels::load(device, dtype, kept, heads, deterministic)?,
+            sampler: SamplerKernels::load(device, vocab)?,
+            tokens: staged()?,
+            positions: staged()?,
+            slots: staged()?,
+            wanted: staged()?,
+            requests: staged()?,
+            coins: staged()?,
+            plans: Vec::new(),
+            drawn: device.alloc(SMALLEST)?,
+            partials: device.alloc(SMALLEST)?,
+            sampler_scratch: device.alloc(SMALLEST)?,
+            levels: None,
+            loaded: None,
+            graphs: Graphs::default(),
+            staging_slots: StagingSlots::new(device, SMALLEST)?,
+        })
+    }
+
+    /// The elements of the pages that its attention reads.
+    pub fn kept(&self) -> KvElement {
+        self.kept
+    }
+
+    /// Makes room for the lists and draws of a step of this shape; partial states and lists of plans and requests have no bound.
+    pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
+        let shape = padded(shape);
+        let (rows, asks) = (shape.rows.saturating_mul(4), shape.wanted.saturating_mul(4));
+        // The largest first: what cannot be is refused at once.
+        self.reserve_draws(device, shape.wanted)?;
+        self.tokens.reserve(device, rows)?;
+        self.positions.reserve(device, rows)?;
+        self.slots.reserve(device, rows)?;
+        self.wanted.reserve(device, asks)?;
+        self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
+        if shape.has_levels {
+            self.levels_made(device)?.reserve(device, shape.wanted)?;
+        }
+        self.graphs.clear();
+        Ok(shape)
+    }
+
+    /// Whatever its outcome, no graph keeps an address that has changed.
+    pub fn load(&mut self, device: &Device, batch: StepBatch) -> Result<StepShape> {
+        self.staging_slots.begin()?;
+        // Plans are made in the memory of those before.
+        let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
+        let shape = padded(batch.shape());
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
+        let plan = |plan: AttentionPlan| {
+            assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
+            let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
+            words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
+            Planned { plan, words }
+        };
+        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
+        let plans = plans.into_iter().map(plan).collect();
+        let loaded = Loaded { slots, plans, is_advanced: false, shape, asks: wanted.len(), results };
+        let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
+        self.note_moves(moves)?;
+        if shape.has_levels {
+            let moves = self.fill_levels(device, &borders, &loaded);
+            self.note_moves(moves)?;
+        }
+        self.loaded = Some(loaded);
+        Ok(shape)
+    }
+
+    /// Forgets all graphs if an address has changed, or may have.
+    fn note_moves(&mut self, moves: Result<bool>) -> Result<()> {
+        if !matches!(moves, Ok(false)) {
+            self.graphs.clear();
+        }
+        moves.map(drop)
+    }
+
+    /// `rows`: tokens, positions, wanted rows. Says whether an address changed.
+    fn fill(
+        &mut self,
+        device: &Device,
+        rows: (&[RowToken], &[u32], &[u32]),
+        requests: &[SampleRequest],
+        loaded: &Loaded,
+    ) -> Result<bool> {
+        let now = self.staging_slots.now();
+        let (tokens, positions, wanted) = rows;
+        let Loaded { shape, results, .. } = loaded;
+        let mut moves = false;
+        let tokens = tokens.iter().map(|&token| token_word(token));
+        moves |= self.tokens.fill(device, now, &words(tokens, shape.rows, 0))?;
+        moves |= self.positions.fill(device, now, &words(positions.iter().copied(), shape.rows, 0))?;
+        moves |= self.fill_slots(device, loaded)?;
+        moves |= self.wanted.fill(device, now, &words(wanted.iter().copied(), shape.wanted, 0))?;
+        for (number, planned) in loaded.plans.iter().enumerate() {
+            if number == self.plans.len() {
+                self.plans.push(Staged::new(device, SMALLEST)?);
+            }
+            moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(planned.words.words()))?;
+        }
+        moves |= self.reserve_partials(device, loaded)?;
+        if shape.draws {
+            let mut block = Vec::new();
+            sampling::pack(requests, shape.wanted, &mut block);
+            moves |= self.requests.fill(device, now, &block)?;
+            moves |= self.fill_coins(device, requests.iter().map(SampleRequest::coin), shape.wanted)?;
+            moves |= self.reserve_draws(device, shape.wanted)?;
+            moves |= self.staging_slots.reserve(device, results.bytes())?;
+        }
+        Ok(moves)
+    }
+
+    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
+        let made = match self.levels.take() {
+            Some(levels) => levels,
+            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
+        };
+        Ok(self.levels.insert(made))
+    }
+
+    /// Says whether an address changed.
+    fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
+        assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
+        assert!(loaded.shape.draws, "masses stand before the draws of their rows");
+        let now = self.staging_slots.now();
+        let levels = self.levels_made(device)?;
+        let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
+        let plans = loaded.plans.iter().map(|planned| &planned.plan);
+        Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
+    }
+
+    fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
+        let slots = loaded.slots.iter().copied().map(slot_word);
+        self.slots.fill(device, self.staging_slots.now(), &words(slots, loaded.shape.rows, NO_SLOT))
+    }
+
+    fn reserve_partials(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
+        let slots = loaded.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0);
+        reserve(device, &mut self.partials, attention::scratch_bytes(slots, self.heads))
+    }
+
+    /// Tokens, positions and slots move on where they are; only coins come from the host, and what rows need that turn a page.
+    pub fn advance(&mut self, device: &Device, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+        self.staging_slots.begin()?;
+        let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
+        let rows = u32::try_from(loaded.slots.len()).expect("a step has fewer than 2^32 rows");
+        let args = Args::new()
+            .memory(self.tokens.memory())
+            .memory(self.positions.memory())
+            .memory(self.slots.memory())
+            .u32(rows);
+        device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
+        loaded.is_advanced = true;
+        advance_slots(&mut loaded.slots, turns);
+        loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(turns));
+        let moves = self.fill_advanced(device, coins, turns, &mut loaded);
+        self.note_moves(moves)?;
+        let shape = loaded.shape;
+        self.loaded = Some(loaded);
+        Ok(shape)
+    }
+
+    /// Says whether an address changed. What is filled here follows the kernel that moves all rows on.
+    fn fill_advanced(
+        &mut self,
+        device: &Device,
+        coins: &[f64],
+        turns: &[PageTurn],
+        loaded: &mut Loaded,
+    ) -> Result<bool> {
+        let mut moves = self.fill_coins(device, coins.iter().copied(), loaded.shape.wanted)?;
+        let stays = |planned: &Planned| !planned.words.leaves_tiles(&planned.plan);
+        if turns.is_empty() && loaded.plans.iter().all(stays) {
+            return Ok(moves);
+        }
+        moves |= self.fill_slots(device, loaded)?;
+        let now = self.staging_slots.now();
+        for (number, Planned { plan, words }) in loaded.plans.iter_mut().enumerate() {
+            let changed = if words.leaves_tiles(plan) { None } else { words.advance(turns) };
+            match changed {
+                Some(changed) => self.plans[number].patch(device, now, words.words(), changed)?,
+                None => {
+                    words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
+                    moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(words.words()))?;
+                }
+            }
+        }
+        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
+            let plans = loaded.plans.iter().map(|planned| &planned.plan);
+            moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
+        }
+        Ok(moves | self.reserve_partials(device, loaded)?)
+    }
+
+    /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own numbers.
+    fn reserve_draws(&mut self, device: &Device, asks: usize) -> Result<bool> {
+        let bytes = asks.saturating_mul(4);
+        let moves = bytes > self.drawn.bytes();
+        if moves {
+            let larger = device.alloc(bytes.checked_next_power_of_two().unwrap_or(bytes))?;
+            device.copy(&larger, 0, &self.drawn, 0..self.drawn.bytes())?;
+            self.drawn = larger;
+        }
+        Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(asks, self.vocab))?)
+    }
+
+    fn fill_coins(&mut self, device: &Device, coins: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
+        let mut coins: Vec<f64> = coins.collect();
+        coins.resize(padded, 0.0);
+        self.coins.fill(device, self.staging_slots.now(), bytemuck::cast_slice(&coins))
+    }
+
+    /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
+    pub fn attend(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
+        let operands = attention::Operands {
+            out: out.memory(),
+            qkv: qkv.memory(),
+            kv,
+            plan: (self.plans[plan].memory(), 0),
+            positions: (self.positions.memory(), 0),
+            partials: &self.partials,
+        };
+        self.attention.tree_attention(device, &operands, scale, out.rows);
+    }
+
+    /// `kv` is where the layer's pages begin.
+    pub fn level_lse(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
+        let (positions, wanted) = (self.positions.memory(), self.wanted.memory());
+        self.loaded_levels().lse(device, &levels::Operands { out, qkv, kv, positions, wanted }, plan, scale);
+    }
+
+    /// Masses stand before the draws of the step.
+    pub fn add_level_mass(&self, device: &Device, lse: &Buffer, is_first: bool, layers: usize) {
+        self.loaded_levels().add_mass(device, self.staging_slots.results(), lse, is_first, layers);
+    }
+
+    fn loaded_levels(&self) -> &Levels {
+        self.levels.as_ref().expect("a step with levels is loaded before its ops ask for them")
+    }
+
+    pub fn is_advanced(&self) -> bool {
+        self.loaded.as_ref().is_some_and(|loaded| loaded.is_advanced)
+    }
+
+    /// Draws for all requests from `logits` `[wanted, vocab]`.
+    pub fn sample(&self, device: &Device, logits: &Buffer) {
+        let Loaded { results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
+        let buffers = SampleBuffers {
+            logits: logits.memory(),
+            requests: (self.requests.memory(), 0),
+            coins: (self.coins.memory(), 0),
+            scratch: &self.sampler_scratch,
+            results: (self.staging_slots.results(), results.draws_at()),
+            drawn: &self.drawn,
+        };
+        self.sampler.sample(device, logits.rows, &buffers);
+    }
+
+    /// The step has been enqueued: its results follow.
+    pub fn finish(&mut self, device: &Device) -> Result<()> {
+        let Loaded { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
+        self.staging_slots.finish(device, shape.draws.then_some(results))
+    }
+
+    /// Waits for the oldest step under way. Panics where there is none.
+    pub fn collect(&mut self) -> Result<Vec<Sampled>> {
+        self.staging_slots.collect()
+    }
+
+    pub fn tokens(&self) -> &Memory {
+        self.tokens.memory()
+    }
+
+    pub fn positions(&self) -> &Memory {
+        self.positions.memory()
+    }
+
+    pub fn slots(&self) -> &Memory {
+        self.slots.memory()
+    }
+
+    pub fn wanted(&self) -> &Memory {
+        self.wanted.memory()
+    }
+
+    pub fn drawn(&self) -> &Memory {
+        &self.drawn
+    }
+}
+
+/// The bucket of a shape.
+pub fn padded(shape: StepShape) -> StepShape {
+    StepShape { rows: bucket(shape.rows), wanted: bucket(shape.wanted), ..shape }
+}
+
+/// `rows` rounded up by less than a sixteenth, or to a multiple of 8: at most 16 buckets an octave.
+pub fn bucket(rows: usize) -> usize {
+    let step = (rows.next_power_of_two() / 32).max(8);
+    rows.next_multiple_of(step)
+}
+
+/// `values`, then `padding` up to `count`, as the device reads them.
+fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u8> {
+    let mut words: Vec<u32> = values.collect();
+    words.resize(count.max(words.len()), padding);
+    bytemuck::cast_slice(&words).to_vec()
+}
+
+/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more: every growth costs all graphs. Says whether its
+/// address changed.
+fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
+    let moves = bytes > memory.bytes();
+    if moves {
+        // Freed first: there may be no room for both.
+        *memory = device.alloc(0)?;
+        *memory = device.alloc(bytes.saturating_add(bytes / 4))?;
+    }
+    Ok(moves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_few_and_close() {
+        let mut last = 0;
+        for rows in 0..5000 {
+            let bucket = bucket(rows);
+            assert!(bucket >= rows && bucket >= last, "{rows} rows in a bucket of {bucket}");
+            assert!(bucket - rows < 8 || (bucket - rows) * 16 < rows, "{rows} rows in a bucket of {bucket}");
+            last = bucket;
+        }
+        let octave: std::collections::BTreeSet<usize> = (1025..=2048).map(bucket).collect();
+        assert_eq!(octave.len(), 16);
+    }
+}

@@ -1,0 +1,33 @@
+//! Where a row's input token comes from, as the one word that kernels read; kernels/token_word.cuh is its other half.
+
+use crate::backend::RowToken;
+
+/// Set: the other bits are a request of the step before. Clear: they are the token.
+const DRAWN: u32 = 1 << 31;
+
+pub fn token_word(token: RowToken) -> u32 {
+    let (index, mark) = match token {
+        RowToken::Known(token) => (token.0, 0),
+        RowToken::Drawn(request) => (request, DRAWN),
+    };
+    assert!(index < DRAWN, "token or request {index} does not fit 31 bits");
+    index | mark
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TokenId;
+
+    #[test]
+    fn the_high_bit_tells_a_drawn_token_from_a_known_one() {
+        assert_eq!(token_word(RowToken::Known(TokenId(128_255))), 128_255);
+        assert_eq!(token_word(RowToken::Drawn(0)), 0x8000_0000);
+        assert_eq!(token_word(RowToken::Drawn(2559)), 0x8000_09ff);
+    }
+
+    #[test]
+    fn the_kernels_use_the_same_bit() {
+        assert!(include_str!("../../../../kernels/token_word.cuh").contains("DRAWN = 1u << 31;"));
+    }
+}
