@@ -54,7 +54,7 @@ pub use crate::backend::{LevelBorders, MOST_LEVELS};
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, Cache, Returning};
+use crate::engine::cache::{Branches, Cache, Returning, Window};
 use crate::engine::handle::{Command, Epitaph};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
@@ -229,7 +229,9 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
+        let mut cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
+        let unit = backend.tile().max(B::PAGE_TOKENS);
+        cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let engine = Engine {
             backend,
             model,

@@ -88,6 +88,7 @@ impl<B: Backend> Engine<B> {
 
     /// A step from nothing: scheduled, planned, loaded.
     fn replan(&mut self) -> Result<Option<Loaded>> {
+        self.scheduler.free_behind(&self.branches, &mut self.cache);
         let mut schedule = self.schedule();
         self.transfer()?;
         if schedule.rows.is_empty() {
@@ -173,6 +174,7 @@ impl<B: Backend> Engine<B> {
             }
             let until = if sampler::bans_ends(drawing, next) { drawing.may_end_at() } else { drawing.limit };
             steady.steps = steady.steps.min(until.min(drawing.limit).saturating_sub(next + 1));
+            steady.steps = steady.steps.min(self.cache.steps_until_freed(segment, row.at.position));
             steady.coins.push(drawing.coins);
         }
         (asks.len() == rows.len()).then_some(steady)

@@ -17,6 +17,7 @@ mod steps;
 mod stops;
 mod swap;
 mod waves;
+mod windows;
 
 /// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
 const RUN_AHEAD: bool = false;

@@ -9,7 +9,7 @@ use crate::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt,
 use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
-fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
+pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
     forward_with(shape, tokens, picks, Vec::new())
 }
 

@@ -82,6 +82,11 @@ impl ModelConfig {
         self.layers.iter().filter(|layer| layer.attention.kind() == kind).count()
     }
 
+    /// The longest window of the layers; `None` where one of them sees everything.
+    pub fn longest_window(&self) -> Option<u32> {
+        self.layers.iter().map(|layer| layer.attention.window).try_fold(0, |longest, window| Some(longest.max(window?)))
+    }
+
     /// The heads of each layer.
     pub fn heads(&self) -> impl Iterator<Item = HeadLayout> {
         self.layers.iter().map(|layer| layer.attention.heads)
