@@ -59,9 +59,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             },
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();
-                match &options.modelled {
+                match &options.simulated {
                     Some(profile) => {
-                        on_the_cpu(device).and_then(|()| bench::batches::modelled(profile, &options))?;
+                        on_the_cpu(device).and_then(|()| bench::batches::simulated(profile, &options))?;
                     }
                     None => match device.open(0)? {
                         Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,
@@ -69,11 +69,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                     },
                 }
             }
+            Bench::Chart(args) => bench::chart::main(&args.into())?,
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(Command::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
-        Some(Command::Tree(args)) => view::show(&args.into())?,
+        Some(Command::Tree(args)) => {
+            let (computed, shown) = args.on(device);
+            if let Some(options) = computed {
+                run::attention::attention(&options, interrupt_flag()?.as_ref())?;
+            }
+            shown.map_or(Ok(()), |options| view::show(&options))?;
+        }
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();
             match args.score_options() {

@@ -33,7 +33,7 @@ use crate::plan::{CostModel, PageTurn};
 
 pub use choice::{DeviceChoice, Opened, WhyNotCuda};
 pub use kv_dtype::{KvDtype, e4m3};
-pub use levels::{LevelBorders, LevelMass, MOST_LEVELS};
+pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_drawn};
 
@@ -60,6 +60,9 @@ impl HeadLayout {
     }
 }
 
+/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in pairs.
+pub const MOST_HEAD_DIM: usize = 256;
+
 /// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
@@ -67,7 +70,7 @@ pub enum HeadKind {
     Key,
 }
 
-/// The size of the KV memory: `pages` pages of `PAGE_TOKENS` tokens in each layer.
+/// The size of the KV memory: `pages` pages of `page_tokens` tokens in each layer.
 #[derive(Clone, Debug)]
 pub struct KvShape {
     /// Of each layer.
@@ -89,7 +92,8 @@ impl KvShape {
 }
 
 /// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
-/// Rotates the first `rotary` elements of a head by halves: (x[i], x[i + rotary/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos + x[i] sin).
+/// Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`:
+/// `(x[i], x[i + h]) -> (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,
@@ -196,8 +200,6 @@ pub struct Sampled {
     pub logprob: f32,
     /// The likeliest tokens, falling.
     pub top: Vec<(TokenId, f32)>,
-    /// What part of its row's attention fell on each level, if the step has levels: the mean over heads and layers.
-    pub mass: Option<LevelMass>,
 }
 
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
@@ -218,14 +220,15 @@ pub trait Backend: Send + 'static {
     /// The step loaded last, where the ops read it, and the draws that were not collected yet.
     type Step: Send;
 
-    /// Slots of a page.
-    const PAGE_TOKENS: u32;
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
     /// is room for what its own has none for.
     const IS_ASYNC: bool;
 
     /// Whether weights of one compute dtype multiply activations kept for another ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
+
+    /// Slots of a page.
+    fn page_tokens(&self) -> u32;
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;
@@ -293,6 +296,15 @@ pub trait Backend: Send + 'static {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()>;
+    /// The same for a step whose `ops` may depend on more than the shape: they are called for this step alone.
+    fn run_once(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()> {
+        self.run(step, shape, ops)
+    }
     /// Waits for the oldest step that was run and not collected: one draw for each of its requests.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
@@ -333,24 +345,6 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scale: f32,
     );
-    /// For each wanted row, query head and level of the row's context (`StepBatch::borders`): the logarithm of the sum of
-    /// `exp(q . k[p] * scale)` over the positions of the level that the row sees by plan number `plan`; -inf where it sees
-    /// none. The exponentials of a head's levels add up to the denominator of `tree_attention`. `out` is f32
-    /// `[wanted, q_heads * MOST_LEVELS]`, the levels of a head side by side. Costs every wanted row the keys that it sees.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn level_lse(
-        &mut self,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &Self::Step,
-        plan: usize,
-        scale: f32,
-    );
-    /// Adds layer `layer` of `layers` to what part of attention fell on each level (`Sampled::mass`), from its `level_lse`:
-    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 begins a step's masses.
-    fn add_level_mass(&mut self, lse: &Self::Buffer, layer: LayerIx, layers: usize, step: &mut Self::Step);
     /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
     fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.

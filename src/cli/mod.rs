@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use batch::BatchArgs;
 pub use batches::BatchesArgs;
-pub use bench::{AttentionArgs, Bench, BenchArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
+pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
 pub use plan::{PlanArgs, Planned};
@@ -31,8 +31,15 @@ use crate::backend::DeviceChoice;
 /// More threads than that only wait for each other.
 const MOST_THREADS: u64 = 1024;
 
+/// Environment variables that change what is computed, below the options.
+const ENVIRONMENT: &str = "\
+Environment:
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512 or avx512bf16 (`offshoot check --paths` lists
+                those of this processor; bf16-twin is the last one's arithmetic in software, for tests). Samples may
+                differ between paths. Default: the fastest";
+
 #[derive(Debug, Parser)]
-#[command(name = "offshoot", version, about, max_term_width = 110)]
+#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -54,7 +61,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// What a job will come to without running it: what its prompts share, memory, waves, and on a modelled device its time
+    /// What a job will come to without running it: what its prompts share, memory, waves, and on a simulated device its time
     Plan(PlanArgs),
     /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
     /// arithmetic. With --kernels: compile the CUDA kernels

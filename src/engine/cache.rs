@@ -15,8 +15,8 @@ pub(super) type Branches = IdMap<BranchId, Branch>;
 pub(super) struct Cache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
-    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered: forks of one
-    /// branch come one after the other, and need not compare these tokens again.
+    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
+    /// forks of one branch come one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
     /// Set where every layer of the model has a window.
     pub window: Option<Window>,
@@ -106,8 +106,8 @@ impl Cache {
         self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
-    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and the tokens
-    /// behind it.
+    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and
+    /// the tokens behind it.
     pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (Option<SegmentId>, Cow<'b, [TokenId]>) {
         let of_sibling = || {
             let (beginning, mark) = self.matched.as_ref()?;

@@ -1,11 +1,10 @@
-//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for them, and
-//! sleeps while nothing grows.
+//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for
+//! them, and sleeps while nothing grows.
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::attention::LevelMasses;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
 use crate::engine::events::Teller;
 use crate::engine::handle::Command;
@@ -25,7 +24,8 @@ pub enum Turn {
     Abandoned,
 }
 
-/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed whole.
+/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed
+/// whole.
 #[derive(Clone, Copy, Debug)]
 struct Intake {
     /// Branches that commands name, and commands that name none. About a microsecond each.
@@ -72,9 +72,9 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its `Intake`
-    /// allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is submitted later, and what
-    /// they ended is told from what they begin by its turn.
+    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its
+    /// `Intake` allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is
+    /// submitted later, and what they ended is told from what they begin by its turn.
     pub fn turn(&mut self) -> Result<Turn> {
         let mut intake = Intake::for_step(self.config.max_branches);
         while !(self.has_work() && intake.is_used_up()) {
@@ -112,11 +112,8 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens, borders } => {
-                self.has_levels |= borders.is_some();
-                let mut root = Branch::root(branch, line, tokens);
-                root.borders = borders;
-                self.branches.insert(branch, root);
+            Command::Root { branch, line, tokens } => {
+                self.branches.insert(branch, Branch::root(branch, line, tokens));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -178,7 +175,6 @@ impl<B: Backend> Engine<B> {
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
-                    masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     coins,

@@ -75,7 +75,7 @@ fn answer(
 /// Takes the token that a branch drew. Says why the extend ends, if it does.
 fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mut Telling) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top, mass } = drawn;
+    let Sampled { token, logprob, top } = drawn;
     drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {
@@ -83,9 +83,6 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
         return stops;
     }
     drawing.logprobs.push(logprob);
-    if let (Some(masses), Some(mass)) = (&mut drawing.masses, mass) {
-        masses.add(&mass);
-    }
     if drawing.params.top_logprobs.is_some() {
         drawing.top.push(top.clone());
     }

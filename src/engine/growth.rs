@@ -25,8 +25,8 @@ pub(super) struct Growing {
     pub alone: Option<usize>,
 }
 
-/// Branches that grow side by side. Those that grow alike are counted, not listed, so that many siblings of one prompt are let in
-/// one after the other at the cost of a few.
+/// Branches that grow side by side. Those that grow alike are counted, not listed, so that many siblings of one prompt
+/// are let in one after the other at the cost of a few.
 pub(super) struct AllGrowing {
     page_tokens: usize,
     /// How many grow so; only the remainder of `laid_out` by the page is kept, as no more of it matters.
@@ -48,8 +48,9 @@ impl AllGrowing {
         self.at_most += branch.pages_to_come(self.page_tokens);
     }
 
-    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All kinds are looked at only where the
-    /// bound leaves it open: as a count tightens it, that is seldom where many are let in one after the other.
+    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All kinds are looked at
+    /// only where the bound leaves it open: as a count tightens it, that is seldom where many are let in one after the
+    /// other.
     pub fn fit_in(&mut self, pages: usize, one_more: Option<Growing>) -> bool {
         let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
         self.at_most + more <= pages || {
@@ -81,8 +82,8 @@ impl AllGrowing {
         Growing { laid_out: branch.laid_out % self.page_tokens, ..branch }
     }
 
-    /// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What several of them
-    /// share counts as held to the end.
+    /// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What
+    /// several of them share counts as held to the end.
     fn most_pages(&self) -> usize {
         let page_tokens = self.page_tokens;
         let mut still = Still::new(page_tokens);

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::backend::LevelBorders;
 use crate::engine::events::{self, Teller};
 use crate::engine::extension::Extension;
 use crate::engine::inbox::Inbox;
@@ -60,7 +59,6 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
-        borders: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -115,14 +113,9 @@ impl EngineHandle {
     /// them by then is shared.
     /// Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
-        self.root_in_levels(tokens, None)
-    }
-
-    /// The same; of what is drawn behind it, `Finish::masses` then says on which of these levels attention fell.
-    pub fn root_in_levels(&self, tokens: Vec<TokenId>, borders: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens, borders })?;
+        self.send(Command::Root { branch, line: branch, tokens })?;
         Ok(branch)
     }
 
@@ -131,7 +124,7 @@ impl EngineHandle {
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens, borders: None })?;
+        self.send(Command::Root { branch, line, tokens })?;
         Ok(branch)
     }
 

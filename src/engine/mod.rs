@@ -10,7 +10,6 @@
 //! its row names a draw of the step before, its slot is ahead of its token, and its coin is known by its position.
 
 mod admission;
-mod attention;
 mod batch;
 mod branch;
 mod cache;
@@ -37,7 +36,6 @@ mod token_path;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use attention::LevelMasses;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
@@ -48,8 +46,6 @@ pub use metrics::Metrics;
 pub use pool::PoolSize;
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
-
-pub use crate::backend::{LevelBorders, MOST_LEVELS};
 
 use crossbeam_channel::Receiver;
 
@@ -62,7 +58,6 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;
 use crate::model::Decoder;
-use crate::model::config::kinds;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
@@ -85,9 +80,6 @@ pub struct EngineConfig {
     pub run_ahead: bool,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
-    /// Whether roots are to have levels: what their steps need is then set aside at the start, not when the first of them
-    /// comes.
-    pub has_levels: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -105,7 +97,6 @@ impl Default for EngineConfig {
             swap_bytes: 0,
             run_ahead: false,
             deterministic: false,
-            has_levels: false,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -125,7 +116,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true, has_levels: self.has_levels }
+        StepShape { rows, wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -145,8 +136,6 @@ pub struct Engine<B: Backend> {
     config: EngineConfig,
     cache: Cache,
     branches: Branches,
-    /// Whether any branch ever had levels.
-    has_levels: bool,
     scheduler: Scheduler,
     metrics: Metrics,
     /// Dropped before the channel closes: whoever finds it closed asks why.
@@ -218,7 +207,7 @@ impl<B: Backend> Engine<B> {
             device: backend.describe(),
             arithmetic: backend.arithmetic(),
             exact: backend.tile() > 1,
-            page_tokens: B::PAGE_TOKENS as usize,
+            page_tokens: backend.page_tokens() as usize,
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
@@ -229,8 +218,9 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
-        let mut cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
-        let unit = backend.tile().max(B::PAGE_TOKENS);
+        let page_tokens = backend.page_tokens();
+        let mut cache = Cache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, returning);
+        let unit = backend.tile().max(page_tokens);
         cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let engine = Engine {
             backend,
@@ -245,7 +235,6 @@ impl<B: Backend> Engine<B> {
             config,
             cache,
             branches: Branches::default(),
-            has_levels: false,
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
             end: End(epitaph),
@@ -260,15 +249,10 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Refuses steps whose rows, logits and sums of levels alone are more than the memory that is free.
+/// Refuses steps whose rows and logits alone are more than the memory that is free.
 fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let of_levels: usize = match shape.has_levels {
-        true => kinds(config.heads()).iter().map(|heads| heads.q_heads * MOST_LEVELS).sum(),
-        false => 0,
-    };
-    let (rows, wanted) =
-        (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab + of_levels));
+    let (rows, wanted) = (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab));
     let (needed, free) = (rows.saturating_add(wanted).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::MOST_TOP;
-use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -229,6 +228,8 @@ pub enum FinishReason {
     Cancelled,
     /// The tokens were given.
     Given,
+    /// The branch could not go on, which `Event::Failed` says; no `Finish` has it.
+    Failed,
 }
 
 /// What one extend added to a branch.
@@ -249,7 +250,4 @@ pub struct Finish {
     /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where `SamplingParams::top_logprobs` did
     /// not ask for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Where the attention of `tokens` fell, if they were drawn behind a root with levels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub masses: Option<LevelMasses>,
 }

@@ -1,6 +1,6 @@
-//! The tokens of a branch, prompt first. What they were when the branch was forked is shared with its forks and never copied;
-//! what came after the last fork is the branch's own. Which of them were drawn is kept with them, and how often each occurs is
-//! counted once for all that share them. What becomes of a token is left to the rest of the engine.
+//! The tokens of a branch, prompt first. What they were when the branch was forked is shared with its forks and never
+//! copied; what came after the last fork is the branch's own. Which of them were drawn is kept with them, and how often
+//! each occurs is counted once for all that share them. What becomes of a token is left to the rest of the engine.
 
 use std::borrow::Cow;
 use std::ops::{Index, Range};
@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::engine::sampler::{Counts, TokenCounts};
 use crate::ids::TokenId;
 
-/// A shared run has at least this many tokens, but for the last one: so a path of n tokens is in at most n/256 + 2 runs, and a
-/// fork copies fewer than 256 tokens beside those that came after the fork before it.
+/// A shared run has at least this many tokens, but for the last one: so a path of n tokens is in at most n/256 + 2
+/// runs, and a fork copies fewer than 256 tokens beside those that came after the fork before it.
 const SHORT: usize = 256;
 
 /// Tokens that stand one behind the other.
@@ -127,7 +127,8 @@ impl TokenPath {
         !self.shared.is_empty() && std::ptr::addr_eq(beginning.0.as_ptr(), Arc::as_ptr(&self.shared))
     }
 
-    /// The run of `position`, of which `own` is the last, and the position where it begins. Costs the logarithm of the runs.
+    /// The run of `position`, of which `own` is the last, and the position where it begins. Costs the logarithm of the
+    /// runs.
     fn run_at(&self, position: usize) -> (&Run, usize) {
         let before = self.shared.partition_point(|shared| shared.end <= position);
         let begin = before.checked_sub(1).map_or(0, |last| self.shared[last].end);
@@ -158,7 +159,8 @@ impl TokenPath {
         self.own.tokens.extend_from_slice(tokens);
     }
 
-    /// Takes back what was given last, so that `len` tokens are left. Panics where others share what would go, or it was drawn.
+    /// Takes back what was given last, so that `len` tokens are left. Panics where others share what would go, or it
+    /// was drawn.
     pub fn take_back(&mut self, len: usize) {
         let left = len.checked_sub(self.shared_len()).expect("what others share is not taken back");
         self.own.tokens.truncate(left);

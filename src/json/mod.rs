@@ -1,6 +1,6 @@
 //! JSON as Python's `json` writes it, in which benchmarks' files come: NaN and infinities stand as bare words, texts may hold halves
 //! of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is read as the nearest that
-//! serde_json has ([`read`]), or with its digits ([`read_with_digits`]); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
+//! serde_json has (`read`), or with its digits (`read_with_digits`); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
 
 mod describe;
 pub(crate) mod digits;

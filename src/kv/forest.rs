@@ -111,7 +111,7 @@ impl Forest {
         if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p)) {
             return Some("its rows are at positions that fall or are not its own");
         }
-        if self.row_segments[own].iter().any(|&owner| owner != index) {
+        if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
             return Some("its rows name another segment");
         }
         let pages = match segment.tokens {

@@ -65,7 +65,7 @@ fn start_on<B: Backend>(
     let decoder = Decoder::load(&mut backend, folder)?;
     let branches = budget.branches::<B>(&folder.config, backend.free_bytes()?).min(most.branches);
     // A branch fills pages of its own, and leaves the last one of its prompt half empty.
-    let in_pages = most.tokens.saturating_add(most.branches.saturating_mul(2 * B::PAGE_TOKENS as usize));
+    let in_pages = most.tokens.saturating_add(most.branches.saturating_mul(2 * backend.page_tokens() as usize));
     let useful = in_pages.saturating_mul(decoder.kv_bytes_per_token());
     let engine =
         Engine::start(backend, decoder, Some(tokenizer), budget.engine_config::<B>(branches, planner, useful))?;

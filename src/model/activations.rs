@@ -1,7 +1,7 @@
 //! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
 //! allocates nothing. Layers of one width share a buffer; each other width has one of its own.
 
-use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, MOST_LEVELS, StepShape};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
 
 use super::config::{Activation, FeedForward, LayerSpec, ModelConfig, kinds};
@@ -13,9 +13,6 @@ pub struct Activations<B: Backend> {
     pub qkv: Vec<B::Buffer>,
     /// Of the rows whose logits are wanted, behind the last attention.
     pub wanted: Stream<B>,
-    heads: Vec<HeadLayout>,
-    /// `[wanted rows, q_heads * MOST_LEVELS]`, one for each kind of heads; absent until a step has levels.
-    pub level_lse: Option<Vec<B::Buffer>>,
     /// `[wanted rows, vocab]`
     pub logits: B::Buffer,
 }
@@ -79,8 +76,6 @@ impl<B: Backend> Activations<B> {
             qkv: heads.iter().map(qkv).collect::<Result<_>>()?,
             all: Stream::new(backend, config, dtype)?,
             wanted: Stream::new(backend, config, dtype)?,
-            heads,
-            level_lse: None,
             logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
         })
     }
@@ -89,16 +84,6 @@ impl<B: Backend> Activations<B> {
         self.all.resize(backend, shape.rows)?;
         self.qkv.iter_mut().try_for_each(|qkv| backend.resize(qkv, shape.rows))?;
         self.wanted.resize(backend, shape.wanted)?;
-        if shape.has_levels {
-            let lse = match &mut self.level_lse {
-                Some(lse) => lse,
-                None => {
-                    let lse = |heads: &HeadLayout| backend.buffer(heads.q_heads * MOST_LEVELS, ActivationDtype::Sums);
-                    self.level_lse.insert(self.heads.iter().map(lse).collect::<Result<_>>()?)
-                }
-            };
-            lse.iter_mut().try_for_each(|lse| backend.resize(lse, shape.wanted))?;
-        }
         backend.resize(&mut self.logits, shape.wanted)
     }
 

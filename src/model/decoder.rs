@@ -1,7 +1,9 @@
 //! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
 //! A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
-use crate::backend::{Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat};
+use crate::backend::{
+    Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
+};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::{PageTurn, PlanHints};
@@ -77,11 +79,9 @@ struct Kinds {
 
 /// What all layers of a step share.
 struct Step<'a, B: Backend> {
-    layers: usize,
     ropes: &'a [Rope<B>],
     kv: &'a mut B::Kv,
     loaded: &'a mut B::Step,
-    shape: StepShape,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -204,10 +204,33 @@ impl<B: Backend> Decoder<B> {
         step: &mut B::Step,
         batch: StepBatch,
     ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue ops that
+    /// read the same.
+    pub fn forward_observed(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        batch: StepBatch,
+        observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        self.make_room(backend, shape)?;
+        backend.run_once(step, shape, |backend, step| {
+            self.ops(backend, kv, step, shape, observe);
+            Ok(())
+        })?;
+        Ok(&self.activations.logits)
+    }
+
+    fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
         self.check(&batch)?;
         self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
-        let shape = backend.load(step, batch)?;
-        self.enqueue(backend, kv, step, shape)
+        backend.load(step, batch)
     }
 
     /// The step that is loaded, one token further; see `StepBatch::advance`.
@@ -225,24 +248,36 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn enqueue(&mut self, backend: &mut B, kv: &mut B::Kv, step: &mut B::Step, shape: StepShape) -> Result<&B::Buffer> {
-        for rope in &mut self.ropes {
-            rope.cover(backend, self.last_position as usize + 1)?;
-        }
-        self.activations.resize(backend, shape)?;
+        self.make_room(backend, shape)?;
         backend.run(step, shape, |backend, step| {
-            self.ops(backend, kv, step, shape);
+            self.ops(backend, kv, step, shape, |_, _| {});
             Ok(())
         })?;
         Ok(&self.activations.logits)
     }
 
-    fn ops(&mut self, backend: &mut B, kv: &mut B::Kv, loaded: &mut B::Step, shape: StepShape) {
+    /// For a loaded step of this shape: its activations, and the rope tables up to its last position.
+    fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        for rope in &mut self.ropes {
+            rope.cover(backend, self.last_position as usize + 1)?;
+        }
+        self.activations.resize(backend, shape)
+    }
+
+    fn ops(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        loaded: &mut B::Step,
+        shape: StepShape,
+        mut observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
-        let mut step = Step { layers: self.layers.len(), ropes: &self.ropes, kv, loaded, shape };
+        let mut step = Step { ropes: &self.ropes, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
-            layer.attend(backend, a, LayerIx::new(ix), &mut step);
+            layer.attend(backend, a, LayerIx::new(ix), &mut step, &mut observe);
             if ix < last {
                 layer.transform(backend, &mut a.all);
             }
@@ -282,7 +317,6 @@ impl<B: Backend> Decoder<B> {
             && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
-            && (batch.borders.is_empty() || batch.borders.len() == batch.requests.len())
             && batch.plans.len() == self.hints.len()
             && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
@@ -364,8 +398,16 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way.
-    fn attend(&self, backend: &mut B, a: &mut Activations<B>, ix: LayerIx, step: &mut Step<'_, B>) {
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is told what
+    /// attention read.
+    fn attend(
+        &self,
+        backend: &mut B,
+        a: &mut Activations<B>,
+        ix: LayerIx,
+        step: &mut Step<'_, B>,
+        observe: &mut impl FnMut(&mut B, Attended<'_, B>),
+    ) {
         let Attention { heads, scale, plan, .. } = self.attention;
         let (qkv, attended) = (&mut a.qkv[self.places.heads], &mut a.all.attended[self.places.heads]);
         self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
@@ -377,11 +419,7 @@ impl<B: Backend> Layer<B> {
         backend.rope(qkv, heads, &step.ropes[self.attention.rope].table, step.loaded);
         backend.kv_append(step.kv, ix, qkv, step.loaded);
         backend.tree_attention(attended, qkv, step.kv, ix, step.loaded, plan, scale);
-        if let Some(lse) = a.level_lse.as_mut().filter(|_| step.shape.has_levels) {
-            let lse = &mut lse[self.places.heads];
-            backend.level_lse(lse, qkv, step.kv, ix, step.loaded, plan, scale);
-            backend.add_level_mass(lse, ix, step.layers, step.loaded);
-        }
+        observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
     }
 
     /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the feed-forward

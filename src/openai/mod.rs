@@ -1,3 +1,4 @@
-//! Requests and answers in the words of the OpenAI protocol. `batch` answers a file of them.
+//! The OpenAI protocol. `protocol` reads requests and writes answers in its words, `batch` answers a file of requests.
 
 pub mod batch;
+pub mod protocol;

@@ -1,8 +1,9 @@
 //! Standard output and standard error. What a command prints can fail (a full disk, a pipe that was closed): that is an error
 //! like any other here, never a panic. What is said on the side, on standard error, never fails. And what a command writes to
-//! files: no two processes write to the same.
+//! files: no two processes write to the same. Drawings are written by `svg`.
 
 mod progress;
+pub mod svg;
 
 pub use progress::Progress;
 

@@ -8,14 +8,13 @@ mod probe;
 mod questions;
 mod trace;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, LevelBorders, LevelMasses,
-    SamplingParams, Stop,
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -43,8 +42,6 @@ pub struct Node {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
     pub logprob: f64,
-    /// Where the attention of its drawn tokens fell, if the tree was made in levels.
-    pub masses: Option<LevelMasses>,
     /// Why the thought ended; `None` while it grows or was never extended.
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
@@ -67,7 +64,6 @@ impl Node {
             logprobs: Vec::new(),
             top: Vec::new(),
             logprob: 0.0,
-            masses: None,
             finish: None,
             score: None,
             visits: None,
@@ -93,8 +89,9 @@ pub struct SamplingTree {
     engine: EngineHandle,
     item: String,
     graph: DiGraph<Node, ()>,
-    borders: Option<LevelBorders>,
     root: NodeIndex,
+    /// Why nodes could not go on.
+    failures: BTreeMap<NodeIndex, Error>,
     /// The root's branch: what the search asks on its way stands in its place in the engine's line.
     line: BranchId,
 }
@@ -102,24 +99,11 @@ pub struct SamplingTree {
 impl SamplingTree {
     /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
-        Self::in_levels(engine, item, seed, prompt, text, None)
-    }
-
-    /// The same with a prompt whose levels end as they do: of what is sampled, [`SamplingTree::attention`] then says on which of
-    /// them attention fell.
-    pub fn in_levels(
-        engine: EngineHandle,
-        item: &str,
-        seed: u64,
-        prompt: Vec<TokenId>,
-        text: String,
-        borders: Option<LevelBorders>,
-    ) -> Result<Self> {
-        let branch = engine.root_in_levels(prompt.clone(), borders)?;
+        let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, borders, root, line: branch })
+        Ok(Self { engine, item: item.to_string(), graph, root, failures: BTreeMap::new(), line: branch })
     }
 
     pub fn root(&self) -> NodeIndex {
@@ -205,19 +189,31 @@ impl SamplingTree {
         child
     }
 
-    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
+    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed.
+    /// A node that fails does not disturb the others; see [`SamplingTree::failure`].
+    ///
+    /// Errors: the first node's failure where all of them fail; the engine's end.
     pub fn extend(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<()> {
         let mut growing = self.start(nodes, how, stop)?;
         while growing.next_event()?.is_some() {}
-        Ok(())
+        drop(growing);
+        self.unless_all_failed(nodes)
     }
 
-    /// Appends given tokens to each of `nodes`.
+    /// Appends given tokens to each of `nodes`; errors as those of `extend`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
         let given = |_: usize, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
-        Ok(())
+        drop(growing);
+        self.unless_all_failed(nodes)
+    }
+
+    fn unless_all_failed(&mut self, nodes: &[NodeIndex]) -> Result<()> {
+        match nodes.iter().all(|&node| self.has_failed(node)) {
+            true => nodes.first().and_then(|node| self.failures.remove(node)).map_or(Ok(()), Err),
+            false => Ok(()),
+        }
     }
 
     /// `extend`, handed over event by event.
@@ -255,15 +251,6 @@ impl SamplingTree {
         Ok(Extension::new(self, inner, by_branch))
     }
 
-    /// What part of attention fell on each level while the tokens of `nodes` were drawn: the mean over tokens, query heads and
-    /// layers, root first; the last level is whatever lies behind the prompt. `None` where the tree has no levels, or nothing
-    /// was drawn.
-    pub fn attention(&self, nodes: &[NodeIndex]) -> Option<Vec<f32>> {
-        let mut all = LevelMasses::default();
-        nodes.iter().filter_map(|&node| self.graph[node].masses.as_ref()).for_each(|masses| all.join(masses));
-        all.mean(self.borders?.count())
-    }
-
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
         self.graph[at].score = Some(score);
     }
@@ -292,6 +279,34 @@ impl SamplingTree {
         }
     }
 
+    /// Notes that `at` could not go on. The engine keeps what its branch drew and tells no more of it: nobody may go on
+    /// from there.
+    fn fail(&mut self, at: NodeIndex, error: Error) -> Result<()> {
+        self.close(at);
+        match error {
+            Error::EngineStopped { .. } => Err(error),
+            error => {
+                self.graph[at].finish = Some(FinishReason::Failed);
+                self.failures.insert(at, error);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn has_failed(&self, at: NodeIndex) -> bool {
+        self.graph[at].finish == Some(FinishReason::Failed)
+    }
+
+    /// Why `at` could not go on, if it could not.
+    pub fn failure(&self, at: NodeIndex) -> Option<&Error> {
+        self.failures.get(&at)
+    }
+
+    /// Hands over why nodes could not go on, in the order of their making.
+    pub fn take_failures(&mut self) -> BTreeMap<NodeIndex, Error> {
+        std::mem::take(&mut self.failures)
+    }
+
     fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {
         match self.graph[at].state {
             State::Open(branch) => Ok(branch),
@@ -312,9 +327,6 @@ impl SamplingTree {
         node.tokens.extend(finish.tokens);
         node.logprobs.extend(finish.logprobs);
         node.logprob += finish.logprob;
-        if let Some(masses) = finish.masses {
-            node.masses.get_or_insert_default().join(&masses);
-        }
         node.finish = Some(finish.reason);
     }
 }

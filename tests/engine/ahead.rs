@@ -3,7 +3,7 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 use offshoot::ids::{BranchId, TokenId};
 
-use crate::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
+use super::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
 use offshoot::lab::check::dice::Dice;
 
 fn ahead(config: EngineConfig) -> EngineConfig {

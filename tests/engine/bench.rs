@@ -25,7 +25,7 @@ pub enum Shape {
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
-    let mut backend = Cpu::new();
+    let mut backend = Cpu::open().unwrap();
     let context = if matches!(shape, Shape::LongWindowed) { 4 * CONTEXT } else { CONTEXT };
     let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
@@ -82,7 +82,7 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
 /// Plans are proved, and steps run ahead where the suite says so.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    let run_ahead = config.run_ahead || crate::RUN_AHEAD;
+    let run_ahead = config.run_ahead || super::RUN_AHEAD;
     Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 

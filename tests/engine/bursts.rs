@@ -1,4 +1,5 @@
-//! Commands that come by the thousand while branches grow: each step waits for a bounded part of them, and all are obeyed in order.
+//! Commands that come by the thousand while branches grow: each step waits for a bounded part of them, and all are
+//! obeyed in order.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, Extension, FinishReason, Inbox, Turn};
 
-use crate::bench::{Shape, decoder, draw, key, length, params, prompt, roomy};
+use super::bench::{Shape, decoder, draw, key, length, params, prompt, roomy};
 
 const BURST: usize = 10_000;
 /// As `Intake::for_step` says.
@@ -17,7 +18,7 @@ const MAX_BRANCHES: usize = 4;
 /// An engine in which one branch draws, for longer than any test here lasts.
 fn growing() -> (Engine<Cpu>, EngineHandle, Extension) {
     let (backend, decoder) = decoder(Shape::Full);
-    let config = EngineConfig { max_branches: MAX_BRANCHES, run_ahead: crate::RUN_AHEAD, ..roomy() };
+    let config = EngineConfig { max_branches: MAX_BRANCHES, run_ahead: super::RUN_AHEAD, ..roomy() };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     let first = handle.root(prompt(1, 4)).unwrap();
     let extension = handle.start(vec![draw(first, key("first", 0), params(), length(150))]).unwrap();

@@ -4,7 +4,7 @@ use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SamplingParams
 use offshoot::ids::TokenId;
 use offshoot::plan::Planner;
 
-use crate::bench::{
+use super::bench::{
     Shape, draw, engine, engine_of, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
 };
 

@@ -2,10 +2,10 @@
 
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
 
-use crate::bench::{
+use super::bench::{
     Shape, draw, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, unsure,
 };
-use crate::plain::forward;
+use super::plain::forward;
 use offshoot::backend::Pick;
 
 /// Positions that a row sees, and those of a tile of the CPU's attention.

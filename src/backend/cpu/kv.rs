@@ -145,7 +145,7 @@ impl KvStore {
         self.layers[layer.ix()].layout
     }
 
-    /// All pages of one head of one layer, back to back, as stored words (see [`Stored`]).
+    /// All pages of one head of one layer, back to back, as stored words (see `Stored`).
     pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
         let LayerStore { layout, map, .. } = &self.layers[layer.ix()];
         let bytes = self.pages * layout.bytes();

@@ -26,6 +26,7 @@ mod timing;
 
 use std::collections::HashMap;
 
+pub use self::attention::levels::LevelRows;
 pub use self::memory::buffer::Buffer;
 pub use self::memory::kv::{Kv, SavedPages};
 pub use self::memory::weights::{Matrix, Vector};
@@ -43,12 +44,13 @@ use self::memory::weights::Loader;
 use self::ops::Ops;
 use self::step::Way;
 use super::{
-    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
-    StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, LevelRow,
+    MOST_HEAD_DIM, MatrixPart, RopeTable, Sampled, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, Gpu, PageTurn};
+use crate::plan::{AttentionPlan, CostModel, Gpu, PageTurn};
 
 pub struct Cuda {
     device: Device,
@@ -142,7 +144,6 @@ impl Backend for Cuda {
     type Rope = Rope;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = false;
     const IS_ASYNC: bool = true;
 
@@ -157,6 +158,10 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
@@ -165,7 +170,7 @@ impl Backend for Cuda {
     }
 
     fn tile(&self) -> u32 {
-        if self.deterministic { attention::TILE } else { 1 }
+        attention::tile(self.deterministic)
     }
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
@@ -255,8 +260,8 @@ impl Backend for Cuda {
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
         let heads = kv::same_heads(heads)?;
-        if heads.head_dim > attention::MOST_HEAD_DIM {
-            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
+        if heads.head_dim > MOST_HEAD_DIM {
+            let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
         Step::new(&self.device, heads, dtype, self.kept(heads, dtype), vocab, self.deterministic)
@@ -292,6 +297,16 @@ impl Backend for Cuda {
             }
             Way::Replay(graph) => graph.launch()?,
         }
+        step.finish(&self.device)
+    }
+
+    fn run_once(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        self.without_trials(|backend| ops(backend, step))?;
         step.finish(&self.device)
     }
 
@@ -347,24 +362,6 @@ impl Backend for Cuda {
         }
     }
 
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &Kv,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
-        step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        step.add_level_mass(&self.device, lse, layer.ix() == 0, layers);
-    }
-
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
         self.ops(x.element).gated_silu(out, x);
     }
@@ -379,5 +376,21 @@ impl Backend for Cuda {
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
+    }
+}
+
+impl AttentionLevels for Cuda {
+    type LevelRows = LevelRows;
+
+    fn level_rows(&mut self, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
+        LevelRows::new(&self.device, kv, plans, rows)
+    }
+
+    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.layer), read.plan, read.scale);
+    }
+
+    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+        attention::levels::add_mass(&self.device, mass, lse, layer.ix() == 0, layers);
     }
 }

@@ -1,30 +1,39 @@
 //! What the attention of one step takes in one layer, from the integers of its plan: keys and values that its items read,
 //! products, states written and merged.
 
-use super::profile::{AttentionTimes, Products};
+use super::profile::{DeviceProfile, Products};
 use crate::backend::HeadLayout;
-use crate::plan::{AttentionPlan, KvSpan, WorkItem};
+use crate::plan::{AttentionPlan, KvSpan, Tiles, WorkItem};
 
-impl AttentionTimes {
+impl DeviceProfile {
     /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each. Products and
     /// reads go on beside each other: the longer of the two counts, and of the shorter the part that is not hidden.
-    pub fn ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
+    pub fn attention_ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
+        let (times, cost, how) = (&self.attention, self.cost_model(), self.multiplies());
         let (mut reads, mut products) = (0.0, 0.0);
         let mut met = Met::of(plan);
         for item in &plan.items {
             let work = Work::of(plan, item, heads, kv_element_bytes, &mut met);
-            reads += work.first_bytes * self.first_byte_ns + work.again_bytes * self.again_byte_ns;
-            products += self.products.ns(&work);
+            reads += work.first_bytes * times.first_byte_ns + work.again_bytes * times.again_byte_ns;
+            products += how.ns(&work);
         }
         let merge = match merged_states(plan) {
             0 => 0.0,
-            states => self.merge_ns + states as f64 * state_bytes(heads) * self.state_byte_ns,
+            states => times.merge_ns + states as f64 * state_bytes(heads) * cost.state_byte,
         };
-        self.launch_ns
-            + self.item_ns * plan.items.len() as f64
+        times.launch_ns
+            + cost.item * plan.items.len() as f64
             + reads.max(products)
-            + self.unhidden * reads.min(products)
+            + times.unhidden * reads.min(products)
             + merge
+    }
+
+    fn multiplies(&self) -> Multiplies {
+        match (self.attention.products, self.cost_model().tiles) {
+            (Some(Products::FlopsPerS(rate)), _) => Multiplies::FlopsPerS(rate),
+            (_, Some(tiles)) => Multiplies::Tiles(tiles),
+            (_, None) => Multiplies::FlopsPerS(self.linear.flops_per_s),
+        }
     }
 }
 
@@ -55,24 +64,30 @@ impl Work {
     }
 }
 
-impl Products {
+/// How products are timed.
+enum Multiplies {
+    FlopsPerS(f64),
+    Tiles(Tiles),
+}
+
+impl Multiplies {
     fn ns(&self, work: &Work) -> f64 {
         match *self {
-            Products::FlopsPerS(rate) => {
+            Multiplies::FlopsPerS(rate) => {
                 let width = (work.heads.q_heads * work.heads.head_dim) as f64;
                 4.0 * (work.rows * work.tokens) as f64 * width / rate * 1e9
             }
-            Products::Tiles { narrow_rows, .. } if work.packed() <= u64::from(narrow_rows) => 0.0,
-            Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. } => {
+            Multiplies::Tiles(tiles) if work.packed() <= u64::from(tiles.narrow_rows) => 0.0,
+            Multiplies::Tiles(Tiles { rows, start, token, half_token, .. }) => {
                 let (full, rest) = (work.packed() / u64::from(rows), work.packed() % u64::from(rows));
                 let last = match rest {
                     0 => 0.0,
-                    rest if 2 * rest <= u64::from(rows) => half_token_ns,
-                    _ => token_ns,
+                    rest if 2 * rest <= u64::from(rows) => half_token,
+                    _ => token,
                 };
                 let tiles = full as f64 + f64::from(u8::from(rest > 0));
                 let tokens = work.tokens as f64;
-                work.heads.kv_heads as f64 * (tiles * start_ns + tokens * (full as f64 * token_ns + last))
+                work.heads.kv_heads as f64 * (tiles * start + tokens * (full as f64 * token + last))
             }
         }
     }
@@ -127,11 +142,11 @@ mod tests {
         });
         let mut rows: Vec<StepRow> = rows.collect();
         tree.depth_first(&mut rows);
-        let cost = profile.attention.cost_model();
+        let cost = profile.cost_model();
         let hints =
             PlanHints { tile: 1, window: None, q_heads: 32, kv_heads: 32, head_dim: 128, kv_element_bytes: 2, cost };
         let plan = planner.plan(&tree.forest(&rows), &hints);
-        profile.attention.ns(&plan, heads, 2) / 1e3
+        profile.attention_ns(&plan, heads, 2) / 1e3
     }
 
     #[test]

@@ -23,11 +23,10 @@ use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
 pub use draw::draw;
-pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products};
+pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;
-use super::cuda::memory::kv::PAGE_TOKENS;
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
     StackShape, StepBatch, StepShape, SwapRates, WeightView,
@@ -37,7 +36,7 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 /// The ops, timed. Every clone of its clock shows the same time.
-pub struct Modelled {
+pub struct Sim {
     profile: Arc<DeviceProfile>,
     clock: Clock,
     kv: KvDtype,
@@ -81,7 +80,7 @@ impl Matrix {
     }
 }
 
-impl Modelled {
+impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
         Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
     }
@@ -121,10 +120,7 @@ impl Modelled {
 #[derive(Clone, Copy, Debug)]
 pub struct SavedPages(usize);
 
-/// As a GPU's by default.
-pub const TILE: u32 = 1;
-
-impl Backend for Modelled {
+impl Backend for Sim {
     type Buffer = Buffer;
     type Matrix = Matrix;
     type Vector = ();
@@ -133,24 +129,27 @@ impl Backend for Modelled {
     type Rope = ();
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = PAGE_TOKENS;
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
 
     fn describe(&self) -> String {
-        format!("{}, modelled", self.profile.name)
+        format!("{}, simulated", self.profile.name)
     }
 
     fn arithmetic(&self) -> String {
         self.describe()
     }
 
+    fn page_tokens(&self) -> u32 {
+        self.profile.backend.page_tokens()
+    }
+
     fn cost_model(&self) -> CostModel {
-        self.profile.attention.cost_model()
+        self.profile.cost_model()
     }
 
     fn tile(&self) -> u32 {
-        TILE
+        self.profile.backend.tile()
     }
 
     /// It computes nothing, and models devices as they are by default.
@@ -205,16 +204,16 @@ impl Backend for Modelled {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
+    /// A device that has tiles has the kernel for Hopper, as the simulated times have it.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        let has_tiles = matches!(self.profile.attention.products, Products::Tiles { .. });
+        let has_tiles = self.profile.cost_model().tiles.is_some();
         let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
         if fp8 { 1 } else { dtype.bytes() }
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
-        shape.heads.iter().map(token).sum::<usize>() * PAGE_TOKENS as usize
+        shape.heads.iter().map(token).sum::<usize>() * self.page_tokens() as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
@@ -239,11 +238,11 @@ impl Backend for Modelled {
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
-        Ok(step.load(batch, &self.profile.attention))
+        Ok(step.load(batch, &self.profile))
     }
 
     fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns, &self.profile.attention))
+        Ok(step.advance(coins, turns, &self.profile))
     }
 
     fn run(
@@ -314,24 +313,6 @@ impl Backend for Modelled {
         _: f32,
     ) {
         self.spent += step.attention_ns(plan);
-    }
-
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        _: &Buffer,
-        kv: &KvShape,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        _: f32,
-    ) {
-        let key_bytes = self.token_bytes(kv.heads[layer.ix()], kv.dtype) / 2;
-        self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, _: LayerIx, _: usize, _: &mut Step) {
-        self.small_op(lse.bytes());
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

@@ -1,11 +1,13 @@
 //! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with where it
-//! came from. A profile of another device is another file.
+//! came from. A profile of another device is another file. What a plan is made by (pages, tile, costs of items) is that of the
+//! backend that the profile names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{cpu, cuda};
 use crate::error::{Error, Result};
 use crate::plan::{CostModel, Split, Tiles};
 
@@ -14,6 +16,8 @@ use crate::plan::{CostModel, Split, Tiles};
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
     pub name: String,
+    #[serde(default)]
+    pub backend: BackendKind,
     /// What weights, activations, keys and values may take together.
     pub memory_bytes: f64,
     /// The device's fixed time a step.
@@ -35,6 +39,40 @@ pub struct DeviceProfile {
     pub sources: BTreeMap<String, String>,
 }
 
+/// The backend that would compute on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendKind {
+    Cpu,
+    #[default]
+    Cuda,
+}
+
+impl BackendKind {
+    /// Slots of a page.
+    pub fn page_tokens(self) -> u32 {
+        match self {
+            BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
+            BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
+        }
+    }
+
+    /// The tile of plans, as it is by default.
+    pub fn tile(self) -> u32 {
+        match self {
+            BackendKind::Cpu => cpu::attention::TILE,
+            BackendKind::Cuda => cuda::attention::tile(false),
+        }
+    }
+
+    fn cost_model(self) -> CostModel {
+        match self {
+            BackendKind::Cpu => CostModel::CPU,
+            BackendKind::Cuda => CostModel::CUDA,
+        }
+    }
+}
+
 /// A linear layer: a fixed cost, and about the longer of reading the weights and multiplying.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,25 +90,31 @@ pub struct CallTimes {
     pub bytes_per_s: f64,
 }
 
-/// Attention of one layer, which is also what the planner goes by.
+/// Attention of one layer. Optional constants are the planner's too (see [`CostModel`]); those that are absent are the backend's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionTimes {
     pub launch_ns: f64,
     /// Once, where any row has several states.
     pub merge_ns: f64,
-    pub item_ns: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_ns: Option<f64>,
     /// What the planner takes for each byte of keys and values that an item reads.
-    pub kv_byte_ns: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_byte_ns: Option<f64>,
     /// Each byte of keys and values that a step reads, the first time and again.
     pub first_byte_ns: f64,
     pub again_byte_ns: f64,
     /// Each byte of a state that is written and merged.
-    pub state_byte_ns: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_byte_ns: Option<f64>,
     /// Of reads and products, the shorter one's part that the longer one does not hide.
     pub unhidden: f64,
-    pub products: Products,
-    /// Where the planner has to divide long items; absent where the device does it.
+    /// Absent: by the tiles of the backend's cost model; where it has none, as fast as linear layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub products: Option<Products>,
+    /// Where the planner has to divide long items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitAt>,
 }
 
@@ -148,16 +192,17 @@ impl DeviceProfile {
             ("sample.call_ns", sample.call_ns),
             ("attention.launch_ns", attention.launch_ns),
             ("attention.merge_ns", attention.merge_ns),
-            ("attention.item_ns", attention.item_ns),
-            ("attention.kv_byte_ns", attention.kv_byte_ns),
+            ("attention.item_ns", attention.item_ns.unwrap_or(0.0)),
+            ("attention.kv_byte_ns", attention.kv_byte_ns.unwrap_or(0.0)),
             ("attention.first_byte_ns", attention.first_byte_ns),
             ("attention.again_byte_ns", attention.again_byte_ns),
-            ("attention.state_byte_ns", attention.state_byte_ns),
+            ("attention.state_byte_ns", attention.state_byte_ns.unwrap_or(0.0)),
             ("attention.unhidden", attention.unhidden),
         ];
         match attention.products {
-            Products::FlopsPerS(rate) => rates.push(("attention.products.flops_per_s", rate)),
-            Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. } => {
+            None => {}
+            Some(Products::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),
+            Some(Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. }) => {
                 rates.push(("attention.products.tiles.rows", f64::from(rows)));
                 costs.push(("attention.products.tiles.start_ns", start_ns));
                 costs.push(("attention.products.tiles.token_ns", token_ns));
@@ -193,19 +238,23 @@ impl CallTimes {
     }
 }
 
-impl AttentionTimes {
-    pub(super) fn cost_model(&self) -> CostModel {
-        let tiles = match self.products {
-            Products::FlopsPerS(_) => None,
-            Products::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns } => {
+impl DeviceProfile {
+    /// What planners go by: the backend's, but for the constants that the profile has.
+    pub fn cost_model(&self) -> CostModel {
+        let backend = self.backend.cost_model();
+        let AttentionTimes { item_ns, kv_byte_ns, state_byte_ns, products, split, .. } = self.attention;
+        let tiles = match products {
+            None => backend.tiles,
+            Some(Products::FlopsPerS(_)) => None,
+            Some(Products::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns }) => {
                 Some(Tiles { narrow_rows, rows, start: start_ns, token: token_ns, half_token: half_token_ns })
             }
         };
         CostModel {
-            item: self.item_ns,
-            kv_byte: self.kv_byte_ns,
-            state_byte: self.state_byte_ns,
-            split: self.split.map(|SplitAt { parts, tokens }| Split { parts, tokens }),
+            item: item_ns.unwrap_or(backend.item),
+            kv_byte: kv_byte_ns.unwrap_or(backend.kv_byte),
+            state_byte: state_byte_ns.unwrap_or(backend.state_byte),
+            split: split.map(|SplitAt { parts, tokens }| Split { parts, tokens }).or(backend.split),
             tiles,
         }
     }
@@ -214,19 +263,28 @@ impl AttentionTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
+    use crate::backend::cpu::{Cpu, Isa};
+    use crate::plan::Gpu;
 
     #[test]
-    fn a_built_in_profile_plans_as_its_device_does() {
-        for (name, model) in [("h200", CostModel::CUDA), ("cpu", CostModel::CPU)] {
-            let profile = DeviceProfile::named(name).expect("it is built in");
-            let numbers = |model: CostModel| {
-                let tiles =
-                    model.tiles.map(|t| [f64::from(t.narrow_rows), f64::from(t.rows), t.start, t.token, t.half_token]);
-                let costs = [model.item, model.kv_byte, model.state_byte].map(|cost| cost as f32);
-                (costs, model.split, tiles.map(|tiles| tiles.map(|number| number as f32)))
-            };
-            assert_eq!(numbers(profile.attention.cost_model()), numbers(model), "{name}");
-        }
+    fn a_built_in_profile_has_the_pages_tile_and_costs_of_its_backend() {
+        let (cpu, device) = (Cpu::with_isa(Isa::Portable), DeviceProfile::named("cpu").expect("it is built in"));
+        let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
+        assert_eq!(simulated, (cpu.page_tokens(), cpu.tile(), cpu.cost_model()));
+        let device = DeviceProfile::named("h200").expect("it is built in");
+        let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
+        assert_eq!(simulated, (cuda::memory::kv::PAGE_TOKENS, cuda::attention::tile(false), Gpu::of(9, 0).cost));
+    }
+
+    #[test]
+    fn constants_of_a_file_stand_before_the_backends() {
+        let own = BUILT_IN[1].1.replace("\"launch_ns\"", "\"kv_byte_ns\": 0.25, \"launch_ns\"");
+        let profile = DeviceProfile::read(Path::new("own.json"), &own).expect("a good profile");
+        assert_eq!(profile.cost_model(), CostModel { kv_byte: 0.25, ..CostModel::CPU });
+        let (tiles, rate) = (BUILT_IN[0].1, "\"products\": {\"flops_per_s\": 1e14}, \"launch_ns\"");
+        let profile = DeviceProfile::read(Path::new("own.json"), &tiles.replace("\"launch_ns\"", rate));
+        assert_eq!(profile.expect("a good profile").cost_model().tiles, None);
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The step that a modelled device has loaded: what its attention takes, and the draws that were not collected yet.
+//! The step that a simulated device has loaded: what its attention takes, and the draws that were not collected yet.
 
 use std::collections::VecDeque;
 
 use super::clock::StepTime;
 use super::draw::draw;
-use super::profile::AttentionTimes;
+use super::profile::DeviceProfile;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
-use crate::plan::{AttentionPlan, PageTurn};
+use crate::plan::PageTurn;
 
 pub struct Step {
     /// Of the layers that go by each plan: their heads, and the bytes of an element of their keys or values.
@@ -25,31 +25,24 @@ impl Step {
         Self { heads, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
     }
 
-    pub(super) fn load(&mut self, batch: StepBatch, times: &AttentionTimes) -> StepShape {
+    pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
         self.batch = batch;
-        self.time(times)
+        self.time(profile)
     }
 
-    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], times: &AttentionTimes) -> StepShape {
+    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], profile: &DeviceProfile) -> StepShape {
         self.batch.advance(coins, turns);
-        self.time(times)
+        self.time(profile)
     }
 
-    fn time(&mut self, times: &AttentionTimes) -> StepShape {
+    fn time(&mut self, profile: &DeviceProfile) -> StepShape {
         let plans = self.batch.plans.iter().zip(&self.heads);
-        self.attention_ns = plans.map(|(plan, &(heads, bytes))| times.ns(plan, heads, bytes)).collect();
+        self.attention_ns = plans.map(|(plan, &(heads, bytes))| profile.attention_ns(plan, heads, bytes)).collect();
         self.batch.shape()
     }
 
     pub(super) fn attention_ns(&self, plan: usize) -> f64 {
         self.attention_ns[plan]
-    }
-
-    /// Tokens that the wanted rows see by a plan, all together.
-    pub(super) fn seen_by_wanted(&self, plan: usize) -> usize {
-        let AttentionPlan { row_positions, window, .. } = &self.batch.plans[plan];
-        let seen = |&row: &u32| (row_positions[row as usize] + 1).min(window.unwrap_or(u32::MAX)) as usize;
-        self.batch.wanted.iter().map(seen).sum()
     }
 
     pub(super) fn draw(&mut self) {

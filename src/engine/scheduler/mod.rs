@@ -153,7 +153,8 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Whether every branch that neither runs nor yielded and keeps a path is known to do so. `Err` names one that is not.
+    /// Whether every branch that neither runs nor yielded and keeps a path is known to do so. `Err` names one that is
+    /// not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
         let is_known = |branch: &Branch| match branch.stage {
             Stage::Resting => self.resting_keep.contains(&branch.id),

@@ -92,7 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Tries to have `pages` free pages without taking any that runs or was promised. Looks at branches that keep a path alone.
+    /// Tries to have `pages` free pages without taking any that runs or was promised. Looks at branches that keep a
+    /// path alone.
     fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
         if cache.evict_for(pages) {
             return true;

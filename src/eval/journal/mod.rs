@@ -3,6 +3,7 @@
 //! before it, or since the last line, for so long as the system keeps it back. Lines stand in the order in which they came,
 //! which is by chance; a run that is complete puts them in order, so that equal runs leave equal files.
 
+mod attention;
 mod lines;
 mod replace;
 
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::search::{Outcome, Sample};
 use lines::{Lines, write_whole};
 
+pub use attention::{AttentionFile, SampleAttention};
 pub use replace::{replace, settle};
 
 /// The results of one run; shared by the threads that work on items.
@@ -30,8 +32,10 @@ pub struct Journal {
 /// What earlier processes recorded, by item.
 #[derive(Default)]
 pub struct Recorded {
-    /// In the order of the file.
+    /// In the order of the file, without those that failed.
     pub samples: HashMap<usize, Vec<Sample>>,
+    /// Samples that failed, by item and number.
+    pub failed_samples: HashSet<(usize, u64)>,
     /// Items that were searched to their end.
     pub finished: HashMap<usize, FinishedItem>,
     pub failed: HashSet<usize>,
@@ -85,7 +89,10 @@ impl Journal {
             if !met.insert(at) {
                 return Err(format!("sample {} of item `{id}` is there already", sample.index));
             }
-            recorded.samples.entry(at.0).or_default().push(sample);
+            match sample.error {
+                Some(_) => drop(recorded.failed_samples.insert(at)),
+                None => recorded.samples.entry(at.0).or_default().push(sample),
+            }
             Ok(at)
         })?;
         let items = Lines::reopen(&folder.join("items.jsonl"), |line| {
@@ -104,14 +111,12 @@ impl Journal {
         Ok((journal, recorded))
     }
 
-    /// Takes out what is recorded of these: the lines of items, the samples of items.
-    pub fn forget(self, items: &HashSet<usize>, samples: &HashSet<usize>) -> Result<Self> {
-        let retain = |lines: Mutex<Lines>, gone: &HashSet<usize>| {
-            lines.into_inner().expect("appending does not panic").retain(|(item, _)| !gone.contains(&item))
-        };
+    /// Keeps what these accept: lines of items, by item; samples, by item and number.
+    pub fn retain(self, items: impl Fn(usize) -> bool, samples: impl Fn((usize, u64)) -> bool) -> Result<Self> {
+        let lines = |lines: Mutex<Lines>| lines.into_inner().expect("appending does not panic");
         Ok(Self {
-            samples: Mutex::new(retain(self.samples, samples)?),
-            items: Mutex::new(retain(self.items, items)?),
+            samples: Mutex::new(lines(self.samples).retain(samples)?),
+            items: Mutex::new(lines(self.items).retain(|(item, _)| items(item))?),
             folder: self.folder,
         })
     }

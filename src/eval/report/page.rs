@@ -16,7 +16,12 @@ impl Summary {
         let early = stopped.then(|| "stopped early".to_string());
         let on_disk = (self.unfinished_samples > 0)
             .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
-        [early, failed, on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        [early, failed, self.failed_branches(), on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn failed_branches(&self) -> Option<String> {
+        let failed = self.failed_branches;
+        (failed > 0).then(|| format!("{} failed", counted(failed as u64, "continuation")))
     }
 
     /// What the prompts of all samples took.
@@ -48,7 +53,9 @@ impl Display for Summary {
         page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
             true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
-            false => String::new(),
+            false => {
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; --resume tries again)"))
+            }
         };
         page.scores(&self.scores, &cut)?;
         let engine = &self.engine;
@@ -70,12 +77,7 @@ impl Display for Summary {
             return Ok(()); // Nothing was computed: there is nothing to compare.
         }
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
-        let of_levels = match engine.kv_bytes_read_levels {
-            0 => String::new(),
-            n => format!("; {} more for attention by levels", bytes(n)),
-        };
-        let read = versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan");
-        page.line("kv read", format!("{read}{of_levels}"))?;
+        page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
         if engine.preemptions > 0 {
             let swapped = match engine.swapped_out {
                 0 => String::new(),

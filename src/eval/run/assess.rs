@@ -1,5 +1,5 @@
-//! How a run's texts become assessments: by the task's answer patterns and graders, or, where samples are programs, by the
-//! judge, on threads of its own while others decode. How a candidate is run is `judge`'s.
+//! What assesses a run's samples: the task's answer patterns and graders, or, where samples are programs, the judge beside them. How
+//! judging is spread over threads is left to `judging`.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use crate::eval::task::{Item, Task};
 use crate::judge::language::Language;
 use crate::judge::problem::Suite;
 use crate::judge::{Compiler, Interpreter, Isolation, Judge};
-use crate::search::{Assessment, Assessor, Judges};
+use crate::search::{Assessment, Assessor};
 
 use super::ItemPrompt;
+use super::judging::{JudgePool, JudgeQueue};
 use super::worker::Finished;
 
 /// The judge of a run whose samples are programs.
 pub struct Judging {
     judge: Arc<Judge>,
-    judges: Judges,
+    pool: JudgePool,
 }
 
 impl Judging {
@@ -44,14 +45,14 @@ impl Judging {
             Compiler::find()?;
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let judges = Judges::new(judges.unwrap_or_else(cores))?;
-        Ok(Some(Judging { judge: Arc::new(judge), judges }))
+        let pool = JudgePool::new(judges.unwrap_or_else(cores))?;
+        Ok(Some(Judging { judge: Arc::new(judge), pool }))
     }
 
-    /// `assessor`, and the judge of these tests beside it.
-    fn beside<'a>(&'a self, assessor: Assessor<'a>, tests: &Arc<Tests>) -> Assessor<'a> {
+    /// Judges by these tests what `grade` finds answers in.
+    fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<Tests>) -> JudgeQueue<'a> {
         let (judge, tests) = (self.judge.clone(), tests.clone());
-        assessor.judged_by(&self.judges, move |text| match tests.candidate(text) {
+        JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
             Candidate::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
             Candidate::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
         })
@@ -63,15 +64,14 @@ pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
     let answer = task.answer(text);
     let verdict = task.grade(item, text, answer.as_ref());
     let correct = verdict.map(|verdict| verdict.correct);
-    Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
+    Assessment::graded(answer.map(|answer| answer.value), correct)
 }
 
 /// What assesses the samples of `item`.
 pub fn assessor<'a>(judging: Option<&'a Judging>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
-    let assessor = Assessor::new(grade);
     match (judging, item.tests()) {
-        (Some(judging), Some(tests)) => judging.beside(assessor, tests),
-        _ => assessor,
+        (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
+        _ => Assessor::new(grade),
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use crate::bundled::bundled;
 use crate::error::{Error, Result};
-use crate::eval::statistics::Decided;
 use crate::eval::task::Method;
 use crate::figures::{bytes, count};
 use crate::out;
 use crate::plan::Planner;
+use crate::search::vote::Decided;
 
 use super::resume::Earlier;
 use super::worker::{Finished, Run, search_all, sum_up, work};
@@ -52,7 +52,6 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
         ("--out", options.out.is_some()),
         ("--resume", options.resume),
         ("--trees", options.trees),
-        ("--attention-levels", options.attention_levels),
         ("--plan", options.plan.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {

@@ -2,12 +2,13 @@
 //! search does is its own.
 
 use crate::error::{Error, Result};
-use crate::eval::task::steps::Steps;
+use crate::eval::task::tree_of_thought::ItemTexts;
 use crate::eval::task::{Item, Method, Prompt, Scoring, Verdicts};
 use crate::ids::TokenId;
 use crate::search::scorer::{Ask, Question};
+use crate::search::settings::Steps;
 use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::{Rendered, Texts};
+use crate::search::tree_of_thought::Rendered;
 use crate::search::{
     Job, Outcome, Scorer, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
     tree_of_thought,
@@ -35,16 +36,19 @@ pub(super) fn drive(
         }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
-            let ask = |prompt: &Prompt| {
+            let render = |prompt: &Prompt| {
                 Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
-            let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
-            tree_of_thought(tree, &prompt.item, how, Texts { prompt: &ask, more: &more }, job)
+            let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
+            let texts = ItemTexts { how, item: &prompt.item, render: &render, continuation: &continuation };
+            tree_of_thought(tree, &how.settings, &texts, job)
         }
         Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
-        Method::StepBeam(how) => stepping(prepared, prompt, &how.steps, |s| step_beam(tree, root, how, s, job)),
-        Method::Dvts(how) => stepping(prepared, prompt, &how.steps, |s| dvts(tree, root, how, s, job)),
-        Method::Mcts(how) => stepping(prepared, prompt, &how.steps, |s| mcts(tree, root, how, s, job)),
+        Method::StepBeam { search, .. } => {
+            stepping(prepared, prompt, &search.steps, |s| step_beam(tree, root, search, s, job))
+        }
+        Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
+        Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
     }
 }
 

@@ -73,7 +73,7 @@ fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions)
     let weights = config.weight_bytes(prepared.facts.weights);
     let free = backend.free_bytes()?.saturating_sub(weights);
     let branches = prepared.branches::<B>(&options.budget, free);
-    let useful = prepared.useful_bytes::<B>(branches, kv_bytes_per_token);
+    let useful = prepared.useful_bytes(backend, branches, kv_bytes_per_token);
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
     Ok(Sizes { branches, pool: config.pool.bytes(free)?, kv_bytes_per_token })
 }

@@ -2,9 +2,11 @@
 //! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
 
 mod assess;
+pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
+pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;
@@ -21,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::backend::{Backend, DeviceChoice, Opened, WhyNotCuda};
-use crate::engine::{Engine, EngineConfig, EngineHandle};
+use crate::engine::{Engine, EngineHandle};
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
 use crate::judge::Isolation;
@@ -55,8 +57,6 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
-    /// Also say of each sample on which levels its attention fell.
-    pub attention_levels: bool,
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one a core.
     pub judges: Option<usize>,
@@ -97,10 +97,6 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
         prepared.check_paths(loaded.engine.facts(), |index| done.contains(&index))?;
     }
-    if options.attention_levels && levels::are_too_late(&prepared, &earlier) {
-        let place = place.folder.display();
-        out::aside(format_args!("{place}: all samples are there: nothing is left to compute --attention-levels for"));
-    }
     let progress = Progress::new(prepared.prompts.len());
     let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
@@ -117,11 +113,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
-    run.ended.map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
-    match run.failed.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(first.in_run(run.failed.len(), run.summary.items_asked, &place.folder)),
-    }
+    run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
+    run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
 }
 
 /// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.
@@ -138,9 +131,8 @@ fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions
     options.budget.kv.set_on(&mut backend, prepared.folder.config.heads(), prepared.facts.dtype());
     let decoder = Decoder::load(&mut backend, &prepared.folder)?;
     let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
-    let useful = prepared.useful_bytes::<B>(branches, decoder.kv_bytes_per_token());
+    let useful = prepared.useful_bytes(&backend, branches, decoder.kv_bytes_per_token());
     let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
-    let config = EngineConfig { has_levels: options.attention_levels, ..config };
     let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
     let seconds_loading = started.elapsed().as_secs_f64();
     log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());

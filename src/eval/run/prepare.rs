@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::Backend;
-use crate::engine::{EngineFacts, LevelBorders, MOST_LEVELS, SamplingParams, Stop};
+use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::task::choose::Offer;
 use crate::eval::task::scaffold::{PLAIN_NAME, is_plain_name};
@@ -106,9 +106,6 @@ impl Prepared {
         let facts = facts(&folder)?;
         let Rendered { task, model, folder, tokenizer, params, stop, prompts } =
             Rendered::of(task, model, folder, options.limit)?;
-        if options.attention_levels {
-            check_levels(&task, &prompts)?;
-        }
         let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
@@ -140,11 +137,11 @@ impl Prepared {
     }
 
     /// The most KV bytes that the job can make use of, where a token takes so many; no bound where the method has prompts that nobody knows yet.
-    pub fn useful_bytes<B: Backend>(&self, branches: usize, kv_bytes_per_token: usize) -> usize {
+    pub fn useful_bytes(&self, backend: &impl Backend, branches: usize, kv_bytes_per_token: usize) -> usize {
         if self.task.method.asks() {
             return usize::MAX;
         }
-        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), B::PAGE_TOKENS as usize);
+        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), backend.page_tokens() as usize);
         tokens.saturating_mul(kv_bytes_per_token)
     }
 
@@ -203,12 +200,6 @@ impl ItemPrompt {
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
-
-    /// Where the levels end; `None` where they are more than attention is told by.
-    pub fn borders(&self) -> Option<LevelBorders> {
-        let ends: Option<Vec<u32>> = self.levels.level_ends.iter().map(|&end| u32::try_from(end).ok()).collect();
-        LevelBorders::behind(&ends?)
-    }
 }
 
 impl AsRef<[TokenId]> for ItemPrompt {
@@ -227,17 +218,6 @@ fn in_token_order(prompts: Vec<ItemPrompt>) -> Vec<ItemPrompt> {
 
 fn about(what: &str, task: &Task, item: &Item) -> String {
     format!("{what} of item `{}` of {}", item.id, task.items_path().display())
-}
-
-/// Whether attention can be told by the levels of every prompt.
-fn check_levels(task: &Task, prompts: &[ItemPrompt]) -> Result<()> {
-    if matches!(task.method, Method::Choose(_)) {
-        let expected = "a method that draws tokens with --attention-levels";
-        return Err(Error::field(&task.path, "method", expected, "choose"));
-    }
-    let Some(prompt) = prompts.iter().find(|prompt| prompt.borders().is_none()) else { return Ok(()) };
-    let expected = format!("at most {} levels, the shared one included, with --attention-levels", MOST_LEVELS - 1);
-    Err(Error::field(&task.path, "prompt", expected, prompt.levels.level_ends.len().to_string()))
 }
 
 /// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.

@@ -186,8 +186,8 @@ fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
     }
 }
 
-fn put(sample: &mut Sample, Assessment { answer, correct, judged }: Assessment) {
-    (sample.answer, sample.correct, sample.judged) = (answer, correct, judged);
+fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessment) {
+    (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
 }
 
 /// What the samples come to by the task's method.

@@ -84,8 +84,10 @@ impl Place {
         let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
         let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
         describe()?;
-        let sorted = Sorted::new(recorded, prepared);
-        Ok((journal.forget(&sorted.unfinished, &sorted.anew)?, sorted.earlier))
+        let failed_samples = recorded.failed_samples.clone();
+        let Sorted { earlier, unfinished, anew } = Sorted::new(recorded, prepared);
+        let keeps = |(item, sample)| !anew.contains(&item) && !failed_samples.contains(&(item, sample));
+        Ok((journal.retain(|item| !unfinished.contains(&item), keeps)?, earlier))
     }
 }
 
@@ -118,10 +120,14 @@ impl Sorted {
             let mut samples = recorded.samples.remove(&index).unwrap_or_default();
             samples.sort_by_key(|sample| sample.index);
             let ended = recorded.finished.remove(&index);
-            // A power cut may keep the item's line and lose a sample's; and more samples may be asked for than there were.
+            // A power cut may keep the item's line and lose a sample's; more samples may be asked for than there were;
+            // and what failed is tried again.
             let whole = ended.as_ref().is_some_and(|item| {
                 let all = item.samples + item.outcome.cancelled;
-                item.samples == samples.len() && (!method.draws_alike() || all == method.samples() as usize)
+                let none_failed = item.outcome.failed.is_none();
+                none_failed
+                    && item.samples == samples.len()
+                    && (!method.draws_alike() || all == method.samples() as usize)
             });
             match ended {
                 Some(item) if whole => {
@@ -134,7 +140,7 @@ impl Sorted {
                 None => {}
             }
             // A rescore leaves samples unjudged where it could not judge the item.
-            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.judged.is_some());
+            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
             match method.draws_alike() && are_judged {
                 true => drop(sorted.earlier.samples.insert(index, samples)),
                 false => drop(sorted.anew.insert(index)),

@@ -6,11 +6,13 @@ use crate::error::Result;
 use crate::eval::report::{AtK, Estimate, Interval, LeftOut, PromptTokens, Scores, Summary};
 use crate::eval::statistics;
 use crate::eval::statistics::ranked::{Ranked, best_of_k, weighted_leader};
-use crate::eval::task::{BestBy, Method, Scoring, Task};
+use crate::eval::task::{Method, Scoring, Task};
 use crate::figures::counted;
 use crate::judge;
+use crate::search::settings::BestBy;
 use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 
+use super::judging::Judged;
 use super::levels::levels;
 use super::worker::Finished;
 use super::{Loaded, Prepared, RunOptions};
@@ -40,6 +42,7 @@ pub fn summarise(
         items_asked: prepared.prompts.len(),
         unfinished_samples: 0,
         failed: 0,
+        failed_branches: 0,
         scores: scores(task, finished, options.k.as_deref()),
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
@@ -121,7 +124,7 @@ fn spared(outcome: &Outcome) -> usize {
 /// Samples by verdict.
 fn verdicts<'a>(samples: impl Iterator<Item = &'a Sample>) -> BTreeMap<judge::Verdict, usize> {
     let mut counts = BTreeMap::new();
-    for judged in samples.filter_map(|sample| sample.judged.as_ref()) {
+    for judged in samples.filter_map(Judged::of) {
         *counts.entry(judged.verdict).or_default() += 1;
     }
     counts
@@ -176,7 +179,7 @@ fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
 
 fn maj_at_k(samples: &[Sample], k: u32) -> Option<f64> {
     samples.first()?.correct?;
-    tally(samples).maj_at_k(|answer| verdict_on(answer, samples) == Some(true), k)
+    statistics::vote_at_k(&tally(samples), |answer| verdict_on(answer, samples) == Some(true), k)
 }
 
 fn by_token(sample: &Sample) -> f64 {
@@ -222,7 +225,8 @@ mod tests {
             attention: None,
             answer: Some(right.to_string()),
             correct: Some(right),
-            judged: None,
+            detail: None,
+            error: None,
         };
         verdicts.iter().enumerate().map(sample).collect()
     }

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
-use crate::search::{Job, Outcome, Sample};
-use crate::tree::SamplingTree;
+use crate::figures::counted;
+use crate::search::{FailedBranches, Job, Outcome, Sample};
+use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
 use super::drive::drive;
@@ -68,6 +69,21 @@ impl Failed {
     }
 }
 
+impl Run {
+    /// What the run's process ends with where items failed, or branches of items that went on without them.
+    pub fn failure(&self, prepared: &Prepared, folder: &Path) -> Result<()> {
+        if let Some(first) = self.failed.first() {
+            return Err(first.in_run(self.failed.len(), self.summary.items_asked, folder));
+        }
+        let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
+        let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
+        let id = prepared.prompts.iter().find(|prompt| prompt.item.index == index).map_or("", |prompt| &prompt.item.id);
+        let branches = counted(self.summary.failed_branches as u64, "continuation");
+        let what = format!("{branches} failed, first of item `{id}`: {first} (--resume tries again)");
+        Err(Error::format(folder.join("items.jsonl"), what))
+    }
+}
+
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
@@ -106,7 +122,9 @@ pub fn sum_up(
     failed.sort_by_key(|item| item.index);
     match summarise(prepared, loaded, options, &finished, seconds) {
         Ok(summary) => {
-            let summary = Summary { failed: failed.len(), unfinished_samples, ..summary };
+            let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
+            let failed_branches = finished.iter().map(of).sum();
+            let summary = Summary { failed: failed.len(), failed_branches, unfinished_samples, ..summary };
             Ok(Run { summary, finished, failed, ended })
         }
         Err(error) => Err(ended.unwrap_or(error)),
@@ -133,7 +151,6 @@ pub fn search_all(
         prepared,
         loaded,
         trees: options.trees,
-        attention_levels: options.attention_levels,
         progress,
         interrupted,
         order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
@@ -190,7 +207,6 @@ struct Shared<'a> {
     prepared: &'a Prepared,
     loaded: &'a Loaded,
     trees: bool,
-    attention_levels: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
     order: Mutex<Order>,
@@ -261,8 +277,7 @@ impl Shared<'_> {
             if !self.done.contains(&prompt.item.index) {
                 let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
                 let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
-                let borders = if self.attention_levels { prompt.borders() } else { None };
-                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, borders)));
+                return Some((prompt, SamplingTree::new(engine, id, seed, tokens, text)));
             }
         }
     }
@@ -278,6 +293,10 @@ impl Shared<'_> {
             if let Some(journal) = self.journal {
                 journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
             }
+            if let Some(error) = &sample.error {
+                log::info!("sample {} of item `{}` failed: {error}", sample.index, prompt.item.id);
+                return Ok(());
+            }
             on_disk += 1;
             self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
             self.progress.sample_done(sample.tokens);
@@ -292,11 +311,20 @@ impl Shared<'_> {
             record: &mut record,
             interrupted: self.interrupted,
         };
-        let outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
+        let mut outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
+        drop(job);
+        let mut failures = tree.take_failures();
+        let branches = failures.len();
+        if let Some((_, first)) = failures.pop_first() {
+            if outcome.samples.is_empty() {
+                return Err(first);
+            }
+            outcome.failed = Some(FailedBranches { branches, first: self.loaded.in_bytes(first).to_string() });
+        }
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.
             if self.trees {
-                write_tree(journal, &tree, prompt.item.index)?;
+                write_tree(journal, &tree, prompt)?;
             }
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
@@ -305,10 +333,11 @@ impl Shared<'_> {
     }
 }
 
-fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    let trace = serde_json::to_string(&tree.trace());
+fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt) -> Result<()> {
+    let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
+    let trace = serde_json::to_string(&trace);
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
-    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
+    journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
 }
 
 /// A result with the id of its item before it.
@@ -337,6 +366,9 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
         "search_tokens": outcome.search_tokens,
         "search_prompt_tokens": outcome.search_prompt_tokens,
     });
+    if let (Some(line), Some(failed)) = (line.as_object_mut(), &outcome.failed) {
+        line.insert("failed".to_string(), json!(failed));
+    }
     if let Some(details) = &outcome.details
         && let (Some(line), Ok(Value::Object(more))) = (line.as_object_mut(), serde_json::to_value(details))
     {

@@ -29,7 +29,7 @@ use crate::out;
 use export::{Export, Scored};
 use pool::Step;
 use problems::Problems;
-use results::{NotJudged, Outcome, Results, Ruling};
+use results::{JudgeResult, NotJudged, Outcome, Results};
 use samples::{Sample, Samples};
 use summary::{Summary, Tally};
 
@@ -232,7 +232,7 @@ impl Scoring<'_> {
                 Err(error) => Err(error),
             },
         };
-        let sink = |(sample, fresh): (Sample, bool), ruling: &Ruling| {
+        let sink = |(sample, fresh): (Sample, bool), ruling: &JudgeResult| {
             let kind = if fresh { &mut self.tally.judged } else { &mut self.tally.equal };
             *kind += u64::from(ruling.is_ok());
             self.keep(&sample, ruling)
@@ -243,7 +243,7 @@ impl Scoring<'_> {
         ended
     }
 
-    fn keep(&mut self, sample: &Sample, ruling: &Ruling) -> Result<()> {
+    fn keep(&mut self, sample: &Sample, ruling: &JudgeResult) -> Result<()> {
         let place = self.results.append(sample, ruling)?;
         self.places[sample.problem].push(place);
         self.tally.add(sample.problem, &self.problems.list[sample.problem], ruling);
@@ -255,7 +255,7 @@ impl Scoring<'_> {
         &mut self,
         samples: &mut impl Iterator<Item = Result<Sample>>,
         seen: &mut Seen,
-    ) -> Result<HashMap<u64, Ruling>> {
+    ) -> Result<HashMap<u64, JudgeResult>> {
         let mut earlier = HashMap::new();
         let (options, problems) = (self.options, self.problems);
         let (tally, places) = (&mut self.tally, &mut self.places);

@@ -43,7 +43,7 @@ pub struct NotJudged {
 }
 
 /// What is known of a sample.
-pub type Ruling = Result<Outcome, NotJudged>;
+pub type JudgeResult = Result<Outcome, NotJudged>;
 
 impl From<Judgement> for Outcome {
     fn from(judgement: Judgement) -> Outcome {
@@ -82,7 +82,7 @@ impl Outcome {
 }
 
 /// A sample's line; of one that was not judged the reason alone is known.
-fn line(sample: &Sample, ruling: &Ruling) -> String {
+fn line(sample: &Sample, ruling: &JudgeResult) -> String {
     let own = match ruling {
         Ok(outcome) => outcome.own(),
         Err(NotJudged { why }) => {
@@ -106,7 +106,7 @@ pub fn is_of(line: &Map<String, Value>, sample: &Sample) -> bool {
 }
 
 /// What a line says; `None` where no line of ours is.
-pub fn of_line(line: &Map<String, Value>) -> Option<Ruling> {
+pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     let result = line.get("result")?.as_str()?;
     if line.get("verdict")?.is_null() {
         return Some(Err(NotJudged { why: result.strip_prefix(NOT_JUDGED)?.to_string() }));
@@ -182,7 +182,7 @@ impl Results {
     }
 
     /// Writes a sample's line; the place where it begins.
-    pub fn append(&mut self, sample: &Sample, ruling: &Ruling) -> Result<u64> {
+    pub fn append(&mut self, sample: &Sample, ruling: &JudgeResult) -> Result<u64> {
         let line = line(sample, ruling);
         self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
         let start = self.end;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::problems::{Listed, Problems};
-use super::results::{NotJudged, Outcome, Ruling};
+use super::results::{JudgeResult, NotJudged, Outcome};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::Malformed;
 use crate::eval::statistics;
@@ -78,7 +78,7 @@ impl Tally {
     }
 
     /// `listed`: the problem that stands at that place.
-    pub fn add(&mut self, problem: usize, listed: &Listed, ruling: &Ruling) {
+    pub fn add(&mut self, problem: usize, listed: &Listed, ruling: &JudgeResult) {
         let outcome = match (ruling, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
             (_, Some(left_out)) => return left_out.samples += 1,

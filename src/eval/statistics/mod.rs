@@ -1,12 +1,10 @@
-//! What samples add up to: votes, pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; what is
-//! counted is left to the search and the report.
+//! What samples add up to: pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; how a vote is
+//! counted and decided is `search::vote`'s, what is counted the report's.
 
-mod decided;
 pub mod ranked;
 
-pub use decided::{Decided, confidence};
-
 use crate::mix::{GOLDEN, mix};
+use crate::search::vote::Tally;
 
 /// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all subsets of
 /// size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or more than were drawn.
@@ -20,63 +18,10 @@ pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
     Some(1.0 - all_wrong)
 }
 
-/// One answer's votes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Votes {
-    pub value: String,
-    pub count: u32,
-    /// The smallest index of a sample that gave it.
-    pub first: usize,
-}
-
-/// The votes on one item; samples may arrive in any order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    votes: Vec<Votes>,
-    silent: u32,
-}
-
-impl Tally {
-    /// Counts sample number `sample`, which gave this canonical answer or none.
-    pub fn add(&mut self, sample: usize, value: Option<&str>) {
-        let Some(value) = value else {
-            self.silent += 1;
-            return;
-        };
-        match self.votes.iter_mut().find(|votes| votes.value == value) {
-            Some(votes) => {
-                votes.count += 1;
-                votes.first = votes.first.min(sample);
-            }
-            None => self.votes.push(Votes { value: value.to_string(), count: 1, first: sample }),
-        }
-    }
-
-    /// The answers and their votes, in the order in which they arrived first.
-    pub fn votes(&self) -> &[Votes] {
-        &self.votes
-    }
-
-    /// The answer with most votes; of equals the one whose first sample has the smallest index.
-    pub fn leader(&self) -> Option<&Votes> {
-        self.votes.iter().max_by_key(|votes| (votes.count, std::cmp::Reverse(votes.first)))
-    }
-
-    /// The most votes that an answer has, and the most that another one has.
-    pub fn first_two(&self) -> (u32, u32) {
-        let (mut first, mut second) = (0, 0);
-        for votes in &self.votes {
-            second = second.max(votes.count.min(first));
-            first = first.max(votes.count);
-        }
-        (first, second)
-    }
-
-    /// [`maj_at_k`] of these votes, where `right` says which answers are.
-    pub fn maj_at_k(&self, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
-        let groups: Vec<(u32, bool)> = self.votes.iter().map(|votes| (votes.count, right(&votes.value))).collect();
-        maj_at_k(&groups, self.silent, k)
-    }
+/// [`maj_at_k`] of `votes`, where `right` says which answers are right.
+pub fn vote_at_k(votes: &Tally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
+    let groups: Vec<(u32, bool)> = votes.votes().iter().map(|votes| (votes.count, right(&votes.value))).collect();
+    maj_at_k(&groups, votes.silent(), k)
 }
 
 /// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples drawn, in
@@ -218,7 +163,6 @@ fn below(n: usize, state: &mut u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::statistics::Decided;
     use proptest::prelude::*;
 
     /// Every subset of size k of `n` samples, as bits.
@@ -286,27 +230,9 @@ mod tests {
                     hits += u32::from(leader(&order).is_some_and(|value| right(&value)));
                 }
             }
-            let exact = tally(&answers).maj_at_k(right, k as u32).unwrap();
+            let exact = vote_at_k(&tally(&answers), right, k as u32).unwrap();
             // Logarithms of factorials up to 7! and back: some tens of roundings.
             prop_assert!((exact - f64::from(hits) / f64::from(votes)).abs() < 1e-12, "{exact} {hits}/{votes}");
-        }
-
-        /// A decided vote stays as it is whatever comes; one that is not decided can change, or be tied.
-        #[test]
-        fn decided_means_that_nothing_can_change(given in answers(6), remaining in 0u32..4) {
-            let tally = tally(&given);
-            let outcome = |tail: &[Option<u8>]| {
-                // The rest may have the smallest indices of all: put it first.
-                leader(&[tail, &given].concat())
-            };
-            let mut tails = vec![Vec::new()];
-            for _ in 0..remaining {
-                tails = tails.iter().flat_map(|t: &Vec<Option<u8>>| {
-                    (0..5).map(Some).chain([None]).map(|a| [&t[..], &[a]].concat())
-                }).collect();
-            }
-            let changes = tails.iter().any(|tail| outcome(tail) != outcome(&[]));
-            prop_assert_eq!(Decided::Certain.fewest_more(&tally, remaining) == 0, !changes);
         }
     }
 
@@ -318,15 +244,6 @@ mod tests {
         assert_eq!(maj_at_k(&[(3, true), (2, false)], 1, 6), Some(1.0));
         assert_eq!(maj_at_k(&[(3, true)], 0, 4), None);
         assert_eq!(maj_at_k(&[], 4, 2), Some(0.0));
-    }
-
-    #[test]
-    fn ties_go_to_the_smallest_index_in_whatever_order_samples_arrive() {
-        let mut tally = Tally::default();
-        for (sample, value) in [(3, "b"), (2, "a"), (1, "b"), (0, "c"), (4, "a")] {
-            tally.add(sample, Some(value));
-        }
-        assert_eq!(tally.leader().map(|v| (v.value.as_str(), v.count, v.first)), Some(("b", 2, 1)));
     }
 
     #[test]

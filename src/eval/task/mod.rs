@@ -10,10 +10,10 @@
 //! | `model` | the model's folder |
 //! | `items` | a path, a list of items, or `{path, id, format, columns, matched, questions, skip, limit}` |
 //! | `prompt` | a template, or `{shared, item}`, `{shared, levels}` (a level is a template or `{shots: {path, template, count, format, columns}}`), or `{chat: {system, messages, user, template, options}}` |
-//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}` (`true`, or `{confidence: P}`: see [`Decided`]), `{best_of_n: {samples, by, stop_when_passed}}` (by `logprob`, `mean_logprob`, `grade` or `judge`), `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps::StepSearch`]), `{mcts: …}` (see [`steps::Mcts`]) |
+//! | `method` | one of `{self_consistency: {samples, stop_when_decided}}` (`true`, or `{confidence: P}`: see [`Decided`](crate::search::vote::Decided)), `{best_of_n: {samples, by, stop_when_passed}}` (by `logprob`, `mean_logprob`, `grade` or `judge`), `{sample: {samples}}`, `{tree_of_thought: …}` (see [`tree_of_thought`]), `{choose: …}` (see [`choose`]), `{step_beam: …}` and `{dvts: …}` (see [`steps`]), `{mcts: …}` (see [`steps`]) |
 //! | `sampling` | see [`Sampling`] |
-//! | `answer` | `{boxed, regex, take, normalise}`: `true` where an answer stands in `\boxed{…}` or `\fbox{…}`, regex or list of them (tried where there is no box), `last` or `first`, `number`, `text`, `choice`, `latex` (mathematics: see [`latex`]) or `none` |
-//! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`]), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
+//! | `answer` | `{boxed, regex, take, normalise}`: `true` where an answer stands in `\boxed{…}` or `\fbox{…}`, regex or list of them (tried where there is no box), `last` or `first`, `number`, `text`, `choice`, `latex` (mathematics: see [`latex`](crate::eval::answer::latex)) or `none` |
+//! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`](crate::eval::benchmark)), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
 //! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
 //! where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the fields `id` (the file's
@@ -42,15 +42,14 @@ use serde_json::Value;
 
 pub use grade::Verdict;
 pub use items::Item;
-pub use method::{
-    BestBy, Choose, ChooseBy, Method, Sampling, Scoring, Spares, Verdicts, choose, scoring, steps, tree_of_thought,
-};
+pub use method::{Choose, Method, Sampling, Scoring, Spares, Verdicts, choose, scoring, steps, tree_of_thought};
 pub use prompt::Prompt;
 
 use crate::error::{Error, Result};
 use crate::eval::answer;
 use crate::eval::answer::{Answer, Extractor};
 use crate::eval::source::Source;
+use crate::search::settings::BestBy;
 use grade::{Grader, Grading};
 use items::{ItemSource, Standard};
 use prompt::PromptTemplate;

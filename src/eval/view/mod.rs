@@ -1,7 +1,9 @@
 //! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as text, as one
-//! self-contained page, as JSON or as a drawing. It looks only at files: no model is loaded and nothing is sampled.
+//! self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no model is loaded and nothing is sampled.
 
+mod ends;
 mod folder;
+mod levels;
 mod outline;
 mod page;
 mod shown;
@@ -15,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::out;
 use crate::tree::Trace;
 
+pub use ends::{End, ends};
+pub use folder::{RecordedItem, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
 /// What of a run is shown, and where.
@@ -27,10 +31,19 @@ pub struct ViewOptions {
     pub html: Option<PathBuf>,
     pub dot: Option<PathBuf>,
     pub json: Option<PathBuf>,
+    /// A picture of the levels of all items; it takes the run's summary alone.
+    pub svg: Option<PathBuf>,
 }
 
 /// Writes the files asked for; where none is, prints the trees.
 pub fn show(options: &ViewOptions) -> Result<()> {
+    if let Some(path) = &options.svg {
+        write(path, &levels::svg(&options.run)?)?;
+        out::line(format_args!("wrote {}", path.display()))?;
+        if options.html.is_none() && options.json.is_none() && options.dot.is_none() {
+            return Ok(());
+        }
+    }
     let run = read(&options.run, options.item.as_deref())?;
     let mut written = Vec::new();
     if let Some(path) = &options.html {

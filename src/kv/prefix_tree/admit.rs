@@ -38,8 +38,8 @@ impl PrefixTree {
         self.admit_behind(pool, None, tokens)
     }
 
-    /// The same for the path of `path` and then the tokens `rest`. `path`, if there is one, is retained or `within`: nothing above
-    /// its end is looked at, however many siblings it has.
+    /// The same for the path of `path` and then the tokens `rest`. `path`, if there is one, is retained or `within`:
+    /// nothing above its end is looked at, however many siblings it has.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
@@ -64,8 +64,8 @@ impl PrefixTree {
         Ok(end)
     }
 
-    /// Retains for the caller what is registered of the path of `path` and then `rest`, and returns the sealed segment in which
-    /// it ends; `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
+    /// Retains for the caller what is registered of the path of `path` and then `rest`, and returns the sealed segment
+    /// in which it ends; `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
     pub fn retain_known(
         &mut self,
         pool: &mut PagePool,
@@ -112,7 +112,8 @@ impl PrefixTree {
         if self.end(found) == self.end(path) { Some(found) } else { self.whole_beginning(found) }
     }
 
-    /// What tells whether the path of `segment`, whose tokens are all known, is still there when it is no longer retained.
+    /// What tells whether the path of `segment`, whose tokens are all known, is still there when it is no longer
+    /// retained.
     pub fn mark(&self, segment: SegmentId) -> PathMark {
         PathMark { segment, born: self.at(segment).born, end: self.end(segment) }
     }

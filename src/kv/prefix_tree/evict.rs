@@ -26,7 +26,8 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which is all.
+    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which
+    /// is all.
     fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, pages: usize) -> usize {
         let page_tokens = self.page_tokens;
         let segment = self.at_mut(id);

@@ -122,8 +122,8 @@ impl PrefixTree {
         self.ancestry(segment).take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
     }
 
-    /// Pages that the path of `path` and then `rest` (as in `admit_behind`) would add to those in use, if it were matched with what
-    /// is there and continued up to position `end`, no earlier than its tokens end.
+    /// Pages that the path of `path` and then `rest` (as in `admit_behind`) would add to those in use, if it were
+    /// matched with what is there and continued up to position `end`, no earlier than its tokens end.
     pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32) -> usize {
         let known = self.find(path, rest);
         let at = count(known.tokens);

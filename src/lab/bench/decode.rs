@@ -141,7 +141,7 @@ fn measure<B: Timed>(
     let decoder = model.load(&mut backend)?;
     let kv_bytes_per_token = decoder.kv_bytes_per_token();
     let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
-    let own = case.generate + 2 * B::PAGE_TOKENS as usize;
+    let own = case.generate + 2 * backend.page_tokens() as usize;
     let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
     let engine = Engine::start(backend, decoder, None, options.budget.engine_config::<B>(branches, plan, useful))?;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();

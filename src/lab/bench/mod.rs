@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod batches;
+pub mod chart;
 pub mod decode;
 pub mod gemm;
 pub mod machine;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::backend::cpu::{Cpu, Isa};
+use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::error::{Error, Result};
 use crate::out;
@@ -26,18 +26,19 @@ const OWN_TOKENS: usize = 32;
 const ATTENTION_TIME: Duration = Duration::from_millis(200);
 
 pub fn machine(json: bool) -> Result<()> {
-    let rates = MachineRates::measure(Isa::detect());
+    let cpu = Cpu::open()?;
+    let rates = MachineRates::measure(cpu.isa());
     match json {
         true => print_json(&rates),
-        false => out::line(format_args!("{}: {rates}", Cpu::new().describe())),
+        false => out::line(format_args!("{}: {rates}", cpu.describe())),
     }
 }
 
 pub fn gemm(json: bool) -> Result<()> {
-    let isa = Isa::detect();
-    let rates = MachineRates::measure(isa);
+    let cpu = Cpu::open()?;
+    let rates = MachineRates::measure(cpu.isa());
     if !json {
-        out::line(format_args!("{}: {rates}", Cpu::new().describe()))?;
+        out::line(format_args!("{}: {rates}", cpu.describe()))?;
         out::line(format_args!(
             "{:<6} {:>8} {:>7} {:>5} {:>10} {:>8} {:>7}",
             "dtype", "outputs", "inputs", "rows", "us", "GFLOP/s", "share"
@@ -45,7 +46,7 @@ pub fn gemm(json: bool) -> Result<()> {
     }
     for dtype in [Dtype::Bf16, Dtype::F32] {
         for (outputs, inputs) in LAYERS {
-            for rate in gemm::measure(isa, &rates, GemmShape { outputs, inputs, dtype }, &ROWS) {
+            for rate in gemm::measure(cpu.isa(), &rates, GemmShape { outputs, inputs, dtype }, &ROWS) {
                 print(json, &rate)?;
             }
         }
@@ -54,10 +55,10 @@ pub fn gemm(json: bool) -> Result<()> {
 }
 
 pub fn attention(json: bool) -> Result<()> {
-    let isa = Isa::detect();
-    let rates = MachineRates::measure(isa);
+    let cpu = Cpu::open()?;
+    let rates = MachineRates::measure(cpu.isa());
     if !json {
-        out::line(format_args!("{}: {rates}", Cpu::new().describe()))?;
+        out::line(format_args!("{}: {rates}", cpu.describe()))?;
         out::line(format_args!(
             "{:<9} {:>6} {:>8} {:>10} {:>10} {:>7}",
             "plan", "prompt", "samples", "us a layer", "floor us", "share"
@@ -77,7 +78,7 @@ pub fn attention(json: bool) -> Result<()> {
                     planner,
                     layers: 12,
                 };
-                print(json, &attention::time(isa, &shape, &rates, ATTENTION_TIME)?)?;
+                print(json, &attention::time(cpu.isa(), &shape, &rates, ATTENTION_TIME)?)?;
             }
         }
     }

@@ -125,7 +125,7 @@ fn measure<'a, B: Timed>(
         let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
     }
-    let planted = tree.plant(B::PAGE_TOKENS)?;
+    let planted = tree.plant(backend.page_tokens())?;
     let plan = planner.plan(&planted.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
     let numbers = Numbers::draw(tree, rows, sharpness);
@@ -253,8 +253,9 @@ fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, planted: &Planted, numbe
     let heads = tree.heads();
     let shape = KvShape::uniform(1, heads, tree.dtype, planted.pages);
     let mut kv = backend.kv(&shape)?;
+    let page_tokens = backend.page_tokens();
     let slots: Vec<KvSlot> = (0..planted.pages)
-        .flat_map(|page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId::new(page), slot }))
+        .flat_map(|page| (0..page_tokens).map(move |slot| KvSlot { page: PageId::new(page), slot }))
         .collect();
     let mut step = backend.step(&[heads], tree.dtype, 1)?;
     let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::backend::Dtype;
+use crate::backend::{Dtype, MOST_HEAD_DIM};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
@@ -15,7 +15,6 @@ use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
 const MOST_TOKENS: usize = 1 << 30;
 const MOST_QUERIES: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 10;
-const MOST_HEAD_DIM: usize = 1 << 10;
 
 /// One line.
 #[derive(Clone, Debug, Deserialize)]

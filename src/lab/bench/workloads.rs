@@ -128,7 +128,7 @@ fn start<B: Timed>(
     }
     options.kv.set_on(&mut backend, config.heads(), options.dtype);
     let decoder = Decoder::random(&mut backend, config, options.dtype, 1)?;
-    let page = B::PAGE_TOKENS as usize;
+    let page = backend.page_tokens() as usize;
     // Old jobs stay cached until the room is needed.
     let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0);
     let useful = (tokens + 64 * page).saturating_mul(decoder.kv_bytes_per_token());

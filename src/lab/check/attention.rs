@@ -5,7 +5,7 @@ use std::fmt;
 
 use rayon::prelude::*;
 
-use super::case::{ANY_VOCAB, buffer, rounding, rows_at};
+use super::case::{ANY_VOCAB, buffer, rows_at};
 use super::dense::{dense, relative_error};
 use super::device::Effort;
 use super::dice::{Dice, noise};
@@ -88,17 +88,10 @@ impl Setting {
             .map(move |i| dtype.round(sharpness * noise([2, row as u64, position as u64, i])))
     }
 
-    /// How far the result may be from f64, as the length of the difference over the length of the result.
-    ///
-    /// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and there are two of them that
-    /// count: of softmax numerators and of the result: 0.54 together, which is what single-pass kernels show (2.1e-3 in bf16,
-    /// 2.8e-4 in f16); a quarter more for chance in small results. In f32, roundings of scores count: 1e-5. Of fp8 keys and values
-    /// the definition has the rounded ones, so that these roundings do not count; numerators beside them are f16's or finer.
+    /// See [`tolerance`]: a backend may round both to the dtype of keys and values. Of fp8 keys and values the definition has the
+    /// rounded ones, so that these roundings do not count; numerators beside them are f16's or finer.
     pub fn tolerance(&self) -> f64 {
-        match self.dtype {
-            Dtype::F32 => 1e-5,
-            Dtype::F16 | Dtype::Bf16 => 0.68 * rounding(self.dtype),
-        }
+        tolerance(self.dtype, self.dtype)
     }
 
     /// The definition of one row, whose own position is the last of `context`.
@@ -114,6 +107,16 @@ impl Setting {
         let error = relative_error(pairs.iter().copied());
         Found::twice(Worst { error, tolerance: self.tolerance() }, repeats)
     }
+}
+
+/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of the
+/// difference over the length of the result.
+///
+/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by chance in small
+/// results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance, which is what
+/// single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
+pub fn tolerance(numerators: Dtype, results: Dtype) -> f64 {
+    (0.48 * numerators.rounding().hypot(results.rounding())).max(1e-5)
 }
 
 impl fmt::Display for Setting {
@@ -192,7 +195,8 @@ pub fn filled<B: Backend>(
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
-    let all = held.iter().flat_map(|&page| (0..B::PAGE_TOKENS).map(move |slot| KvSlot { page: PageId(page), slot }));
+    let page_tokens = backend.page_tokens();
+    let all = held.iter().flat_map(|&page| (0..page_tokens).map(move |slot| KvSlot { page: PageId(page), slot }));
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
@@ -302,7 +306,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
-    let grown = grow(shape, B::PAGE_TOKENS, seed);
+    let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let queries = queries(setting, &grown.forest.row_positions);

@@ -12,16 +12,7 @@ use super::dice::Dice;
 use super::report::{Found, Worst, share};
 
 /// One rounding to f32, relative.
-pub const F32: f64 = 1.0 / (1u64 << 24) as f64;
-
-/// One rounding to `dtype`, relative: half the distance of neighbours above 1.
-pub fn rounding(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::F32 => F32,
-        Dtype::F16 => 1.0 / (1 << 11) as f64,
-        Dtype::Bf16 => 1.0 / (1 << 8) as f64,
-    }
-}
+pub const F32: f64 = Dtype::F32.rounding();
 
 /// One rounding of `y` to `dtype`, and at least half the smallest positive number of that dtype.
 pub fn rounded(dtype: Dtype, y: f64) -> f64 {
@@ -29,7 +20,7 @@ pub fn rounded(dtype: Dtype, y: f64) -> f64 {
         Dtype::F16 => 2f64.powi(-25),
         Dtype::F32 | Dtype::Bf16 => f64::from(f32::MIN_POSITIVE),
     };
-    (y.abs() * rounding(dtype)).max(smallest)
+    (y.abs() * dtype.rounding()).max(smallest)
 }
 
 pub trait Case: Display {
@@ -40,7 +31,7 @@ pub trait Case: Display {
 }
 
 pub fn compare<B: Backend>(backend: &mut B, case: &impl Case) -> Result<Found> {
-    let definition = case.run(&mut Cpu::with_isa(Isa::Clear))?;
+    let definition = case.run(&mut Cpu::with_isa(Isa::Portable))?;
     let found = case.run(backend)?;
     let again = case.run(backend)?;
     let repeats = found.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());

@@ -28,7 +28,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
             backend.set_kv_dtype(setting.kv);
             let dice = &mut Dice::new(seed as u64);
             let leaves = if effort == Effort::Quick { 5 } else { dice.within(1, 150) };
-            let tree = Leaves::grow::<B>(dice, leaves)?;
+            let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
             for planner in Planner::ALL {
                 let found = tree.walk(backend, &setting, planner)?;
                 let case = format_args!("{leaves} leaves, seed {seed}, {setting}, {planner}");
@@ -48,8 +48,7 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    pub fn grow<B: Backend>(dice: &mut Dice, leaves: u32) -> Result<Self> {
-        let page = B::PAGE_TOKENS;
+    pub fn grow(page: u32, dice: &mut Dice, leaves: u32) -> Result<Self> {
         let mut pool = PagePool::new(40_000);
         let mut tree = PrefixTree::new(page);
         let short = |_| Error::Internal("the pool of the leaves is too small".to_owned());
@@ -97,7 +96,6 @@ impl Leaves {
             wanted: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
-            borders: Vec::new(),
         }
     }
 

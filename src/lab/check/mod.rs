@@ -25,7 +25,7 @@ mod whole;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::backend::cpu::Cpu;
+use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::cuda::Cuda;
 use crate::backend::{DeviceChoice, Opened};
 use crate::error::Result;
@@ -49,6 +49,8 @@ pub enum CheckOptions {
     Kernels {
         archs: Vec<String>,
     },
+    /// Nothing: prints the paths of the CPU's arithmetic that this processor has.
+    Paths,
 }
 
 /// How the device is checked.
@@ -70,7 +72,7 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
         CheckOptions::Device(options) => match on.open(0)? {
             Opened::Cpu { cpu, not_cuda } => {
                 not_cuda.iter().for_each(out::aside);
-                device::device(cpu, || Ok(Cpu::new()), options)?
+                device::device(cpu, Cpu::open, options)?
             }
             Opened::Cuda(cuda) => {
                 let ordinal = cuda.device().facts().ordinal;
@@ -78,6 +80,10 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
             }
         },
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
+        CheckOptions::Paths => {
+            Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
+            true
+        }
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

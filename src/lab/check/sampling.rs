@@ -24,7 +24,7 @@ pub fn sampling<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report
     for &vocab in vocabs {
         for asks in [1, asks] {
             let draws = Draws::throw(&mut dice, vocab, asks);
-            let expected = draws.draw(&mut Cpu::with_isa(Isa::Clear), &draws.requests)?;
+            let expected = draws.draw(&mut Cpu::with_isa(Isa::Portable), &draws.requests)?;
             let found = draws.draw(backend, &draws.requests)?;
             let repeats = found == draws.draw(backend, &draws.requests)?;
             draws.hold(&expected, &found, repeats, report)?;
@@ -115,7 +115,7 @@ impl Draws {
                     nudge(coin, top_p, min_p);
                 }
             }
-            self.draw(&mut Cpu::with_isa(Isa::Clear), &requests)
+            self.draw(&mut Cpu::with_isa(Isa::Portable), &requests)
         };
         nudges.into_iter().map(nudged).collect()
     }

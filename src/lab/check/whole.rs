@@ -97,7 +97,7 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     let model = Model::find()?;
     let decoder = model.load(&mut backend)?;
     let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
-    let mut cpu = Cpu::new();
+    let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);
 

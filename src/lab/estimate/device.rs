@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::source::Model;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, WeightFormat};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -35,22 +35,22 @@ impl Device {
         // Of host memory, that of this machine says nothing.
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
-        let mut modelled = Modelled::new(profile.clone());
-        budget.kv.set_on(&mut modelled, model.config.heads(), model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(WeightFormat::Dense(model.dtype)), modelled.free_bytes()?);
+        let mut sim = Sim::new(profile.clone());
+        budget.kv.set_on(&mut sim, model.config.heads(), model.dtype);
+        let (weights, memory) = (model.config.weight_bytes(WeightFormat::Dense(model.dtype)), sim.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let branches = budget.branches::<Modelled>(&model.config, free);
-        let config = budget.engine_config::<Modelled>(branches, Planner::default(), usize::MAX);
-        let described = modelled.describe();
-        let decoder = Decoder::random(&mut modelled, model.config.clone(), model.dtype, 0)?;
+        let branches = budget.branches::<Sim>(&model.config, free);
+        let config = budget.engine_config::<Sim>(branches, Planner::default(), usize::MAX);
+        let (described, page_tokens) = (sim.describe(), sim.page_tokens());
+        let decoder = Decoder::random(&mut sim, model.config.clone(), model.dtype, 0)?;
         let step_rows = config.step_rows;
         let kv_bytes_per_token = decoder.kv_bytes_per_token();
         let layers = decoder.layers_by_plan().iter().map(|&layers| layers as u64);
         let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
-        let (_, handle) = Engine::build(modelled, decoder, None, config)?;
+        let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();
         let settings = Settings {
             step_rows,
@@ -58,11 +58,7 @@ impl Device {
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..Settings::default()
         };
-        let pool = Pool {
-            pages: facts.pool_pages as u64,
-            page_tokens: Modelled::PAGE_TOKENS,
-            page_bytes: facts.page_bytes as u64,
-        };
+        let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
         let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches })
     }

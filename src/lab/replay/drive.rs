@@ -1,5 +1,5 @@
 //! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another, on
-//! whatever device and by whatever clock. All in one thread, so that by a modelled clock the same job gives the same records.
+//! whatever device and by whatever clock. All in one thread, so that by a simulated clock the same job gives the same records.
 
 use std::collections::HashMap;
 use std::task::Poll;

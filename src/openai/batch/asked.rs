@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::Refusal;
 use super::input::{self, Call};
-use super::request::{Reader, Request};
+use super::request::LineRequest;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::model::ModelConfig;
+use crate::openai::protocol::{Reader, Refusal};
 use crate::tokenizer::Tokenizer;
 
 /// A prompt of a request.
@@ -25,13 +25,12 @@ pub fn asked(path: &Path, tokenizer: &Tokenizer, config: &ModelConfig) -> Result
     let (mut asked, mut refused) = (Vec::new(), Vec::new());
     for line in input::read(path)? {
         let read = |call: Call| {
-            let named = |refusal: Refusal| refusal.of_request(&call.custom_id);
-            reader.read(line.index, &call).map_err(named)
+            LineRequest::read(&reader, line.index, &call).map_err(|refusal| of_request(refusal, &call.custom_id))
         };
         match line.call.and_then(read) {
-            Ok(Request { prompts, best_of, .. }) => asked.extend(prompts.into_iter().map(|prompt| Asked {
-                tokens: prompt.tokens,
-                samples: best_of,
+            Ok(request) => asked.extend(request.prompts.iter().map(|prompt| Asked {
+                tokens: prompt.tokens.clone(),
+                samples: request.best_of,
                 most_tokens: prompt.stop.max_tokens,
             })),
             Err(refusal) => refused.push(refusal),
@@ -40,8 +39,6 @@ pub fn asked(path: &Path, tokenizer: &Tokenizer, config: &ModelConfig) -> Result
     Ok((asked, refused))
 }
 
-impl Refusal {
-    fn of_request(self, custom_id: &str) -> Self {
-        Refusal { message: format!("request {custom_id:?}: {}", self.message), ..self }
-    }
+fn of_request(refusal: Refusal, custom_id: &str) -> Refusal {
+    Refusal { message: format!("request {custom_id:?}: {}", refusal.message), ..refusal }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::Refusal;
 use crate::error::{Error, Result};
 use crate::eval::source::is_task;
+use crate::openai::protocol::{Endpoint, Refusal};
 
 /// A line that is not blank.
 pub struct Line {
@@ -24,12 +24,6 @@ pub struct Call {
     pub custom_id: String,
     pub endpoint: Endpoint,
     pub body: Map<String, Value>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    Completions,
-    Chat,
 }
 
 pub fn read(path: &Path) -> Result<Vec<Line>> {
@@ -73,14 +67,10 @@ fn read_call(mut line: Map<String, Value>, custom_id: Option<&String>) -> Result
     if line.get("method").is_some_and(|method| method != "POST") {
         return Err(invalid(&format!("`method`: expected \"POST\", found {}", line["method"])));
     }
-    let endpoint = match line.get("url").and_then(Value::as_str) {
-        Some("/v1/completions") => Endpoint::Completions,
-        Some("/v1/chat/completions") => Endpoint::Chat,
-        _ => {
-            let found = line.get("url").map_or("nothing".to_string(), Value::to_string);
-            let what = format!("`url`: expected \"/v1/chat/completions\" or \"/v1/completions\", found {found}");
-            return Err(Refusal::new("invalid_url", what));
-        }
+    let Some(endpoint) = line.get("url").and_then(Value::as_str).and_then(Endpoint::at) else {
+        let found = line.get("url").map_or("nothing".to_string(), Value::to_string);
+        let (chat, completions) = (Endpoint::Chat.path(), Endpoint::Completions.path());
+        return Err(Refusal::new("invalid_url", format!("`url`: expected {chat:?} or {completions:?}, found {found}")));
     };
     match line.remove("body") {
         Some(Value::Object(body)) => Ok(Call { custom_id: custom_id.clone(), endpoint, body }),

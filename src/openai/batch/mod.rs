@@ -1,10 +1,9 @@
 //! `offshoot batch`: a file of OpenAI Batch requests answered by one engine. Reads the lines, orders all their prompts so that
-//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot be answered
-//! gets an error of its own and never ends the job.
+//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot
+//! be answered gets an error of its own and never ends the job. What a request asks and how an answer is worded is `protocol`'s.
 
 mod answer;
 mod asked;
-mod fields;
 mod input;
 mod origin;
 mod output;
@@ -18,10 +17,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::backend::DeviceChoice;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::count;
 use crate::launch::{Budget, Most, start_engine};
 use crate::model::ModelFolder;
+use crate::openai::protocol::{Reader, Refusal};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -31,7 +31,7 @@ use answer::Answer;
 pub use asked::{Asked, asked};
 use origin::Origin;
 use output::Output;
-use request::Request;
+use request::LineRequest;
 use work::Worked;
 
 /// What a batch is asked to do.
@@ -49,35 +49,6 @@ pub struct BatchOptions {
     pub budget: Budget,
 }
 
-/// Why one line is not answered; goes into its `error`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub code: &'static str,
-    /// One sentence that names the field.
-    pub message: String,
-}
-
-impl Refusal {
-    fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Refusal { code, message: message.into() }
-    }
-
-    /// For a field that holds something else than it must.
-    fn value(field: &str, expected: &str, found: &str) -> Self {
-        Refusal::new("invalid_value", format!("`{field}`: expected {expected}, found {found}"))
-    }
-
-    /// What the engine says of one request.
-    fn of(error: &Error) -> Self {
-        let code = match error {
-            Error::ContextTooLong { .. } => "context_length_exceeded",
-            Error::OutOfPages { .. } => "out_of_memory",
-            _ => "invalid_value",
-        };
-        Refusal::new(code, error.to_string())
-    }
-}
-
 /// The exit code where requests were refused.
 const REFUSED: u8 = 2;
 
@@ -90,14 +61,14 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let origin = Origin::new(&options.model, options.budget.kv, options.seed)?;
     let mut output = Output::open(&options.out, options.resume, &lines, &origin)?;
 
-    let reader = request::Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
-    let mut requests: Vec<Request> = Vec::new();
+    let reader = Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
+    let mut requests: Vec<LineRequest> = Vec::new();
     for line in &lines {
         if output.has(line.index) {
             continue;
         }
         let read = line.call.as_ref().map_err(Refusal::clone);
-        match read.and_then(|call| reader.read(line.index, call)) {
+        match read.and_then(|call| LineRequest::read(&reader, line.index, call)) {
             Ok(request) => requests.push(request),
             Err(refusal) => output.write(line.index, &Answer::refused(line, &refusal))?,
         }
@@ -106,8 +77,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let mut sampled = 0;
     if !requests.is_empty() {
         let most = Most {
-            branches: requests.iter().map(Request::branches).sum(),
-            tokens: requests.iter().map(Request::most_tokens).fold(0, usize::saturating_add),
+            branches: requests.iter().map(|request| request.branches()).sum(),
+            tokens: requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add),
         };
         let planner = options.plan.unwrap_or_default();
         let (engine, branches) =

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::input::{Call, Endpoint};
+use super::input::Call;
 use crate::backend::KvDtype;
 use crate::error::Result;
 use crate::hashes::hash_of_folder;
+use crate::openai::protocol::Endpoint;
 
 pub struct Origin {
     /// "fp_0c1f…".

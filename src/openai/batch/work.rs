@@ -14,15 +14,15 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::launch::{Draws, Order, in_bytes};
+use crate::openai::protocol::{Candidates, Prompt, Refusal};
 use crate::out::Progress;
 use crate::tokenizer::Tokenizer;
 
-use super::Refusal;
-use super::answer::{Answer, Candidates};
+use super::answer::Answer;
 use super::input::Line;
 use super::origin::Origin;
 use super::output::Output;
-use super::request::{Prompt, Request};
+use super::request::LineRequest;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -53,9 +53,9 @@ pub struct Worked {
 }
 
 impl Work<'_> {
-    pub fn answer_all(&self, requests: &[Request], output: Output, interrupted: &AtomicBool) -> Worked {
+    pub fn answer_all(&self, requests: &[LineRequest], output: Output, interrupted: &AtomicBool) -> Worked {
         let places =
-            |(request, of): (usize, &Request)| (0..of.prompts.len()).map(move |prompt| Place { request, prompt });
+            |(request, of): (usize, &LineRequest)| (0..of.prompts.len()).map(move |prompt| Place { request, prompt });
         let places: Vec<Place> = requests.iter().enumerate().flat_map(places).collect();
         let prompts: Vec<&[TokenId]> = places.iter().map(|place| place.of(requests).1.tokens.as_slice()).collect();
         let order = Order::new(&prompts, places.iter().map(|place| place.draws(requests)).collect());
@@ -86,12 +86,12 @@ struct Place {
 }
 
 impl Place {
-    fn of<'a>(&self, requests: &'a [Request]) -> (&'a Request, &'a Prompt) {
+    fn of<'a>(&self, requests: &'a [LineRequest]) -> (&'a LineRequest, &'a Prompt) {
         let request = &requests[self.request];
         (request, &request.prompts[self.prompt])
     }
 
-    fn draws(&self, requests: &[Request]) -> Draws {
+    fn draws(&self, requests: &[LineRequest]) -> Draws {
         let (request, prompt) = self.of(requests);
         let most = request.best_of as u64 * prompt.stop.max_tokens as u64;
         Draws { most, is_exact: prompt.stop.is_exact() }
@@ -113,7 +113,7 @@ struct Growing {
 
 struct Answering<'a> {
     work: &'a Work<'a>,
-    requests: &'a [Request],
+    requests: &'a [LineRequest],
     places: Vec<Place>,
     order: Order,
     /// The prompt that was begun last.

@@ -13,7 +13,6 @@ pub use self::graphs::Way;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
 use crate::backend::cuda::attention::device_plan::DevicePlan;
-use crate::backend::cuda::attention::levels::{self, Levels};
 use crate::backend::cuda::attention::{self, At, AttentionKernels};
 use crate::backend::cuda::compile::elements::KvElement;
 use crate::backend::cuda::compile::units;
@@ -25,9 +24,7 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::kv::{NO_SLOT, slot_word};
 use crate::backend::cuda::memory::staged::Staged;
 use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
-use crate::backend::{
-    Dtype, HeadLayout, LevelBorders, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
-};
+use crate::backend::{Dtype, HeadLayout, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots};
 use crate::error::Result;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
@@ -37,7 +34,6 @@ const SMALLEST: usize = 4096;
 
 pub struct Step {
     heads: HeadLayout,
-    dtype: Dtype,
     kept: KvElement,
     vocab: usize,
     advance: Function,
@@ -55,8 +51,6 @@ pub struct Step {
     drawn: Memory,
     partials: Memory,
     sampler_scratch: Memory,
-    /// `None` until a step has levels.
-    levels: Option<Levels>,
 
     loaded: Option<Loaded>,
     pub(super) graphs: Graphs,
@@ -72,8 +66,6 @@ struct Loaded {
     is_advanced: bool,
     /// Padded.
     shape: StepShape,
-    /// Wanted rows without padding.
-    asks: usize,
     results: ResultLayout,
 }
 
@@ -96,7 +88,6 @@ impl Step {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
-            dtype,
             kept,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
@@ -112,7 +103,6 @@ impl Step {
             drawn: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
-            levels: None,
             loaded: None,
             graphs: Graphs::default(),
             staging_slots: StagingSlots::new(device, SMALLEST)?,
@@ -135,9 +125,6 @@ impl Step {
         self.slots.reserve(device, rows)?;
         self.wanted.reserve(device, asks)?;
         self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
-        if shape.has_levels {
-            self.levels_made(device)?.reserve(device, shape.wanted)?;
-        }
         self.graphs.clear();
         Ok(shape)
     }
@@ -148,22 +135,18 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
+        let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
-        let loaded = Loaded { slots, plans, is_advanced: false, shape, asks: wanted.len(), results };
+        let loaded = Loaded { slots, plans, is_advanced: false, shape, results };
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
-        if shape.has_levels {
-            let moves = self.fill_levels(device, &borders, &loaded);
-            self.note_moves(moves)?;
-        }
         self.loaded = Some(loaded);
         Ok(shape)
     }
@@ -209,25 +192,6 @@ impl Step {
             moves |= self.staging_slots.reserve(device, results.bytes())?;
         }
         Ok(moves)
-    }
-
-    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
-        let made = match self.levels.take() {
-            Some(levels) => levels,
-            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
-        };
-        Ok(self.levels.insert(made))
-    }
-
-    /// Says whether an address changed.
-    fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
-        assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
-        assert!(loaded.shape.draws, "masses stand before the draws of their rows");
-        let now = self.staging_slots.now();
-        let levels = self.levels_made(device)?;
-        let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
-        let plans = loaded.plans.iter().map(|planned| &planned.plan);
-        Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
@@ -286,10 +250,6 @@ impl Step {
                 }
             }
         }
-        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
-            let plans = loaded.plans.iter().map(|planned| &planned.plan);
-            moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
-        }
         Ok(moves | self.reserve_partials(device, loaded)?)
     }
 
@@ -324,34 +284,18 @@ impl Step {
         self.attention.tree_attention(device, &operands, scale, out.rows);
     }
 
-    /// `kv` is where the layer's pages begin.
-    pub fn level_lse(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
-        let (positions, wanted) = (self.positions.memory(), self.wanted.memory());
-        self.loaded_levels().lse(device, &levels::Operands { out, qkv, kv, positions, wanted }, plan, scale);
-    }
-
-    /// Masses stand before the draws of the step.
-    pub fn add_level_mass(&self, device: &Device, lse: &Buffer, is_first: bool, layers: usize) {
-        self.loaded_levels().add_mass(device, self.staging_slots.results(), lse, is_first, layers);
-    }
-
-    fn loaded_levels(&self) -> &Levels {
-        self.levels.as_ref().expect("a step with levels is loaded before its ops ask for them")
-    }
-
     pub fn is_advanced(&self) -> bool {
         self.loaded.as_ref().is_some_and(|loaded| loaded.is_advanced)
     }
 
     /// Draws for all requests from `logits` `[wanted, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
-        let Loaded { results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
         let buffers = SampleBuffers {
             logits: logits.memory(),
             requests: (self.requests.memory(), 0),
             coins: (self.coins.memory(), 0),
             scratch: &self.sampler_scratch,
-            results: (self.staging_slots.results(), results.draws_at()),
+            results: (self.staging_slots.results(), 0),
             drawn: &self.drawn,
         };
         self.sampler.sample(device, logits.rows, &buffers);

@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::eval::source::{Section, Source};
 use crate::eval::task::items::Item;
 use crate::eval::task::template::Template;
-use crate::json::names;
-use crate::json::{describe, listed};
+use crate::json::{describe, listed, names};
+use crate::search::settings::ChooseBy;
 
 /// `{"choices": [TEMPLATE, …] | {"field": NAME}, "labels": […], "separator": " ", "by": …, "neutral": …}`
 #[derive(Clone, Debug, PartialEq)]
@@ -27,17 +27,6 @@ enum Choices {
     Templates(Vec<Template>),
     /// The item's field lists them.
     Field(String),
-}
-
-/// The measure of a choice; the largest wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChooseBy {
-    /// Its log-probability after the prompt (lm-eval's `acc`).
-    Logprob,
-    /// That by the choice's tokens.
-    MeanLogprob,
-    /// That by the bytes of the choice's text, the separator left out (lm-eval's `acc_norm`).
-    PerByte,
 }
 
 /// One answer offered.

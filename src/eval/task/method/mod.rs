@@ -13,52 +13,41 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::eval::source::{Section, Source};
-use crate::eval::statistics::Decided;
-use crate::eval::statistics::Tally;
 use crate::eval::task::Item;
 use crate::figures::counted;
 use crate::json::listed;
+use crate::search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
+use crate::search::tree_of_thought::Generate;
+use crate::search::vote::{Decided, Tally};
 
-pub use choose::{Choose, ChooseBy};
+pub use choose::Choose;
 pub use sampling::Sampling;
 pub use scoring::{Scoring, Verdicts};
-pub use steps::{Mcts, StepSearch};
 
-use tree_of_thought::{Generate, TreeOfThought};
+use tree_of_thought::TreeOfThought;
 
 /// How an item's answer is made from its samples.
 #[derive(Debug, PartialEq)]
 pub enum Method {
     /// The most frequent answer wins; samples are spared once that is decided.
-    SelfConsistency {
-        samples: u32,
-        stop: Decided,
-    },
+    SelfConsistency { samples: u32, stop: Decided },
     /// One sample is chosen by a measure of the sample itself. Where `stop_when_passed`, which goes with [`BestBy::Grade`], the
     /// others stop as soon as one is right.
-    BestOfN {
-        samples: u32,
-        by: BestBy,
-        stop_when_passed: bool,
-    },
+    BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
     /// One sample is chosen by what the model itself, asked about each, says of it.
-    BestByScorer {
-        samples: u32,
-        scorer: Verdicts,
-    },
+    BestByScorer { samples: u32, scorer: Verdicts },
     /// Samples are drawn and graded, none is chosen (pass@k).
-    Sample {
-        samples: u32,
-    },
+    Sample { samples: u32 },
     /// Thoughts grow step by step, are judged by the model itself, and the best go on.
     TreeOfThought(Box<TreeOfThought>),
     /// Nothing is drawn: of answers that are offered the likeliest is taken.
     Choose(Choose),
     /// Step by step, the best of all beginnings are kept.
-    StepBeam(StepSearch),
+    StepBeam { search: StepSearch, scorer: Scoring },
     /// Step by step, the best of each subtree's beginnings is kept.
-    Dvts(StepSearch),
-    Mcts(Mcts),
+    Dvts { search: StepSearch, scorer: Scoring },
+    /// Solutions are simulated where they promise most; without a `scorer` their agreement is their value.
+    Mcts { search: Mcts, scorer: Option<Scoring> },
 }
 
 /// What ends an item's sampling early.
@@ -69,17 +58,6 @@ pub enum Spares {
     Decided,
     /// A sample has passed.
     Passed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BestBy {
-    /// Log-probability of the whole sample, in nats.
-    Logprob,
-    /// Log-probability a token, in nats.
-    MeanLogprob,
-    /// The task's grader or judge: a right sample is better than a wrong one.
-    Grade,
 }
 
 const METHODS: [&str; 8] =
@@ -99,13 +77,13 @@ impl Method {
             | Method::BestOfN { samples, .. }
             | Method::BestByScorer { samples, .. }
             | Method::Sample { samples } => *samples,
-            Method::TreeOfThought(how) => how.breadth.saturating_mul(match how.generate {
+            Method::TreeOfThought(how) => how.settings.breadth.saturating_mul(match how.settings.generate {
                 Generate::Sample { thoughts, .. } => thoughts,
                 Generate::Propose { lists, .. } => lists,
             }),
             Method::Choose(_) => 1,
-            Method::StepBeam(search) | Method::Dvts(search) => search.samples,
-            Method::Mcts(mcts) => mcts.samples,
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.samples,
+            Method::Mcts { search, .. } => search.samples,
         }
     }
 
@@ -116,7 +94,9 @@ impl Method {
                 Some(choices) => format!("{} of {choices}", self.name()),
                 None => self.name().to_string(),
             },
-            Method::Mcts(mcts) => format!("{} with {}", self.name(), counted(mcts.samples.into(), "simulation")),
+            Method::Mcts { search, .. } => {
+                format!("{} with {}", self.name(), counted(search.samples.into(), "simulation"))
+            }
             Method::TreeOfThought(how) => format!("{} with {}", self.name(), how.described()),
             _ => format!("{} with {}", self.name(), counted(self.samples().into(), "sample")),
         }
@@ -138,9 +118,11 @@ impl Method {
             | Method::BestOfN { .. }
             | Method::BestByScorer { .. }
             | Method::Sample { .. } => true,
-            Method::TreeOfThought(_) | Method::Choose(_) | Method::StepBeam(_) | Method::Dvts(_) | Method::Mcts(_) => {
-                false
-            }
+            Method::TreeOfThought(_)
+            | Method::Choose(_)
+            | Method::StepBeam { .. }
+            | Method::Dvts { .. }
+            | Method::Mcts { .. } => false,
         }
     }
 
@@ -160,21 +142,19 @@ impl Method {
     /// How a search that goes step by step values solutions and their beginnings.
     pub fn scoring(&self) -> Option<&Scoring> {
         match self {
-            Method::StepBeam(search) | Method::Dvts(search) => Some(&search.scorer),
-            Method::Mcts(Mcts { scorer: steps::RolloutScoring::Scorer(scorer), .. }) => Some(scorer),
+            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } => Some(scorer),
+            Method::Mcts { scorer, .. } => scorer.as_ref(),
             _ => None,
         }
     }
 
     /// Whether it counts answers.
     pub fn votes(&self) -> bool {
-        use steps::{Decide, MctsDecide, RolloutScoring};
         match self {
             Method::SelfConsistency { .. } => true,
-            Method::StepBeam(search) | Method::Dvts(search) => search.by != Decide::Best,
-            Method::Mcts(mcts) => {
-                mcts.scorer == RolloutScoring::Agreement
-                    || matches!(mcts.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.by != Decide::Best,
+            Method::Mcts { search, scorer } => {
+                scorer.is_none() || matches!(search.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
             }
             _ => false,
         }
@@ -210,7 +190,7 @@ impl Method {
         match self {
             Method::SelfConsistency { samples, stop } => stop.fewest_more(&Tally::default(), *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
-            Method::Mcts(mcts) => mcts.parallel.saturating_mul(mcts.expansions),
+            Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),
         }
     }
@@ -223,9 +203,9 @@ impl Method {
             Method::Sample { .. } => METHODS[2],
             Method::TreeOfThought(_) => METHODS[3],
             Method::Choose(_) => METHODS[4],
-            Method::StepBeam(_) => METHODS[5],
-            Method::Dvts(_) => METHODS[6],
-            Method::Mcts(_) => METHODS[7],
+            Method::StepBeam { .. } => METHODS[5],
+            Method::Dvts { .. } => METHODS[6],
+            Method::Mcts { .. } => METHODS[7],
         }
     }
 
@@ -261,9 +241,13 @@ impl Method {
                 TreeOfThought::read(source, section.field(name), inside).map(|how| Method::TreeOfThought(Box::new(how)))
             }
             "choose" => Ok(Method::Choose(Choose::read(source, section.field(name), inside)?)),
-            "step_beam" => Ok(Method::StepBeam(StepSearch::read(source, section.field(name), inside)?)),
-            "dvts" => Ok(Method::Dvts(StepSearch::read(source, section.field(name), inside)?)),
-            "mcts" => Ok(Method::Mcts(Mcts::read(source, section.field(name), inside)?)),
+            "step_beam" => steps::step_search(source, section.field(name), inside)
+                .map(|(search, scorer)| Method::StepBeam { search, scorer }),
+            "dvts" => steps::step_search(source, section.field(name), inside)
+                .map(|(search, scorer)| Method::Dvts { search, scorer }),
+            "mcts" => {
+                steps::mcts(source, section.field(name), inside).map(|(search, scorer)| Method::Mcts { search, scorer })
+            }
             _ => Ok(Method::Sample { samples: samples(&open(&["samples"])?)? }),
         }
     }

@@ -1,5 +1,5 @@
 //! `bench batches`: the jobs of the papers that Offshoot is measured beside, through the engine and its scheduler on random
-//! weights of a model's shape: on this machine's device by the wall clock, or on a modelled one. A JSON line a run, as soon as
+//! weights of a model's shape: on this machine's device by the wall clock, or on a simulated one. A JSON line a run, as soon as
 //! it is done. Which runs there are is `tables`'; what a line says is `line`'s.
 
 mod line;
@@ -14,11 +14,11 @@ pub use self::tables::Table;
 use self::tables::{Run, Work};
 use super::tables::print_json;
 use super::workload_file::read_shape;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::lab::replay::{
-    Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, simulate, sustainable_rate, warm_up,
+    Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, replay, sustainable_rate, warm_up,
     with_system_prompt,
 };
 use crate::model::ModelConfig;
@@ -53,8 +53,8 @@ pub struct BatchesOptions {
     pub kv_tokens: Option<usize>,
     /// Nothing is begun after so many seconds.
     pub budget: Duration,
-    /// The profile of the device on which it is only modelled, if it is.
-    pub modelled: Option<String>,
+    /// The profile of the device on which it is only simulated, if it is.
+    pub simulated: Option<String>,
 }
 
 /// Runs the tables on `backend`, by the wall clock.
@@ -69,21 +69,21 @@ pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<
     session.all(&runs, |settings, job| loaded.run(WallClock::beside::<B>(), settings, job))
 }
 
-/// Runs the tables on the modelled device of this profile.
-pub fn modelled(profile: &str, options: &BatchesOptions) -> Result<()> {
+/// Runs the tables on the simulated device of this profile.
+pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let profile = Arc::new(DeviceProfile::named(profile)?);
-    let mut backend = Modelled::new(profile.clone());
+    let mut backend = Sim::new(profile.clone());
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
     let machine = Machine { model, dtype: options.dtype, kv: options.kv, profile };
-    session.all(&runs, |settings, job| simulate(&machine, settings, job))
+    session.all(&runs, |settings, job| replay(&machine, settings, job))
 }
 
 /// Bytes of the pool, where its tokens are given: whole pages.
 fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.set_on(backend, model.heads(), options.dtype);
     let page = backend.page_bytes(&KvShape { heads: model.heads().collect(), dtype: options.dtype, pages: 1 });
-    options.kv_tokens.map(|tokens| tokens.div_ceil(B::PAGE_TOKENS as usize).saturating_mul(page))
+    options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(page))
 }
 
 struct Session<'a> {

@@ -72,7 +72,7 @@ impl<B: Backend> Planted<'_, B> {
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
-    let grown = grow(shape, B::PAGE_TOKENS, seed);
+    let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let queries = queries(setting, &grown.forest.row_positions);

@@ -87,7 +87,7 @@ impl Case {
         };
         let simple = EngineConfig { run_ahead: false, planner: Planner::Flat, ..usual.clone() };
         let mut device = self.side(backend, &config, usual, sizes, false)?;
-        let mut cpu = self.side(Cpu::new(), &config, simple, sizes, true)?;
+        let mut cpu = self.side(Cpu::open()?, &config, simple, sizes, true)?;
         let mut script = Script::new(sizes, seed);
         let mut held = Held::default();
         while let Some(round) = script.next_round() {

@@ -59,7 +59,7 @@ impl Values {
     }
 
     fn batch<B: Backend>(&self, backend: &B, pages: &[PageId]) -> StepBatch {
-        let plan = solitary(pages, &hints(backend, self.heads, self.dtype, None), B::PAGE_TOKENS);
+        let plan = solitary(pages, &hints(backend, self.heads, self.dtype, None), backend.page_tokens());
         let slots = pages.iter().map(|&page| KvSlot { page, slot: 0 }).collect();
         StepBatch { slots, plans: vec![plan], ..rows_at(&vec![0; self.rows]) }
     }

@@ -14,6 +14,7 @@
 //! | `answer` | in `value.last`: the answer that the path has come to |
 
 mod read;
+mod texts;
 
 use std::path::PathBuf;
 
@@ -24,86 +25,20 @@ use crate::error::Result;
 use crate::eval::task::items::Item;
 use crate::eval::task::prompt::{Prompt, PromptTemplate};
 use crate::figures::counted;
+use crate::search::tree_of_thought::{Evaluate, Generate, Search, ThoughtSearch};
 
-/// Tree of thoughts (Yao et al., 2023).
+pub use texts::ItemTexts;
+
+/// Tree of thoughts (Yao et al., 2023): the search's settings, and how its texts are written and read.
 #[derive(Debug)]
 pub struct TreeOfThought {
-    /// Thoughts on a path, at most.
-    pub steps: u32,
-    /// Paths that go on after a step, at most (the paper's b).
-    pub breadth: u32,
-    pub generate: Generate,
-    pub evaluate: Evaluate,
-    pub select: Select,
-    pub search: Search,
-    /// What is drawn after the last thought. `None`: the path itself is the sample.
-    pub answer: Option<Answering>,
+    pub settings: ThoughtSearch<Question>,
     thought: Option<Regex>,
     end: Option<Regex>,
     extract: Vec<(String, Regex)>,
     state: Option<PromptTemplate>,
     /// The section of the task file that all of this was read from.
-    settings: Value,
-}
-
-/// Where next thoughts come from.
-#[derive(Debug)]
-pub enum Generate {
-    /// From the path itself, which is continued `thoughts` times.
-    Sample { thoughts: u32, drawing: Drawing },
-    /// From a question about the path, answered `lists` times by thoughts, one a line.
-    Propose { question: Question, lists: u32, drawing: Drawing },
-}
-
-/// How thoughts are judged.
-#[derive(Debug)]
-pub enum Evaluate {
-    /// A question about each path, answered by a word that has a value.
-    Value { question: Question, last: Option<Question>, words: Vec<(String, f64)>, by: ValueBy },
-    /// One question about all paths of a step, answered `samples` times; `choice` finds the number of the path chosen.
-    Vote { question: Question, samples: u32, choice: Regex, drawing: Drawing },
-}
-
-#[derive(Debug)]
-pub enum ValueBy {
-    /// The mean of so many answers' values.
-    Samples { samples: u32, drawing: Drawing },
-    /// What that mean tends to, from the probabilities with which the words come first in the answer; nothing is drawn.
-    Probability,
-}
-
-/// Which thoughts go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Select {
-    /// The best; of equals the first.
-    Greedy,
-    /// Drawn in proportion to value times number of times that the thought came up.
-    Sample,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Search {
-    /// Step by step, the best `breadth` paths at once.
-    Bfs,
-    /// The best thought first, down to the end; back where no thought has a value of `threshold` at least. Paths are followed
-    /// one thought further `visits` times at most.
-    Dfs { threshold: f64, visits: u32 },
-}
-
-/// The answers at the ends of paths.
-#[derive(Debug)]
-pub struct Answering {
-    /// How many paths are answered, the best first. `None`: all that are left.
-    pub best: Option<u32>,
-    pub drawing: Drawing,
-}
-
-/// Where these say nothing, the task's key `sampling` counts.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Drawing {
-    pub temperature: Option<f32>,
-    pub max_tokens: Option<u32>,
-    pub stop: Option<Vec<String>>,
+    source: Value,
 }
 
 /// What the model is asked about paths.
@@ -113,7 +48,7 @@ pub struct Question(Box<PromptTemplate>);
 /// The same settings mean the same search.
 impl PartialEq for TreeOfThought {
     fn eq(&self, other: &Self) -> bool {
-        self.settings == other.settings
+        self.source == other.source
     }
 }
 
@@ -122,15 +57,16 @@ impl Eq for TreeOfThought {}
 impl TreeOfThought {
     /// What it draws, for the first line of a summary.
     pub fn described(&self) -> String {
-        let paths = match self.search {
-            Search::Bfs => format!("breadth {}", self.breadth),
+        let how = &self.settings;
+        let paths = match how.search {
+            Search::Bfs => format!("breadth {}", how.breadth),
             Search::Dfs { visits, .. } => counted(visits.into(), "visit"),
         };
-        let drawn = match self.generate {
+        let drawn = match how.generate {
             Generate::Sample { thoughts, .. } => counted(thoughts.into(), "thought"),
             Generate::Propose { lists, .. } => counted(lists.into(), "list") + " of thoughts",
         };
-        format!("{paths} x {drawn}, {}", counted(self.steps.into(), "step"))
+        format!("{paths} x {drawn}, {}", counted(how.steps.into(), "step"))
     }
 
     /// The thought that a generated text is, `None` if it is none: without white space at its ends, and where the task has a
@@ -175,39 +111,34 @@ impl TreeOfThought {
     }
 
     /// A question about several paths.
-    pub fn ask_for_choice<'a>(
-        &self,
-        question: &Question,
-        item: &Item,
-        paths: impl Iterator<Item = &'a [String]>,
-    ) -> Result<Prompt> {
-        let choices: Vec<String> = paths.map(|thoughts| thoughts.join("\n")).collect();
+    pub fn ask_for_choice(&self, question: &Question, item: &Item, paths: &[&[String]]) -> Result<Prompt> {
+        let choices: Vec<String> = paths.iter().map(|thoughts| thoughts.join("\n")).collect();
         question.0.render(&self.about(item, &[], [("choices", json!(choices))]))
     }
 
     /// Renders what is asked about an item before there is a thought, so that a field that it lacks is found early.
     pub fn check_item(&self, item: &Item) -> Result<()> {
         self.state(item, &[])?;
-        match &self.generate {
+        match &self.settings.generate {
             Generate::Sample { .. } => {}
             Generate::Propose { question, .. } => drop(self.ask(question, item, &[])?),
         }
-        match &self.evaluate {
+        match &self.settings.evaluate {
             Evaluate::Value { question, last, .. } => {
                 self.ask(question, item, &[])?;
                 last.iter().try_for_each(|last| self.ask_about_answer(last, item, &[], "").map(drop))
             }
-            Evaluate::Vote { question, .. } => self.ask_for_choice(question, item, [].into_iter()).map(drop),
+            Evaluate::Vote { question, .. } => self.ask_for_choice(question, item, &[]).map(drop),
         }
     }
 
     /// The files that questions about `item` take in by paths that are templates, before there is a thought.
     pub(crate) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
-        let propose = match &self.generate {
+        let propose = match &self.settings.generate {
             Generate::Sample { .. } => None,
             Generate::Propose { question, .. } => Some(question),
         };
-        let (evaluate, last) = match &self.evaluate {
+        let (evaluate, last) = match &self.settings.evaluate {
             Evaluate::Value { question, last, .. } => (question, last.as_ref()),
             Evaluate::Vote { question, .. } => (question, None),
         };

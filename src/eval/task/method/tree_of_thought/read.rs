@@ -7,11 +7,10 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::eval::answer::compile;
 use crate::eval::source::{Section, Source};
-use crate::eval::task::method::tree_of_thought::{
-    Answering, Drawing, Evaluate, Generate, Question, Search, Select, TreeOfThought, ValueBy,
-};
+use crate::eval::task::method::tree_of_thought::{Question, TreeOfThought};
 use crate::eval::task::prompt::PromptTemplate;
 use crate::json::listed;
+use crate::search::tree_of_thought::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
 
 const KEYS: [&str; 11] =
     ["steps", "breadth", "thought", "end", "extract", "state", "generate", "evaluate", "select", "search", "answer"];
@@ -29,7 +28,7 @@ impl TreeOfThought {
     /// `at`: the dotted path of `value`.
     pub(crate) fn read(source: &Source, at: String, value: &Value) -> Result<TreeOfThought> {
         let s = Section::open(source, at, value, &KEYS)?;
-        Ok(TreeOfThought {
+        let settings = ThoughtSearch {
             steps: s.count("steps", 1)?.unwrap_or(STEPS),
             breadth: s.count("breadth", 1)?.unwrap_or(BREADTH),
             generate: generate(&s)?,
@@ -37,11 +36,14 @@ impl TreeOfThought {
             select: select(&s)?,
             search: search(&s)?,
             answer: answering(&s)?,
+        };
+        Ok(TreeOfThought {
+            settings,
             thought: regex(&s, "thought")?,
             end: regex(&s, "end")?,
             extract: extract(&s)?,
             state: state(&s)?,
-            settings: value.clone(),
+            source: value.clone(),
         })
     }
 }
@@ -63,7 +65,7 @@ fn one_of<'a>(section: &Section<'a>, key: &str, kinds: &[&str]) -> Result<(&'a s
     Ok((name, inside.get(name).expect("`keys` lists what is there")))
 }
 
-fn generate(section: &Section) -> Result<Generate> {
+fn generate(section: &Section) -> Result<Generate<Question>> {
     let (name, inside) = one_of(section, "generate", &["propose", "sample"])?;
     let open = |keys: &[&str]| {
         let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
@@ -73,17 +75,17 @@ fn generate(section: &Section) -> Result<Generate> {
         "sample" => {
             let s = open(&["thoughts"])?;
             let thoughts = s.count("thoughts", 1)?.unwrap_or(BREADTH);
-            Ok(Generate::Sample { thoughts, drawing: drawing(&s)?.with_stop("\n") })
+            Ok(Generate::Sample { thoughts, drawing: with_stop(drawing(&s)?, "\n") })
         }
         _ => {
             let s = open(&["prompt", "lists"])?;
             let (question, lists) = (question(&s, "prompt")?, s.count("lists", 1)?.unwrap_or(1));
-            Ok(Generate::Propose { question, lists, drawing: drawing(&s)?.with_stop("\n\n") })
+            Ok(Generate::Propose { question, lists, drawing: with_stop(drawing(&s)?, "\n\n") })
         }
     }
 }
 
-fn evaluate(section: &Section) -> Result<Evaluate> {
+fn evaluate(section: &Section) -> Result<Evaluate<Question>> {
     let (name, inside) = one_of(section, "evaluate", &["value", "vote"])?;
     let open = |keys: &[&str]| {
         let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
@@ -176,11 +178,9 @@ fn drawing(section: &Section) -> Result<Drawing> {
     })
 }
 
-impl Drawing {
-    /// Stops at `stop` where the task file does not say where.
-    fn with_stop(self, stop: &str) -> Drawing {
-        Drawing { stop: self.stop.or_else(|| Some(vec![stop.to_string()])), ..self }
-    }
+/// Stops at `stop` where the task file does not say where.
+fn with_stop(drawing: Drawing, stop: &str) -> Drawing {
+    Drawing { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
 }
 
 fn question(section: &Section, key: &str) -> Result<Question> {

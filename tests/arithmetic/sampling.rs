@@ -1,0 +1,259 @@
+//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits, coins and
+//! parameters, and the definition itself does what its words say.
+
+use offshoot::backend::cpu::sampling;
+use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::{Pick, SampleRequest, Sampled, SeenToken};
+use offshoot::ids::TokenId;
+use proptest::prelude::*;
+
+fn request(pick: Pick) -> SampleRequest {
+    SampleRequest::of(pick)
+}
+
+fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64) -> SampleRequest {
+    request(Pick::Random { temperature, top_k, top_p, min_p, coin })
+}
+
+fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
+    let logits = Buffer { rows: 1, width: logits.len(), data: logits.to_vec() };
+    sampling::sample(isa, &logits, std::slice::from_ref(request)).remove(0)
+}
+
+/// What every instruction set draws; they must agree.
+fn all_draw(logits: &[f32], request: &SampleRequest) -> Sampled {
+    let drawn = sample(Isa::Portable, logits, request);
+    for isa in Isa::available() {
+        assert_eq!(sample(isa, logits, request).token, drawn.token, "{isa}, {request:?}");
+    }
+    drawn
+}
+
+fn token(ix: usize) -> TokenId {
+    TokenId::new(ix)
+}
+
+fn logits() -> impl Strategy<Value = Vec<f32>> {
+    // Some on a coarse grid, so that ties are common; some far down; some that are no logits.
+    let one = prop_oneof![
+        8 => -8.0f32..8.0,
+        4 => (-6i32..6).prop_map(|x| x as f32 / 2.0),
+        1 => -200.0f32..-50.0,
+        1 => prop_oneof![Just(f32::NEG_INFINITY), Just(f32::NAN), Just(0.0), Just(-0.0)],
+    ];
+    prop_oneof![prop::collection::vec(one.clone(), 1..40), prop::collection::vec(one, 200..1500)]
+}
+
+fn filters() -> impl Strategy<Value = (f32, Option<u32>, f32, f32)> {
+    (
+        prop_oneof![Just(1.0f32), 0.05f32..3.0],
+        prop_oneof![Just(None), (1u32..80).prop_map(Some), Just(Some(5000))],
+        prop_oneof![Just(1.0f32), 0.01f32..0.999],
+        prop_oneof![Just(0.0f32), 0.001f32..0.5],
+    )
+}
+
+/// Bias, penalties and bans at tokens that are taken modulo the vocabulary.
+fn changes() -> impl Strategy<Value = SampleRequest> {
+    let at = || 0usize..1500;
+    (
+        prop::collection::vec((at(), 0u32..4, any::<bool>()), 0..6),
+        (prop_oneof![Just(1.0f32), 0.8f32..1.5], -0.5f32..1.0, -0.5f32..1.0),
+        prop::collection::vec((at(), prop_oneof![-9.0f32..9.0, Just(f32::NEG_INFINITY)]), 0..3),
+        prop::collection::vec(at(), 0..3),
+    )
+        .prop_map(|(seen, (repetition, frequency, presence), bias, banned)| SampleRequest {
+            seen: seen.into_iter().map(|(t, n, p)| SeenToken { token: token(t), sampled: n, in_prompt: p }).collect(),
+            repetition_penalty: repetition,
+            frequency_penalty: frequency,
+            presence_penalty: presence,
+            logit_bias: bias.into_iter().map(|(t, b)| (token(t), b)).collect(),
+            banned: banned.into_iter().map(token).collect(),
+            top_logprobs: 7,
+            ..request(Pick::Greedy)
+        })
+}
+
+/// `changes` within a vocabulary.
+fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
+    let wrap = |t: TokenId| token(t.ix() % vocab);
+    changes.seen.iter_mut().for_each(|seen| seen.token = wrap(seen.token));
+    changes.logit_bias.iter_mut().for_each(|(t, _)| *t = wrap(*t));
+    changes.banned.iter_mut().for_each(|t| *t = wrap(*t));
+    changes
+}
+
+/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a tail
+/// weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
+const BORDER: f64 = 1e-6;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn fast_and_clear_draw_the_same(logits in logits(), filters in filters(), coin in 0.0..1.0f64, changes in changes()) {
+        let (temperature, top_k, top_p, min_p) = filters;
+        let at = |coin: f64, top_p: f32| SampleRequest {
+            pick: Pick::Random { temperature, top_k, top_p, min_p, coin: coin.clamp(0.0, 1.0) },
+            ..within(changes.clone(), logits.len())
+        };
+        let clear = sample(Isa::Portable, &logits, &at(coin, top_p));
+        for isa in Isa::available() {
+            let fast = sample(isa, &logits, &at(coin, top_p));
+            let near = || {
+                let nudged = [(coin - BORDER, top_p), (coin + BORDER, top_p), (coin, top_p * (1.0 - 1e-6)), (coin, top_p * (1.0 + 1e-6))];
+                nudged.iter().any(|&(coin, top_p)| sample(Isa::Portable, &logits, &at(coin, top_p)).token == fast.token)
+            };
+            prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
+            prop_assert_eq!(fast.top.len(), clear.top.len());
+            for (fast, clear) in fast.top.iter().zip(&clear.top) {
+                prop_assert_eq!(fast.0, clear.0, "{}", isa);
+                // Both are rounded from f64; the sums differ by less than BORDER.
+                prop_assert!(fast.1 == clear.1 || (fast.1 - clear.1).abs() <= 1e-6 * (1.0 + clear.1.abs()), "{}: {} for {}", isa, fast.1, clear.1);
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_is_the_first_best(logits in logits(), changes in changes()) {
+        let greedy = within(changes, logits.len());
+        let best = all_draw(&logits, &greedy).token;
+        let top_one = SampleRequest {
+            pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, coin: 0.99 },
+            ..greedy
+        };
+        // But where nothing is left to draw.
+        if all_draw(&logits, &top_one).logprob > f32::NEG_INFINITY {
+            prop_assert_eq!(all_draw(&logits, &top_one).token, best);
+        }
+    }
+
+    #[test]
+    fn log_probabilities_are_those_of_the_model(logits in logits(), changes in changes(), given in 0usize..1500) {
+        let given = SampleRequest { pick: Pick::Given(token(given % logits.len())), ..within(changes, logits.len()) };
+        let max = logits.iter().copied().filter(|x| !x.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+        prop_assume!(max.is_finite());
+        let exp = |x: f32| if x.is_nan() { 0.0 } else { f64::from(x - max).exp() };
+        let sum: f64 = logits.iter().map(|&x| exp(x)).sum();
+        let Pick::Given(at) = given.pick else { unreachable!() };
+        for isa in Isa::available() {
+            let sampled = sample(isa, &logits, &given);
+            prop_assert_eq!(sampled.token, at);
+            let exact = (exp(logits[at.ix()]) / sum).ln();
+            prop_assert!(
+                f64::from(sampled.logprob) == exact || (f64::from(sampled.logprob) - exact).abs() < 1e-5 * (1.0 + exact.abs()),
+                "{}: {} for {}", isa, sampled.logprob, exact
+            );
+        }
+    }
+}
+
+#[test]
+fn coins_spread_over_tokens_as_their_probabilities() {
+    let logits: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
+    let scaled: Vec<f64> = logits.iter().map(|x| (f64::from(*x) / 0.8).exp()).collect();
+    let sum: f64 = scaled.iter().sum();
+    const COINS: usize = 20_000;
+    let mut counts = vec![0usize; logits.len()];
+    let isa = Isa::chosen().unwrap();
+    for i in 0..COINS {
+        let coin = (i as f64 + 0.5) / COINS as f64;
+        counts[sample(isa, &logits, &random(0.8, None, 1.0, 0.0, coin)).token.ix()] += 1;
+    }
+    for (count, scaled) in counts.iter().zip(&scaled) {
+        // Evenly spaced coins: an interval of length p holds p * COINS of them, but for one at each end.
+        assert!((*count as f64 - scaled / sum * COINS as f64).abs() <= 2.0);
+    }
+}
+
+#[test]
+fn edges() {
+    let logits = [1.0, 3.0, 3.0, 2.0, -5.0];
+    // Of equals, the smaller id; in greedy choice, in top-k, in the list of the likeliest.
+    assert_eq!(all_draw(&logits, &request(Pick::Greedy)).token, token(1));
+    assert_eq!(all_draw(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
+    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
+    assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
+    // A tiny top-p, or a large min-p, keeps the best.
+    assert_eq!(all_draw(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
+    assert_eq!(all_draw(&logits, &random(1.0, None, 0.0, 0.0, 0.999)).token, token(1));
+    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 2.0, 0.999)).token, token(2));
+    // The least and the greatest coin.
+    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 0.0)).token, token(0));
+    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 1.0f64.next_down())).token, token(4));
+    // Very low and very high temperatures.
+    assert_eq!(all_draw(&logits, &random(1e-30, None, 1.0, 0.0, 0.3)).token, token(1));
+    assert_eq!(all_draw(&logits, &random(1e30, None, 1.0, 0.0, 0.7)).token, token(3));
+    // Equal logits: the coin alone decides.
+    for (coin, expected) in [(0.0, 0), (0.24, 0), (0.26, 1), (0.74, 2), (0.99, 3)] {
+        assert_eq!(all_draw(&[0.5; 4], &random(0.7, None, 1.0, 0.0, coin)).token, token(expected));
+    }
+}
+
+#[test]
+fn banned_and_buried_tokens_are_never_drawn() {
+    let logits: Vec<f32> = (0..200).map(|i| (i % 7) as f32).collect();
+    for i in 0..200 {
+        let coin = f64::from(i) / 200.0;
+        let banned = SampleRequest {
+            banned: (0..150).map(token).collect(),
+            logit_bias: (150..190).map(|t| (token(t), f32::NEG_INFINITY)).collect(),
+            ..random(1.3, None, 1.0, 0.0, coin)
+        };
+        assert!(all_draw(&logits, &banned).token >= token(190));
+    }
+    let all = SampleRequest { banned: (0..200).map(token).collect(), ..request(Pick::Greedy) };
+    assert_eq!(all_draw(&logits, &all).token, token(0));
+    for filters in [(None, 1.0), (Some(5), 1.0), (None, 0.5)] {
+        let all = SampleRequest { pick: random(1.0, filters.0, filters.1, 0.0, 0.5).pick, ..all.clone() };
+        assert_eq!(all_draw(&logits, &all).token, token(0));
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers() {
+    let logits = [f32::NAN, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    assert_eq!(all_draw(&logits, &request(Pick::Greedy)).token, token(2));
+    assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 0.5)).token, token(2));
+    for logits in [[f32::NAN; 3], [f32::NEG_INFINITY; 3]] {
+        let drawn = all_draw(&logits, &random(1.0, None, 0.9, 0.0, 0.5));
+        assert_eq!((drawn.token, drawn.logprob), (token(0), f32::NEG_INFINITY));
+    }
+}
+
+#[test]
+fn penalties_by_their_definitions() {
+    let logits = [2.0, -2.0, 1.9, 0.0];
+    let penalised = |sampled, in_prompt, change: fn(&mut SampleRequest)| {
+        let seen = [0, 1].map(|t| SeenToken { token: token(t), sampled, in_prompt }).to_vec();
+        let mut request = SampleRequest { seen, ..random(1.0, None, 1.0, 0.0, 0.0) };
+        change(&mut request);
+        // The probabilities of all tokens, by where coins begin to fall on them.
+        let mut last = 0;
+        let mut borders = [0.0; 5];
+        for i in 0..=20_000 {
+            let coin = f64::from(i) / 20_001.0;
+            let Pick::Random { coin: at, .. } = &mut request.pick else { unreachable!() };
+            *at = coin;
+            let drawn = sample(Isa::chosen().unwrap(), &logits, &request).token.ix();
+            (last..drawn).for_each(|t| borders[t + 1] = coin);
+            last = drawn;
+        }
+        borders[4] = 1.0;
+        (0..4).map(|t| borders[t + 1] - borders[t]).collect::<Vec<f64>>()
+    };
+    let softmax = |x: [f64; 4]| x.map(|v| v.exp() / x.iter().map(|v| v.exp()).sum::<f64>());
+    let close = |found: Vec<f64>, exact: [f64; 4]| {
+        assert!(found.iter().zip(exact).all(|(a, b)| (a - b).abs() < 2e-4), "{found:?} for {exact:?}");
+    };
+    // Repetition: the prompt counts; positive logits are divided, negative ones multiplied.
+    close(penalised(0, true, |r| r.repetition_penalty = 2.0), softmax([1.0, -4.0, 1.9, 0.0]));
+    close(penalised(3, false, |r| r.repetition_penalty = 2.0), softmax([1.0, -4.0, 1.9, 0.0]));
+    // Frequency and presence: sampled text only.
+    close(penalised(3, true, |r| r.frequency_penalty = 0.5), softmax([0.5, -3.5, 1.9, 0.0]));
+    close(penalised(3, false, |r| r.presence_penalty = 0.5), softmax([1.5, -2.5, 1.9, 0.0]));
+    close(
+        penalised(0, true, |r| (r.frequency_penalty, r.presence_penalty) = (0.5, 0.5)),
+        softmax([2.0, -2.0, 1.9, 0.0]),
+    );
+}

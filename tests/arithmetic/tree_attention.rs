@@ -1,0 +1,439 @@
+//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every instruction set
+//! and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan computes it and
+//! whatever other rows the step holds.
+
+use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
+use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
+use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
+use offshoot::ids::{LayerIx, PageId};
+use offshoot::kv::{Forest, KvSlot, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Grown, Shape, grow};
+use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
+
+const LAYER: LayerIx = LayerIx(1);
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    heads: HeadLayout,
+    dtype: Dtype,
+    window: Option<u32>,
+    /// Largest absolute query element: small for a flat softmax, large for a peaked one.
+    sharpness: f32,
+}
+
+impl Case {
+    fn scale(&self) -> f32 {
+        (self.heads.head_dim as f32).powf(-0.5)
+    }
+
+    fn hints(&self) -> PlanHints {
+        PlanHints {
+            tile: TILE,
+            window: self.window,
+            q_heads: self.heads.q_heads as u32,
+            kv_heads: self.heads.kv_heads as u32,
+            head_dim: self.heads.head_dim as u32,
+            kv_element_bytes: self.dtype.bytes() as u32,
+            cost: CostModel::CPU,
+        }
+    }
+
+    fn roll(dice: &mut Dice, dtype: Dtype) -> Self {
+        let (q_heads, kv_heads) = dice.pick(&[(3, 3), (1, 1), (4, 1), (7, 1), (8, 1), (8, 2)]);
+        let head_dim = dice.pick(&[2, 18, 16, 32, 64, 64, 80, 96, 128]);
+        Case {
+            heads: HeadLayout { q_heads, kv_heads, head_dim },
+            dtype,
+            window: dice.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
+            sharpness: dice.pick(&[1.0, 30.0]),
+        }
+    }
+}
+
+/// In [-1, 1), the same for the same keys.
+fn noise(keys: [u64; 4]) -> f32 {
+    let mut dice = Dice::new(keys.iter().fold(0, |seed, &key| Dice::new(seed ^ key).next()));
+    (dice.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// The context of each row of a forest: where its positions `0 ..= pos(row)` lie.
+fn contexts(forest: &Forest) -> Vec<Vec<KvSlot>> {
+    let context = |(&segment, &position): (&u32, &u32)| {
+        let mut slots = vec![None; position as usize + 1];
+        let mut at = Some(segment);
+        while let Some(ix) = at {
+            let segment = &forest.segments[ix as usize];
+            let first_page = segment.first_position / PAGE_TOKENS;
+            for p in segment.first_position..(segment.first_position + segment.tokens).min(position + 1) {
+                let page = segment.pages.start + p / PAGE_TOKENS - first_page;
+                slots[p as usize] = Some(KvSlot { page: forest.pages[page as usize], slot: p % PAGE_TOKENS });
+            }
+            at = segment.parent;
+        }
+        slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
+    };
+    forest.row_segments.iter().zip(&forest.row_positions).map(context).collect()
+}
+
+/// Keys and values of all tokens of all contexts, in pages whose every other slot is not a number.
+fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
+    let mut slots: Vec<(u32, u32)> = contexts.iter().flatten().map(|at| (at.page.0, at.slot)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    let pages = slots.iter().map(|&(page, _)| page).max().map_or(0, |last| last as usize + 1);
+    let shape = KvShape::uniform(2, case.heads, case.dtype, pages);
+    let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+    let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
+    held.dedup();
+    let all = held.iter().flat_map(|&page| (0..PAGE_TOKENS).rev().map(move |slot| KvSlot { page: PageId(page), slot }));
+    let all: Vec<KvSlot> = all.collect();
+    let mut qkv = Buffer::new(all.len(), case.heads.qkv_width());
+    qkv.data.fill(f32::NAN);
+    kv.append(LAYER, &qkv, &all);
+    let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
+    let mut qkv = Buffer::new(slots.len(), case.heads.qkv_width());
+    for (row, at) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(&slots) {
+        for (i, x) in row.iter_mut().enumerate() {
+            *x = noise([1, at.page.0.into(), at.slot.into(), i as u64]);
+        }
+    }
+    kv.append(LAYER, &qkv, &slots);
+    kv
+}
+
+/// Queries that depend on segment and position alone.
+fn queries(case: &Case, rows: &[StepRow]) -> Buffer {
+    let mut qkv = Buffer::new(rows.len(), case.heads.qkv_width());
+    for (x, row) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(rows) {
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = noise([2, row.segment.0.into(), row.position.into(), i as u64]) * case.sharpness;
+        }
+    }
+    qkv
+}
+
+fn attend(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, plan: &AttentionPlan) -> Buffer {
+    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+    out.data.fill(f32::NAN);
+    tree_attention(isa, &mut Scratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
+    out
+}
+
+/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the result
+/// of one row and head.
+fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], row: usize, head: usize) -> Vec<f64> {
+    let d = case.heads.head_dim;
+    let kv_head = head / case.heads.group();
+    let hidden = case.window.map_or(0, |window| context.len().saturating_sub(window as usize));
+    let operand = isa.attention_operand(case.dtype);
+    let q: Vec<f64> = qkv.row(row)[head * d..][..d].iter().map(|&x| operand.round(x).into()).collect();
+    let score = |&at: &KvSlot| {
+        let k = kv.key(LAYER, kv_head, at);
+        q.iter().zip(k).map(|(q, k)| q * f64::from(k)).sum::<f64>() * f64::from(case.scale())
+    };
+    let scores: Vec<f64> = context[hidden..].iter().map(score).collect();
+    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut out = vec![0.0; d];
+    let mut sum = 0.0;
+    for (s, &at) in scores.iter().zip(&context[hidden..]) {
+        let p = (s - most).exp();
+        sum += p;
+        out.iter_mut().zip(kv.value(LAYER, kv_head, at)).for_each(|(o, v)| *o += p * f64::from(v));
+    }
+    out.iter().map(|o| o / sum).collect()
+}
+
+/// How far an element may be from the definition; keys and values are at most 1, so results are too.
+///
+/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d * sharpness, times
+/// the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n positions are off by at
+/// most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators are rounded to bf16, each changes
+/// by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The largest numerator is 1 and does not change;
+/// a second one changes by 2^-9 at most, being below 1; the changes of more of them have either sign: 2^-9 in all.
+fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
+    let u = Dtype::F32.rounding();
+    let d = case.heads.head_dim as f64;
+    let score = (d + 2.0) * u * d * f64::from(case.sharpness) * f64::from(case.scale());
+    let rounding = match isa.attention_operand(case.dtype) {
+        Dtype::F32 => 0.0,
+        rounded => rounded.rounding() / 2.0,
+    };
+    2.0 * score + (2.0 * positions as f64 + 16.0) * u * 1.5 + rounding
+}
+
+/// Every row alone, its whole path in one item.
+fn alone(forest: &Forest, case: &Case) -> AttentionPlan {
+    let contexts = contexts(forest);
+    let items = contexts.iter().enumerate().map(|(row, context)| (row..row + 1, 0..context.len() as u32));
+    by_hand(case, forest, &contexts, items.collect())
+}
+
+/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in what
+/// they see).
+fn tile_by_tile(forest: &Forest, case: &Case) -> AttentionPlan {
+    let contexts = contexts(forest);
+    let mut items = Vec::new();
+    let longest = contexts.iter().map(Vec::len).max().unwrap_or(0);
+    for first in (0..longest).step_by(TILE as usize) {
+        let part = |row: usize| {
+            let context = &contexts[row];
+            &context[first.min(context.len())..(first + TILE as usize).min(context.len())]
+        };
+        let mut row = 0;
+        while row < contexts.len() {
+            let mut widest = part(row);
+            let mut end = row + 1;
+            while end < contexts.len() && !part(end).is_empty() {
+                let next = part(end);
+                let (short, long) = if next.len() < widest.len() { (next, widest) } else { (widest, next) };
+                if !long.starts_with(short) {
+                    break;
+                }
+                widest = long;
+                end += 1;
+            }
+            if !widest.is_empty() {
+                items.push((row..end, first as u32..(first + widest.len()) as u32));
+            }
+            row = end;
+        }
+    }
+    by_hand(case, forest, &contexts, items)
+}
+
+/// A plan of `(rows, positions)`; the positions' slots are those of the row with the longest context.
+fn by_hand(
+    case: &Case,
+    forest: &Forest,
+    contexts: &[Vec<KvSlot>],
+    items: Vec<(std::ops::Range<usize>, std::ops::Range<u32>)>,
+) -> AttentionPlan {
+    let mut plan = AttentionPlan {
+        page_tokens: PAGE_TOKENS,
+        tile: TILE,
+        window: case.window,
+        items: Vec::new(),
+        spans: Vec::new(),
+        pages: Vec::new(),
+        row_positions: forest.row_positions.clone(),
+        growing: Vec::new(),
+        merge: Csr::default(),
+        flat_kv_tokens: 0,
+    };
+    let mut merge = vec![Vec::new(); contexts.len()];
+    for (rows, positions) in items {
+        rows.clone().for_each(|row| merge[row].push(plan.items.len() as u32));
+        let longest = rows.clone().max_by_key(|&row| contexts[row].len()).unwrap();
+        let first_span = plan.spans.len() as u32;
+        // A span for each page, and another wherever a page changes in its middle.
+        let mut position = positions.start;
+        while position < positions.end {
+            let slots = &contexts[longest][position as usize..positions.end as usize];
+            let run = slots.chunk_by(|a, b| a.page == b.page).next().unwrap();
+            let first_page = plan.pages.len() as u32;
+            plan.pages.push(run[0].page);
+            let tokens = run.len() as u32;
+            plan.spans.push(KvSpan { pages: first_page..first_page + 1, first_position: position, tokens });
+            position += tokens;
+        }
+        plan.items
+            .push(WorkItem { rows: rows.start as u32..rows.end as u32, spans: first_span..plan.spans.len() as u32 });
+    }
+    plan.merge.offsets.push(0);
+    for list in merge {
+        plan.merge.values.extend(list);
+        plan.merge.offsets.push(plan.merge.values.len() as u32);
+    }
+    plan
+}
+
+fn plans(forest: &Forest, case: &Case) -> Vec<(String, AttentionPlan)> {
+    let mut plans =
+        vec![("alone".to_string(), alone(forest, case)), ("tile by tile".to_string(), tile_by_tile(forest, case))];
+    plans.extend(Planner::ALL.map(|planner| (format!("{planner:?}"), planner.plan(forest, &case.hints()))));
+    plans
+}
+
+/// The bits of one row.
+fn bits(out: &Buffer, row: usize) -> Vec<u32> {
+    out.row(row).iter().map(|x| x.to_bits()).collect()
+}
+
+/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked` rows.
+fn check(what: &str, case: &Case, grown: &Grown, checked: usize) {
+    let forest = &grown.forest;
+    let contexts = contexts(forest);
+    let kv = fill(case, &contexts);
+    let qkv = queries(case, &grown.rows);
+    let plans = plans(forest, case);
+    let every = contexts.len().div_ceil(checked);
+    for isa in Isa::available() {
+        // The clear loops take each row by itself, and long: two plans tell whether they read plans rightly.
+        let clear = isa == Isa::Portable;
+        let expected = attend(isa, case, &qkv, &kv, &plans[0].1);
+        for (name, plan) in &plans[1..if clear { 2 } else { plans.len() }] {
+            let out = attend(isa, case, &qkv, &kv, plan);
+            for row in 0..out.rows {
+                assert_eq!(
+                    bits(&out, row),
+                    bits(&expected, row),
+                    "{what}, {case:?}, {isa}: row {row} by {name} and alone"
+                );
+            }
+        }
+        for row in (0..contexts.len()).step_by(every) {
+            let tolerance = tolerance(isa, case, contexts[row].len());
+            for head in 0..case.heads.q_heads {
+                let d = case.heads.head_dim;
+                let dense = dense(isa, case, &qkv, &kv, &contexts[row], row, head);
+                for (i, (exact, &x)) in dense.iter().zip(&expected.row(row)[head * d..][..d]).enumerate() {
+                    let error = (f64::from(x) - exact).abs();
+                    assert!(
+                        error <= tolerance,
+                        "{what}, {case:?}, {isa}: row {row}, head {head}[{i}]: {x} for {exact}"
+                    );
+                }
+            }
+        }
+        if !clear {
+            check_subsets(what, isa, case, grown, &kv, &expected);
+        }
+    }
+}
+
+/// Steps that hold only some of the rows give those the same bits: siblings and chunks do not matter.
+fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &Grown, kv: &KvStore, expected: &Buffer) {
+    for part in 0..3 {
+        let kept: Vec<usize> = (0..grown.rows.len()).filter(|&row| Dice::new(row as u64).next() % 3 == part).collect();
+        if kept.is_empty() {
+            continue;
+        }
+        let rows: Vec<StepRow> = kept.iter().map(|&row| grown.rows[row]).collect();
+        let forest = grown.tree.forest(&rows);
+        let qkv = queries(case, &rows);
+        for (name, plan) in plans(&forest, case) {
+            let out = attend(isa, case, &qkv, kv, &plan);
+            for (row, &of) in kept.iter().enumerate() {
+                assert_eq!(
+                    bits(&out, row),
+                    bits(expected, of),
+                    "{what}, {case:?}, {isa}: row {of} without siblings, {name}"
+                );
+            }
+        }
+    }
+}
+
+fn check_shape(shape: Shape, seeds: u64) {
+    for seed in 0..seeds {
+        let grown = grow(shape, PAGE_TOKENS, seed);
+        for dtype in DTYPES {
+            let case = Case::roll(&mut Dice::new(seed ^ (77 * dtype.bytes() as u64)), dtype);
+            check(&format!("{shape:?}, seed {seed}"), &case, &grown, 25);
+        }
+    }
+}
+
+#[test]
+fn deep_chains() {
+    check_shape(Shape::DeepChain, 2);
+}
+
+#[test]
+fn stars() {
+    check_shape(Shape::Star, 6);
+}
+
+#[test]
+fn one_token_segments() {
+    check_shape(Shape::OneTokenSegments, 10);
+}
+
+#[test]
+fn empty_leaves() {
+    check_shape(Shape::EmptyLeaves, 8);
+}
+
+#[test]
+fn mid_page_forks() {
+    check_shape(Shape::MidPageForks, 8);
+}
+
+#[test]
+fn ragged_forests() {
+    check_shape(Shape::Ragged, 8);
+}
+
+#[test]
+fn two_thousand_leaves() {
+    let grown = grow(Shape::Many(2000), PAGE_TOKENS, 3);
+    let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 16 };
+    for dtype in DTYPES {
+        check("2000 leaves", &Case { heads, dtype, window: None, sharpness: 1.0 }, &grown, 20);
+    }
+}
+
+#[test]
+fn every_head_dim() {
+    let grown = grow(Shape::MidPageForks, PAGE_TOKENS, 5);
+    for head_dim in (2..=256).step_by(2).filter(|d| d % 16 == 0 || d % 26 == 0 || *d < 16) {
+        for dtype in DTYPES {
+            let heads = HeadLayout { q_heads: 2, kv_heads: 2, head_dim };
+            check("head_dim", &Case { heads, dtype, window: None, sharpness: 1.0 }, &grown, 4);
+        }
+    }
+}
+
+/// The twin of the bf16 dot products gives the bits of the instructions, forest by forest.
+#[test]
+fn the_twin_has_the_bits_of_bf16_dot_products() {
+    if !Isa::available().contains(&Isa::Avx512Bf16) {
+        println!("skipped: this processor has no bf16 dot products");
+        return;
+    }
+    let mut dice = Dice::new(3);
+    for shape in Shape::ALL.into_iter().filter(|shape| !matches!(shape, Shape::Many(_))) {
+        let grown = grow(shape, PAGE_TOKENS, 5);
+        let case = Case::roll(&mut dice, Dtype::Bf16);
+        let kv = fill(&case, &contexts(&grown.forest));
+        let qkv = queries(&case, &grown.rows);
+        let plan = tile_by_tile(&grown.forest, &case);
+        let [twin, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| attend(isa, &case, &qkv, &kv, &plan));
+        for row in 0..twin.rows {
+            assert_eq!(bits(&twin, row), bits(&hardware, row), "{shape:?}, {case:?}: row {row}");
+        }
+    }
+}
+
+/// A row's bits depend on neither how many threads divide the rows nor what the scratch was used for before.
+#[test]
+fn threads_and_scratch_change_nothing() {
+    let pools = [1, 3, 8].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
+    let mut scratch = Scratch::default();
+    let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
+    for shape in Shape::ALL.into_iter().filter(|shape| !matches!(shape, Shape::Many(_))) {
+        let grown = grow(shape, PAGE_TOKENS, 11);
+        let contexts = contexts(&grown.forest);
+        for dtype in DTYPES {
+            let case = Case { heads, dtype, window: None, sharpness: 1.0 };
+            let kv = fill(&case, &contexts);
+            let qkv = queries(&case, &grown.rows);
+            let plan = tile_by_tile(&grown.forest, &case);
+            // The clear loops know neither threads nor scratch.
+            for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
+                let expected = attend(isa, &case, &qkv, &kv, &plan);
+                for pool in &pools {
+                    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+                    pool.install(|| {
+                        tree_attention(isa, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, case.scale());
+                    });
+                    let threads = pool.current_num_threads();
+                    assert_eq!(out.data, expected.data, "{shape:?}, {isa}, {dtype:?}, {threads} threads");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The suite of `offshoot check` holds where it is known what it must say: on the CPU's fast paths, which other suites hold
+//! against the same definition.
+
+use std::process::Command;
+
+use offshoot::backend::cpu::{Cpu, Isa};
+use offshoot::lab::check::{Effort, Row, suite};
+use serde_json::Value;
+
+#[test]
+fn the_fast_paths_pass() {
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
+        let effort = if isa == Isa::chosen().unwrap() { Effort::Full } else { Effort::Quick };
+        let print = |rows: &[Row]| {
+            rows.iter().for_each(|row| println!("{row}"));
+            Ok(())
+        };
+        let report = suite(&mut Cpu::with_isa(isa), effort, print).unwrap();
+        assert!(report.holds(), "{isa}");
+        assert!(report.rows.iter().all(|row| row.cases > 0), "{isa}");
+    }
+}
+
+fn check(args: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["check", "--device", "cpu"]).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_command_says_how_it_went() {
+    let table = check(&["--quick"]);
+    assert!(table.trim_end().ends_with("within tolerance."), "{table}");
+    let lines = check(&["--quick", "--json"]);
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for op in [
+        "embed",
+        "linear_add",
+        "sample",
+        "attention tree",
+        "level_lse",
+        "level_mass",
+        "advance",
+        "forward",
+        "run, given",
+        "run, greedy",
+        "long",
+    ] {
+        assert!(rows.iter().any(|row| row["op"] == op), "{op} is missing: {lines}");
+        assert!(table.contains(op), "{op} is missing: {table}");
+    }
+    assert!(rows.iter().all(|row| row["holds"] == true), "{lines}");
+}
