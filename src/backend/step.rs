@@ -24,7 +24,7 @@ pub struct StepBatch {
     pub slots: Vec<KvSlot>,
     /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
     pub wanted: Vec<u32>,
-    /// One for each window kind of the model's layers, in the order of `Decoder::plan_hints`.
+    /// One for each kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,

@@ -86,6 +86,7 @@ impl<B: Backend> Engine<B> {
 
     /// A step from nothing: scheduled, planned, loaded.
     fn replan(&mut self) -> Result<Option<Loaded>> {
+        self.scheduler.free_behind(&self.branches, &mut self.cache);
         let mut schedule = self.schedule();
         self.transfer()?;
         if schedule.rows.is_empty() {
@@ -126,7 +127,7 @@ impl<B: Backend> Engine<B> {
         forest
     }
 
-    /// One plan for each window kind of the model's layers, and what it costs.
+    /// One plan for each kind of attention of the model's layers, and what it costs.
     fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
         let mut began = Instant::now();
         let mut plans = Vec::new();
@@ -167,6 +168,7 @@ impl<B: Backend> Engine<B> {
             }
             let until = if sampler::bans_ends(drawing, next) { drawing.may_end_at() } else { drawing.limit };
             steady.steps = steady.steps.min(until.min(drawing.limit).saturating_sub(next + 1));
+            steady.steps = steady.steps.min(self.cache.steps_until_freed(segment, row.at.position));
             steady.coins.push(drawing.coins);
         }
         (asks.len() == rows.len()).then_some(steady)

@@ -84,7 +84,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     slots.sort_unstable();
     slots.dedup();
     let pages = slots.iter().map(|&(page, _)| page).max().map_or(0, |last| last as usize + 1);
-    let shape = KvShape { layers: 2, heads: case.heads, dtype: case.dtype, pages };
+    let shape = KvShape::uniform(2, case.heads, case.dtype, pages);
     let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();

@@ -2,7 +2,9 @@
 //! plans and the paths that were computed before.
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::{Attended, AttentionLevels, Backend, Holds, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+use offshoot::backend::{
+    ActivationDtype, Attended, AttentionLevels, Backend, LevelBounds, LevelMass, LevelRow, MOST_LEVELS,
+};
 use offshoot::engine::SamplingParams;
 use offshoot::ids::TokenId;
 use offshoot::model::Attribution;
@@ -32,9 +34,9 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
     let level_rows: Vec<LevelRow> = (0..tokens.len() as u32).map(|row| LevelRow { row, bounds: bounds() }).collect();
     let level_rows = backend.level_rows(&kv, &batch.plans, &level_rows).unwrap();
-    let (heads, layers) = (decoder.config().heads, decoder.config().layers);
+    let (heads, layers) = (decoder.config().layers[0].attention.heads, decoder.config().layers.len());
     let mut buffer = |width| {
-        let mut buffer = backend.buffer(width, Holds::Sums).unwrap();
+        let mut buffer = backend.buffer(width, ActivationDtype::Sums).unwrap();
         backend.resize(&mut buffer, tokens.len()).unwrap();
         buffer
     };

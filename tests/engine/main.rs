@@ -22,6 +22,7 @@ mod in_turn {
     mod stops;
     mod swap;
     mod waves;
+    mod windows;
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = false;
@@ -42,6 +43,7 @@ mod run_ahead {
     mod steps;
     mod stops;
     mod swap;
+    mod windows;
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = true;

@@ -23,8 +23,8 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
-    WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
+    StepShape, SwapRates, WeightView, with_drawn,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -85,7 +85,7 @@ impl Backend for Cpu {
     type Step = Step;
 
     const MIXES_DTYPES: bool = true;
-    const APART: bool = false;
+    const IS_ASYNC: bool = false;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
@@ -109,9 +109,9 @@ impl Backend for Cpu {
     }
 
     /// It always is.
-    fn be_deterministic(&mut self) {}
+    fn set_batch_invariant(&mut self) {}
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -125,8 +125,8 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        Ok(Matrix::pack(self.isa, parts))
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        Ok(with_drawn(parts, |views| Matrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
@@ -150,7 +150,7 @@ impl Backend for Cpu {
         Ok(table.clone())
     }
 
-    fn buffer(&mut self, width: usize, _: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<Buffer> {
         Ok(Buffer::new(0, width))
     }
 
@@ -178,7 +178,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self, _: HeadLayout, _: Dtype, _: usize) -> Result<Step> {
+    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 

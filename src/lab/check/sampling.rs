@@ -7,7 +7,7 @@ use super::dice::Dice;
 use super::leaves::greedy;
 use super::report::{Found, Report, Worst, share};
 use crate::backend::cpu::{Cpu, Isa};
-use crate::backend::{Backend, Dtype, Holds, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -52,13 +52,13 @@ impl Draws {
     /// Two steps: one that draws what is given, and the one at hand.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
         let asks = requests.len();
-        let mut step = backend.step(ANY_HEADS, Dtype::F32, self.vocab)?;
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
             let wanted = (0..asks as u32).collect();
             let shape = backend.load(&mut step, StepBatch { wanted, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, Holds::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
