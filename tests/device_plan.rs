@@ -193,7 +193,7 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
     let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), Workers::Apart(132)]);
-    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers };
+    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
 }
@@ -346,7 +346,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
-    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264) };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264), most_slots: usize::MAX };
     let few = Tiling { workers: Workers::Alike(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));

@@ -24,6 +24,8 @@ pub struct Decoder<B: Backend> {
     head_bias: Option<B::Vector>,
     rotary: Rotary,
     rope: B::Rope,
+    /// Whether `rope` is the table of `rotary`: not where the device had no memory for a longer one.
+    rope_is_current: bool,
     /// The largest position of the step that was loaded last.
     last_position: u32,
     hints: Vec<PlanHints>,
@@ -90,6 +92,7 @@ impl<B: Backend> Decoder<B> {
                 .map(|spec| source.vector(backend, std::slice::from_ref(spec)))
                 .transpose()?,
             rope: backend.rope_table(rotary.table())?,
+            rope_is_current: true,
             rotary,
             last_position: 0,
             kv_element_bytes: backend.kv_element_bytes(config.heads, dtype),
@@ -180,8 +183,10 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn enqueue(&mut self, backend: &mut B, kv: &mut B::Kv, step: &mut B::Step, shape: StepShape) -> Result<&B::Buffer> {
-        if self.rotary.cover(self.last_position as usize + 1) {
+        self.rope_is_current &= !self.rotary.cover(self.last_position as usize + 1);
+        if !self.rope_is_current {
             self.rope = backend.rope_table(self.rotary.table())?;
+            self.rope_is_current = true;
         }
         self.activations.resize(backend, shape)?;
         backend.run(step, shape, |backend, step| {

@@ -15,7 +15,7 @@ mod rows;
 pub mod sampling;
 pub mod step;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
@@ -34,6 +34,7 @@ pub struct Cpu {
     kv: KvDtype,
     attention: attention::Scratch,
     gemm: gemm::Scratch,
+    most_rows: usize,
 }
 
 impl Cpu {
@@ -44,7 +45,13 @@ impl Cpu {
 
     /// A given instruction set, which the processor must have; `Isa::Clear` is the definition of every op.
     pub fn with_isa(isa: Isa) -> Self {
-        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default() }
+        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
+    }
+
+    /// Refuses steps of more rows from now on, as a device does that has no memory for them.
+    #[must_use]
+    pub fn with_most_rows(self, most_rows: usize) -> Self {
+        Self { most_rows, ..self }
     }
 
     pub fn isa(&self) -> Isa {
@@ -181,6 +188,11 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        let (rows, most) = (batch.tokens.len(), self.most_rows);
+        if rows > most {
+            let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked, free, total: free });
+        }
         Ok(step.load(batch))
     }
 
@@ -281,7 +293,7 @@ impl Backend for Cpu {
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
-        let drawn = sampling::sample(self.isa, logits, &step.requests());
+        let drawn = sampling::sample(self.isa, logits, step.requests());
         step.draw(drawn);
     }
 }

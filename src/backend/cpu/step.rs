@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::backend::{LevelMass, RowToken, SampleRequest, Sampled, SeenToken, StepBatch, StepShape};
+use crate::backend::{LevelMass, RowToken, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::ids::TokenId;
 use crate::plan::PageTurn;
 
@@ -37,6 +37,7 @@ impl Step {
             RowToken::Drawn(request) => self.before[request as usize],
         };
         self.tokens = self.batch.tokens.iter().map(token).collect();
+        self.batch.count_unseen(&self.before);
         self.batch.shape()
     }
 
@@ -49,15 +50,8 @@ impl Step {
     }
 
     /// The requests, with every token seen.
-    pub fn requests(&self) -> Vec<SampleRequest> {
-        let seen = |request: &SampleRequest| {
-            let mut request = request.clone();
-            if let Some(unseen) = request.unseen.take() {
-                see(&mut request.seen, self.before[unseen as usize]);
-            }
-            request
-        };
-        self.batch.requests.iter().map(seen).collect()
+    pub fn requests(&self) -> &[SampleRequest] {
+        &self.batch.requests
     }
 
     /// What part of attention fell on each level, by request: added to by one layer after another.
@@ -81,13 +75,5 @@ impl Step {
     /// Panics where no step was run that was not collected.
     pub fn collect(&mut self) -> Vec<Sampled> {
         self.done.pop_front().expect("a step is run before it is collected")
-    }
-}
-
-/// One more sampled token.
-fn see(seen: &mut Vec<SeenToken>, token: TokenId) {
-    match seen.iter_mut().find(|seen| seen.token == token) {
-        Some(seen) => seen.sampled += 1,
-        None => seen.push(SeenToken { token, sampled: 1, in_prompt: false }),
     }
 }

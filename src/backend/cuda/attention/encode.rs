@@ -39,9 +39,18 @@ struct Layout {
 
 impl Cutter<'_> {
     /// Writes what is not written yet: all but the pieces.
-    pub(super) fn write(&mut self, most: SplitLimit, rows_padded: usize) {
-        let Count { wide, all: tiles, narrow_pieces } = self.count(most, rows_padded);
-        let layout = self.lay_out(tiles);
+    pub(super) fn write(&mut self, mut most: SplitLimit, rows_padded: usize) {
+        let (Count { wide, all: tiles, narrow_pieces }, layout) = loop {
+            let count = self.count(most, rows_padded);
+            let layout = self.lay_out(count.all);
+            // No more slots than states: only where these are too many need slots be counted.
+            let fits =
+                layout.end - layout.states_at <= self.tiling.most_slots || self.slots(most) <= self.tiling.most_slots;
+            match most.coarser(&self.scratch.cuts).filter(|_| !fits) {
+                Some(coarser) => most = coarser,
+                None => break (count, layout),
+            }
+        };
         make_room(&mut self.made.words, layout.end);
         self.made.words.truncate(layout.end);
         self.write_shared(&layout);
@@ -122,6 +131,18 @@ impl Cutter<'_> {
         let merge_at = tiles_at + tiles * TILE_WORDS;
         let states_at = merge_at + merge.len();
         Layout { shared_at, tiles_at, merge_at, states_at, end: states_at + states as usize }
+    }
+
+    /// Partial slots that the tiles fill, once it is known where the rows' lists are.
+    fn slots(&self, most: SplitLimit) -> usize {
+        let Scratch { cuts, merge, .. } = &*self.scratch;
+        let mut slots = 0;
+        for_each_tile(cuts, most, |Tile { cut: Cut { rows, begins_rows, .. }, .. }| {
+            if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize]) != ONE {
+                slots += (rows.end - rows.start) as usize;
+            }
+        });
+        slots
     }
 
     /// The lists of parts of pieces that segments share.

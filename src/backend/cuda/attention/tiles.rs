@@ -52,6 +52,13 @@ pub enum SplitLimit {
 }
 
 impl SplitLimit {
+    /// The next limit by which items are divided less; `None` where none is divided, or they break where rows need them to.
+    pub fn coarser(self, cuts: &[Cut]) -> Option<Self> {
+        let SplitLimit::Pieces { wide, narrow } = self else { return None };
+        let is_divided = |cut: &Cut| self.parts(&cut.item) > 1;
+        cuts.iter().any(is_divided).then(|| SplitLimit::Pieces { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1) })
+    }
+
     /// How many parts an item has, of which each is divided from the next at a border.
     fn parts(self, item: &Item) -> usize {
         let most = match self {
