@@ -2,10 +2,12 @@
 //! the numbers of the definition, as bytes or in the weights' dtype, rows lie as they should, and padded ones leave none.
 
 mod emulator;
+#[path = "common/swizzle.rs"]
+mod swizzle;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When};
 use float8::F8E4M3;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
@@ -14,6 +16,7 @@ use offshoot::backend::{Dtype, HeadLayout, e4m3};
 use offshoot::check::dice::Dice;
 use offshoot::ids::PageId;
 use offshoot::kv::KvSlot;
+use swizzle::swizzled_place;
 
 const PAGE: usize = 32;
 const PAGES: usize = 3;

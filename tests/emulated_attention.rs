@@ -3,11 +3,13 @@
 //! only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
 
 mod emulator;
+#[path = "common/swizzle.rs"]
+mod swizzle;
 
 use std::ffi::c_void;
 use std::ops::Range;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot::backend::cuda::attention::device_plan::{
@@ -23,6 +25,7 @@ use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+use swizzle::swizzled_place;
 
 const PAGE: usize = 32;
 const THREADS: u32 = 512;

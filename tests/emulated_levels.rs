@@ -2,10 +2,12 @@
 //! f64: random forests, every planner, borders anywhere, rows that have moved on since their plan was made.
 
 mod emulator;
+#[path = "common/swizzle.rs"]
+mod swizzle;
 
 use std::ffi::c_void;
 
-use emulator::{Emulated, Schedule, When, swizzled_place};
+use emulator::{Emulated, Schedule, When};
 use float8::F8E4M3;
 use offshoot::backend::cuda::attention::level_words::level_words;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
@@ -17,6 +19,7 @@ use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+use swizzle::swizzled_place;
 
 const PAGE: usize = 32;
 /// Wanted rows that are padding.

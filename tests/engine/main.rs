@@ -12,6 +12,7 @@ mod requests;
 mod samples;
 mod scheduling;
 mod scripts;
+mod shortage;
 mod steps;
 mod stops;
 mod swap;
