@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Modelled};
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
@@ -32,7 +32,7 @@ fn main() {
                     measure("modelled", Modelled::new(profile.clone()), branches, ragged, run_ahead);
                 }
                 if is_wanted("cpu") {
-                    measure("cpu", Cpu::new(), branches, ragged, run_ahead);
+                    measure("cpu", Cpu::open().unwrap(), branches, ragged, run_ahead);
                 }
             }
         }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use offshoot::backend::cuda::attention::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;

@@ -35,7 +35,7 @@ id!(
     TokenId(u32)
 );
 id!(
-    /// A page of KV memory: `Backend::PAGE_TOKENS` slots, in every layer.
+    /// A page of KV memory: `Backend::page_tokens` slots, in every layer.
     PageId(u32)
 );
 id!(

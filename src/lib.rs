@@ -56,31 +56,27 @@
 //! ```
 
 pub mod backend;
-pub mod batch;
-pub mod bench;
-pub mod check;
+pub mod bundled;
 pub mod cli;
 pub mod engine;
 pub mod error;
+pub mod eval;
 pub mod figures;
-pub mod forecast;
+mod hashes;
 pub mod ids;
-pub mod journal;
+pub mod json;
 pub mod judge;
 pub mod kv;
+pub mod lab;
+pub mod launch;
 mod mix;
 pub mod model;
+pub mod openai;
 pub mod out;
 pub mod plan;
-pub mod report;
-pub mod run;
-pub mod scoring;
 pub mod search;
-pub mod simulate;
-pub mod task;
 pub mod tokenizer;
 pub mod tree;
-pub mod view;
 
 pub use error::{Error, Result};
-pub use run::open;
+pub use launch::open;

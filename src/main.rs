@@ -1,16 +1,17 @@
 //! The `offshoot` command: reads the command line, hands it to the floor that does the work, and turns an error into one
 //! sentence and an exit code.
 
-mod stopping;
-
 use std::process::ExitCode;
 
 use offshoot::backend::{DeviceChoice, Opened};
-use offshoot::bench::batches::BatchesOptions;
+use offshoot::cli::stopping::{exit_code, interrupt_flag};
 use offshoot::cli::{Bench, Cli, Command, Planned};
 use offshoot::error::{Error, Result};
-use offshoot::{batch, bench, check, forecast, judge, out, run, scoring, task, view};
-use stopping::{exit_code, interrupt_flag};
+use offshoot::eval::{run, scoring, task, view};
+use offshoot::lab::bench::batches::BatchesOptions;
+use offshoot::lab::{bench, check, estimate};
+use offshoot::openai::batch;
+use offshoot::{judge, out};
 
 fn main() -> ExitCode {
     judge::sandbox::enter_if_helper();
@@ -32,8 +33,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         None => out::text(welcome(device.open(0)?))?,
         Some(Command::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
         Some(Command::Plan(args)) => match args.into() {
-            Planned::Job(options) => forecast::main(&options)?,
-            Planned::Trace(options) => forecast::trace::main(&options)?,
+            Planned::Job(options) => estimate::main(&options)?,
+            Planned::Trace(options) => estimate::trace::main(&options)?,
         },
         Some(Command::Check(args)) => return check::check(device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
@@ -68,6 +69,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
                     },
                 }
             }
+            Bench::Chart(args) => bench::chart::main(&args.into())?,
             Bench::Machine(args) => on_the_cpu(device).and_then(|()| bench::tables::machine(args.json))?,
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,

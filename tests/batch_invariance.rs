@@ -1,6 +1,7 @@
 //! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of pages, with
 //! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
+use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
 use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
@@ -59,7 +60,7 @@ struct Forested<'a> {
 impl<'a> Forested<'a> {
     fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [Alone]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
-        let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(Cpu::PAGE_TOKENS));
+        let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(PAGE_TOKENS));
         Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: Step::default() }
     }
 

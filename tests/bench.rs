@@ -3,12 +3,20 @@
 use std::path::Path;
 use std::process::Command;
 
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Isa;
+use offshoot::lab::check::attention::tolerance;
 use serde_json::Value;
 
-/// Runs `offshoot bench` and reads its JSON lines.
+/// Runs `offshoot bench` by the path of arithmetic that the environment chooses, and reads its JSON lines.
 fn bench(args: &[&str]) -> Vec<Value> {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
+    bench_by(Isa::chosen().unwrap(), args)
+}
+
+fn bench_by(isa: Isa, args: &[&str]) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+    let command = command.env(Isa::VARIABLE, isa.name()).args(["bench", "--device", "cpu"]).args(args);
+    let output = command.output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -34,13 +42,17 @@ fn trees_of_every_form_are_timed_and_right() {
 "#;
     let file = written(folder.path(), "trees.jsonl", trees);
     let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
-    for plan in ["flat", "single", "tree", "balanced"] {
-        let lines = bench(&[&["attention", "--trees", &file, "--plan", plan], &rates[..]].concat());
+    let plans = ["flat", "single", "tree", "balanced"].map(|plan| (Isa::chosen().unwrap(), plan));
+    let paths = Isa::available().into_iter().map(|isa| (isa, "balanced"));
+    for (isa, plan) in plans.into_iter().chain(paths) {
+        let lines = bench_by(isa, &[&["attention", "--trees", &file, "--plan", plan], &rates[..]].concat());
         let names: Vec<&str> = lines.iter().map(|line| line["workload"].as_str().unwrap()).collect();
         assert_eq!(names, ["levels", "shared", "alone", "ragged"]);
-        for line in &lines {
-            // f32 results of an f32 softmax, by whatever dtype keys and values have; see the suite of `check`.
-            assert!(number(line, "rel_err") < 1e-5, "{line}");
+        for (line, dtype) in lines.iter().zip([Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::Bf16]) {
+            assert!(line["device"].as_str().unwrap().contains(&isa.to_string()), "{isa}: {line}");
+            // Results are f32 whatever keys and values are.
+            let tolerance = tolerance(isa.attention_operand(dtype), Dtype::F32);
+            assert!(number(line, "rel_err") < tolerance, "{isa}, {plan}: {line}, not {tolerance}");
             assert!(number(line, "us") >= number(line, "min_us"), "{line}");
             let floor = (number(line, "bytes") / 1e9).max(number(line, "flops") / 1e10) * 1e6;
             // Written with two decimals.

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use offshoot::task::benchmark::{self, BenchmarkFormat, Entry, Malformed};
-use offshoot::task::json::RawJson;
-use offshoot::task::problem::{Assembly, Compare, Problem, Suite};
+use offshoot::eval::benchmark;
+use offshoot::eval::benchmark::{BenchmarkFormat, Entry, Malformed};
+use offshoot::json::RawJson;
+use offshoot::judge::problem::{Assembly, Compare, Problem, Suite};
 use serde_json::{Map, Value, json};
 
 #[path = "common/shared.rs"]

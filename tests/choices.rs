@@ -10,22 +10,23 @@ use std::path::Path;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
+use offshoot::eval::task::{Overrides, Prompt, Task};
 use offshoot::ids::TokenId;
 use offshoot::search::choose::{Choice, Neutral};
+use offshoot::search::settings::ChooseBy;
 use offshoot::search::{Assessment, Assessor, Details, Outcome, choose};
-use offshoot::task::{ChooseBy, Overrides, Prompt, Task};
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use offshoot::tree::SamplingTree;
 
 use job::Order;
 
 fn assess(text: &str) -> Assessment {
-    Assessment { answer: Some(text.to_string()), correct: Some(text == "two"), judged: None }
+    Assessment::graded(Some(text.to_string()), Some(text == "two"))
 }
 
 fn chosen(tree: &mut SamplingTree, choices: &[Choice], by: ChooseBy) -> Outcome {
     let (order, mut record) = (Order::default(), |_: &_| Ok(()));
-    let mut job = order.job(Assessor::new(&assess), &mut record);
+    let mut job = order.job(Assessor::new(assess), &mut record);
     let root = tree.root();
     choose(tree, root, choices, by, &mut job).expect("nothing fails")
 }

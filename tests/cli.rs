@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use offshoot::backend::cpu::Isa;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -234,6 +235,27 @@ fn what_a_command_would_have_to_ignore_it_refuses() {
     }
     assert!(!help("plan").contains("--device <") && help("plan").contains("--threads"));
     assert!(help("run").contains("--device <") && help("run").contains("--threads"));
+}
+
+#[test]
+fn the_path_of_arithmetic_is_the_environment_s_where_the_processor_has_it() {
+    let listed = stdout(&output(&["check", "--paths"]));
+    let paths: Vec<&str> = listed.lines().collect();
+    assert!(paths.starts_with(&["portable", "bf16-twin"]), "{paths:?}");
+    for isa in Isa::available() {
+        assert!(paths.contains(&isa.name()), "{paths:?}");
+        let welcome = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", isa.name()).output().unwrap();
+        assert!(stdout(&welcome).contains(&format!("device: cpu, {isa}, ")), "{}", stdout(&welcome));
+    }
+    let fastest = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", "").output().unwrap();
+    assert!(stdout(&fastest).contains(&format!("device: cpu, {}, ", Isa::fastest())), "{}", stdout(&fastest));
+    let folder = tempfile::tempdir().unwrap();
+    let task = task_in(folder.path(), |_| {});
+    let run = ["run", task.to_str().unwrap(), "--out", "out", "--device", "cpu"];
+    for command in [&["check", "--device", "cpu"][..], &["bench", "machine"], &run] {
+        let refused = offshoot().current_dir(folder.path()).args(command).env("OFFSHOOT_CPU", "avx9").output().unwrap();
+        fails(&refused, &["OFFSHOOT_CPU", "avx9", &paths.join(", ")]);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::check::{Effort, Row, deterministic};
+use offshoot::lab::check::{Effort, Row, deterministic};
 use serde_json::{Value, json};
 
 #[path = "common/runs.rs"]
@@ -13,8 +13,8 @@ use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succee
 
 #[test]
 fn a_row_depends_on_itself_alone() {
-    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Clear) {
-        let effort = if isa == Isa::detect() { Effort::Full } else { Effort::Quick };
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
+        let effort = if isa == Isa::chosen().unwrap() { Effort::Full } else { Effort::Quick };
         let print = |rows: &[Row]| {
             rows.iter().for_each(|row| println!("{isa}: {row}"));
             Ok(())
@@ -67,7 +67,7 @@ fn resumed_after(fields: Value, options: &[&str]) -> String {
     let mut manifest: Value = serde_json::from_slice(&bytes(folder, "out", "manifest.json")).unwrap();
     let process = manifest["processes"][0].as_object_mut().unwrap();
     assert_eq!(process["exact"], true);
-    assert_eq!(process["arithmetic"], format!("cpu, {}", Isa::detect()));
+    assert_eq!(process["arithmetic"], format!("cpu, {}", Isa::chosen().unwrap()));
     process.extend(fields.as_object().unwrap().clone());
     fs::write(folder.join("out/manifest.json"), manifest.to_string()).unwrap();
     let arguments = [&["run", "task.json", "--out", "out", "--resume", "--device", "cpu"], options].concat();
@@ -80,7 +80,7 @@ fn resumed_after(fields: Value, options: &[&str]) -> String {
 fn a_resume_says_where_samples_may_differ() {
     assert!(!resumed_after(json!({}), &[]).contains("may differ"));
     assert!(!resumed_after(json!({"device": "cpu, as it was"}), &["--deterministic"]).contains("may differ"));
-    let threads = format!("cpu, {}, 99 threads", Isa::detect());
+    let threads = format!("cpu, {}, 99 threads", Isa::chosen().unwrap());
     assert!(!resumed_after(json!({"device": threads, "arithmetic": null}), &[]).contains("may differ"));
     let gpu =
         |exact: bool, arithmetic: Option<&str>| json!({"device": "a GPU", "exact": exact, "arithmetic": arithmetic});

@@ -8,10 +8,10 @@ use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::attention::device_plan::{
     DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
 };
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).

@@ -7,7 +7,7 @@ mod shared;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use offshoot::task::{Item, Overrides, Prompt, Task};
+use offshoot::eval::task::{Item, Overrides, Prompt, Task};
 use offshoot::tokenizer::{AddSpecial, SharedEncoder, Tokenizer};
 use serde_json::{Value, json};
 use shared::shared;

@@ -18,12 +18,12 @@ use offshoot::backend::cuda::attention::device_plan::{
 use offshoot::backend::cuda::compile::elements::KvElement;
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype};
-use offshoot::check::attention::{Setting, context};
-use offshoot::check::dense::relative_error;
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::dense::relative_error;
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Grown, Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 use swizzle::swizzled_place;
 

@@ -13,11 +13,11 @@ use offshoot::backend::cuda::attention::level_words::level_words;
 use offshoot::backend::cuda::compile::elements::{KvElement, PageLayout};
 use offshoot::backend::cuda::compile::units;
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, LevelBorders, MOST_LEVELS};
-use offshoot::check::attention::{Setting, context};
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 use swizzle::swizzled_place;
 

@@ -1,6 +1,6 @@
 //! The suite of tests/engine once more, on engines that submit each step before the one before is collected.
 
-use offshoot::check::dice;
+use offshoot::lab::check::dice;
 
 #[path = "engine/bench.rs"]
 mod bench;

@@ -1,5 +1,5 @@
-//! What Hugging Face's transformers compute, under every instruction set of this processor: for the golden model of tests/data
-//! always; for every family, and two small models trained by others, where ../shared is.
+//! What Hugging Face's transformers compute, by every path of this processor's arithmetic: for a small golden model of each
+//! family, in tests/data, always; for larger ones, and two small models trained by others, where ../shared is.
 
 #[path = "common/shared.rs"]
 mod shared;
@@ -39,9 +39,8 @@ fn hold_all(style: &str) {
     }
 }
 
-/// A model folder with the config that transformers wrote in this style.
-fn in_style(style: &str) -> TempDir {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens/qwen2-tied");
+/// A golden model of tests/data with the config that transformers wrote in this style.
+fn in_style(golden: &Path, style: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
     let copy = |from: &str, to: &str| std::fs::copy(golden.join(from), folder.path().join(to)).unwrap();
     copy(&format!("config.{style}.json"), "config.json");
@@ -51,13 +50,22 @@ fn in_style(style: &str) -> TempDir {
 }
 
 #[test]
-fn the_golden_of_this_repository() {
-    for style in ["rope_scaling", "rope_parameters"] {
-        let folder = in_style(style);
-        for isa in Isa::available() {
-            assert!(hold(isa, folder.path(), "golden.json").passes(), "{isa}: {style}");
+fn the_goldens_of_this_repository() {
+    let goldens = folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens"));
+    let mut families = Vec::new();
+    for golden in &goldens {
+        for style in ["rope_scaling", "rope_parameters"] {
+            let folder = in_style(golden, style);
+            families.push(ModelFolder::open(folder.path()).unwrap().config.family.to_string());
+            for isa in Isa::available() {
+                let passes = hold(isa, folder.path(), "golden.json").passes();
+                assert!(passes, "{isa}: {}, {style}", golden.display());
+            }
         }
     }
+    families.sort();
+    families.dedup();
+    assert_eq!(families, ["llama", "mistral", "phi", "qwen2", "qwen3"]);
 }
 
 #[test]

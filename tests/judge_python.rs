@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use offshoot::eval::benchmark;
+use offshoot::json::RawJson;
+use offshoot::judge::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
 use offshoot::judge::sandbox::Sandbox;
 use offshoot::judge::{Judge, Judgement, Language, Verdict};
-use offshoot::task::benchmark;
-use offshoot::task::json::RawJson;
-use offshoot::task::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
 use serde_json::{Value, json};
 
 use judging::can_judge;

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
 /// last slot waits for.
@@ -228,6 +228,7 @@ impl Script {
         let free = self.pool.free();
         let freed = self.tree.evict(&mut self.pool, wanted);
         assert_eq!(self.pool.free(), free + freed);
+        assert!(freed <= wanted, "{freed} pages are freed where {wanted} are wanted");
         if freed < wanted {
             self.check();
             self.check_only_leased_paths_remain();
@@ -445,7 +446,7 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("questionbecause!")).unwrap());
+        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!")).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);
@@ -482,8 +483,50 @@ fn released_thoughts_are_found_again_until_they_are_evicted() {
     tree.mark_computed(branch, 15);
     tree.release(branch);
     assert_eq!(tree.known(None, &tokens("questionbecome")), (11, 11));
-    tree.evict(&mut pool, 1);
+    // Its last page goes first.
+    assert_eq!(tree.evict(&mut pool, 1), 1);
+    assert_eq!((tree.known(None, &tokens("questionbecause")), tree.stats().tokens), ((12, 12), 12));
+    assert_eq!(tree.evict(&mut pool, 1), 1);
     assert_eq!(tree.known(None, &tokens("questionbecome")), (8, 8));
+}
+
+#[test]
+fn where_one_page_is_wanted_a_long_prompt_loses_one_page() {
+    let prompt: Vec<TokenId> = (0..100_000).map(TokenId).collect();
+    let (mut tree, mut pool) = (PrefixTree::new(16), PagePool::new(7000));
+    let first = tree.admit(&mut pool, &prompt).unwrap();
+    tree.mark_computed(first, 100_000);
+    // Two go on in mid-page behind a part of it; one of them is still leased.
+    let [leased, cached] = [7, 9].map(|last| [&prompt[..50_007], &[TokenId(last); 40]].concat());
+    let leased = tree.admit(&mut pool, &leased).unwrap();
+    let cached = tree.admit(&mut pool, &cached).unwrap();
+    [first, cached].into_iter().for_each(|segment| tree.release(segment));
+    let known = |tree: &PrefixTree| tree.known(None, &prompt).0;
+    // The one that was never computed goes first, page by page.
+    for pages_left in (0..3).rev() {
+        assert_eq!((tree.evict(&mut pool, 1), known(&tree)), (1, 100_000), "{pages_left} pages are left of it");
+        tree.check_integrity(&pool).unwrap();
+    }
+    for wanted in [1, 1, 10, 1000] {
+        let (free, before) = (pool.free(), known(&tree));
+        assert_eq!(tree.evict(&mut pool, wanted), wanted);
+        assert_eq!(pool.free(), free + wanted);
+        assert_eq!(
+            known(&tree) as usize,
+            (before as usize).div_ceil(16) * 16 - 16 * wanted,
+            "the rest is still matched"
+        );
+        assert_eq!(tree.known(None, &prompt).1, known(&tree), "and computed");
+        tree.check_integrity(&pool).unwrap();
+    }
+    // Matched again, it goes on where it was cut.
+    let again = tree.admit(&mut pool, &prompt).unwrap();
+    assert_eq!(tree.context(again), prompt);
+    tree.check_integrity(&pool).unwrap();
+    tree.release(again);
+    tree.evict(&mut pool, usize::MAX);
+    assert_eq!((known(&tree), tree.end(leased)), (50_007, 50_047), "what is leased stays");
+    tree.check_integrity(&pool).unwrap();
 }
 
 #[test]

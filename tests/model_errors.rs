@@ -111,7 +111,7 @@ fn sharded(tensors: &Tensors) -> TempDir {
 }
 
 fn load(folder: &TempDir) -> offshoot::Result<(Cpu, Decoder<Cpu>)> {
-    let mut backend = Cpu::new();
+    let mut backend = Cpu::open().unwrap();
     let model = Decoder::load(&mut backend, &ModelFolder::open(folder.path())?)?;
     Ok((backend, model))
 }

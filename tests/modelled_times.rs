@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::modelled::{Clock, DeviceProfile, Modelled, TILE};
+use offshoot::backend::sim::{Clock, DeviceProfile, Modelled};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
-use offshoot::bench::trees::read_trees;
-use offshoot::bench::workload_file::{Job, read_jobs};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,
 };
 use offshoot::ids::TokenId;
+use offshoot::lab::bench::trees::read_trees;
+use offshoot::lab::bench::workload_file::{Job, read_jobs};
 use offshoot::model::{Decoder, ModelConfig};
 use offshoot::plan::{PlanHints, Planner};
 use serde_json::Value;
@@ -57,13 +57,14 @@ fn attention_takes_what_was_measured() {
         .iter()
         .map(|line| (line["workload"].as_str().expect("a name").to_owned(), line["us"].as_f64().expect("a time")))
         .collect();
-    let (profile, page_tokens) = (h200(), Modelled::PAGE_TOKENS);
-    let cost = Modelled::new(profile.clone()).cost_model();
+    let profile = h200();
+    let modelled = Modelled::new(profile.clone());
+    let (page_tokens, tile, cost) = (modelled.page_tokens(), modelled.tile(), modelled.cost_model());
     let mut rows = Vec::new();
     for tree in read_trees(&path).expect("the trees are well formed") {
         let small = |n: usize| u32::try_from(n).expect("heads are few");
         let hints = PlanHints {
-            tile: TILE,
+            tile,
             window: None,
             q_heads: small(tree.q_heads),
             kv_heads: small(tree.kv_heads),
@@ -74,7 +75,7 @@ fn attention_takes_what_was_measured() {
         let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
         let plan = Planner::Balanced.plan(&tree.plant(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
-        rows.push((tree.name, profile.attention.ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
+        rows.push((tree.name, profile.attention_ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
     }
     assert!(rows.len() > 50, "{} trees were measured", rows.len());
     let mean = compare("us", &rows, 0.8..=1.2);
@@ -140,7 +141,7 @@ fn whole_jobs_take_what_was_measured() {
         let mut backend = Modelled::new(h200());
         let clock = backend.clock();
         let model = Decoder::random(&mut backend, config, Dtype::Bf16, 1).expect("it fits");
-        let page = Modelled::PAGE_TOKENS as usize;
+        let page = backend.page_tokens() as usize;
         let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().expect("there are jobs");
         let config = EngineConfig {
             max_branches: jobs.iter().map(Job::continuations).max().expect("there are jobs"),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Grown, Shape, grow};
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Grown, Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, PageTurn, PlanHints, Planner, WorkItem};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.

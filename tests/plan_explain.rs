@@ -1,8 +1,8 @@
 //! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it calls
 //! shared has an item.
 
-use offshoot::check::forests::{Shape, grow};
 use offshoot::kv::Forest;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Explained, PlanHints, Planner, Treatment, explain};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.

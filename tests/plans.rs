@@ -1,9 +1,9 @@
 //! Every planner on every shape of forest: `check` proves each plan, and is itself tried on plans that were spoilt.
 
-use offshoot::check::dice::Dice;
-use offshoot::check::forests::{Shape, grow};
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment};
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Shape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.

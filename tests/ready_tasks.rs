@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use offshoot::task::{Overrides, Prompt, Task};
+use offshoot::eval::task::{Overrides, Prompt, Task};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,11 +1,13 @@
 //! Runs that are killed and gone on with: the built binary on the bundled demo model, on the CPU, where the same task leaves the
 //! same files to the byte. Kills are at random moments, by a seed.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use offshoot::tokenizer::{AddSpecial, Tokenizer};
 use serde_json::{Value, json};
 
 #[path = "common/runs.rs"]
@@ -328,5 +330,103 @@ fn a_failed_item_is_recorded_and_tried_again() {
     assert_eq!(failed[0]["id"], "long");
     run_into(folder, "out", &["--resume"]);
     run_into(folder, "whole", &[]);
+    assert_equal_results(folder, "out", "whole");
+}
+
+/// A copy of the demo model with a head of its own, and the place in its file of the embedding of each token.
+fn untied_model(folder: &Path) -> (std::path::PathBuf, impl Fn(usize) -> std::ops::Range<usize>) {
+    let (demo, model) = (repository().join("tasks/models/demo"), folder.join("model"));
+    fs::create_dir(&model).expect("writable");
+    for file in fs::read_dir(&demo).expect("readable") {
+        let path = file.expect("readable").path();
+        fs::copy(&path, model.join(path.file_name().expect("a file"))).expect("writable");
+    }
+    let config = fs::read_to_string(demo.join("config.json")).expect("readable");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["tie_word_embeddings"] = json!(false);
+    fs::write(model.join("config.json"), config.to_string()).expect("writable");
+    // Eight bytes with the header's length, the header, the tensors.
+    let old = fs::read(model.join("model.safetensors")).expect("readable");
+    let (length, rest) = old.split_first_chunk::<8>().expect("a header");
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: Value = serde_json::from_slice(header).expect("JSON");
+    let mut head = header["model.embed_tokens.weight"].clone();
+    let offset = |head: &Value, ix: usize| head["data_offsets"][ix].as_u64().expect("an offset") as usize;
+    let embeddings = offset(&head, 0)..offset(&head, 1);
+    let tokens = head["shape"][0].as_u64().expect("a number") as usize;
+    head["data_offsets"] = json!([tensors.len(), tensors.len() + embeddings.len()]);
+    header["lm_head.weight"] = head;
+    let header = header.to_string();
+    let length = (header.len() as u64).to_le_bytes();
+    let new = [&length[..], header.as_bytes(), tensors, &tensors[embeddings.clone()]].concat();
+    fs::write(model.join("model.safetensors"), new).expect("writable");
+    let (begin, row) = (8 + header.len() + embeddings.start, embeddings.len() / tokens);
+    (model, move |token| begin + token * row..begin + (token + 1) * row)
+}
+
+#[test]
+fn a_sample_that_fails_costs_that_sample_alone_and_is_tried_again() {
+    let folder = task_folder(|_| {});
+    let folder = folder.path();
+    let (model, embedding) = untied_model(folder);
+    let task = fs::read_to_string(folder.join("task.json")).expect("readable");
+    let mut task: Value = serde_json::from_str(&task).expect("JSON");
+    task["model"] = json!(model);
+    fs::write(folder.join("task.json"), task.to_string()).expect("writable");
+    run_into(folder, "whole", &[]);
+    let lines = |out: &str, name: &str| -> Vec<Value> {
+        let text = String::from_utf8(bytes(folder, out, name)).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let whole = lines("whole", "samples.jsonl");
+
+    // A token that few samples draw and no prompt holds has no embedding: whatever is drawn after it is no number.
+    let tokenizer = Tokenizer::load(&model).expect("the demo's");
+    let tokens = |text: &str| -> Vec<usize> {
+        tokenizer.encode(text, AddSpecial::No).expect("any text").iter().map(|token| token.ix()).collect()
+    };
+    let shots = fs::read_to_string(repository().join("tasks/words_fewshot.txt")).expect("readable");
+    let questions = fs::read_to_string(folder.join("items.jsonl")).expect("readable");
+    let given: HashSet<usize> = tokens(&format!("{shots}{questions}Question: Answer:")).into_iter().collect();
+    let mut drawn: BTreeMap<usize, usize> = BTreeMap::new();
+    for sample in &whole {
+        // Its last token is followed by nothing.
+        let text = tokens(sample["text"].as_str().expect("text"));
+        let inner: HashSet<usize> = text.iter().rev().skip(5).copied().collect();
+        inner.difference(&given).for_each(|&token| *drawn.entry(token).or_default() += 1);
+    }
+    let (&token, _) = drawn.iter().min_by_key(|(_, samples)| **samples).expect("some token is drawn alone");
+    let file = model.join("model.safetensors");
+    let healthy = fs::read(&file).expect("readable");
+    let mut broken = healthy.clone();
+    broken[embedding(token)].chunks_exact_mut(2).for_each(|bf16| bf16.copy_from_slice(&0x7fc0_u16.to_le_bytes()));
+    fs::write(&file, broken).expect("writable");
+    let ran = run(folder, &["run", "task.json", "--out", "out"]);
+    refuses(&ran, &["failed", "the model's logits", "--resume"]);
+
+    let samples = lines("out", "samples.jsonl");
+    let failed: Vec<&Value> = samples.iter().filter(|sample| sample["finish"] == json!("failed")).collect();
+    assert!(!failed.is_empty() && failed.len() < samples.len(), "{} of {} failed", failed.len(), samples.len());
+    assert_eq!(samples.len(), whole.len(), "each sample has its line");
+    for (sample, before) in samples.iter().zip(&whole) {
+        match sample.get("error") {
+            Some(error) => assert!(error.as_str().expect("text").contains("the model's logits"), "{error}"),
+            None => assert_eq!(sample, before, "what did not fail is as it was"),
+        }
+    }
+    let items = lines("out", "items.jsonl");
+    let branches = |item: &Value| item["failed"]["branches"].as_u64().unwrap_or(0) as usize;
+    assert_eq!(items.iter().map(branches).sum::<usize>(), failed.len());
+    for item in &items {
+        assert_eq!(item["samples"].as_u64().expect("a number") as usize + branches(item), 6, "{item}");
+        assert_eq!(item["cancelled"], json!(0), "{item}");
+    }
+    let summary: Value = serde_json::from_slice(&bytes(folder, "out", "summary.json")).expect("JSON");
+    assert_eq!((&summary["failed"], &summary["failed_branches"]), (&json!(0), &json!(failed.len())));
+
+    // The same run on the model as it should be, which the manifest of the other run names.
+    fs::write(&file, healthy).expect("writable");
+    fs::copy(folder.join("whole/manifest.json"), folder.join("out/manifest.json")).expect("writable");
+    run_into(folder, "out", &["--resume"]);
     assert_equal_results(folder, "out", "whole");
 }

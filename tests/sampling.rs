@@ -1,4 +1,4 @@
-//! Sampling: the fast path draws the tokens of the definition (`Isa::Clear`: a full sort in f64) for random logits, coins and
+//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits, coins and
 //! parameters, and the definition itself does what its words say.
 
 use offshoot::backend::cpu::sampling;
@@ -22,7 +22,7 @@ fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
 
 /// What every instruction set draws; they must agree.
 fn all_draw(logits: &[f32], request: &SampleRequest) -> Sampled {
-    let drawn = sample(Isa::Clear, logits, request);
+    let drawn = sample(Isa::Portable, logits, request);
     for isa in Isa::available() {
         assert_eq!(sample(isa, logits, request).token, drawn.token, "{isa}, {request:?}");
     }
@@ -97,12 +97,12 @@ proptest! {
             pick: Pick::Random { temperature, top_k, top_p, min_p, coin: coin.clamp(0.0, 1.0) },
             ..within(changes.clone(), logits.len())
         };
-        let clear = sample(Isa::Clear, &logits, &at(coin, top_p));
+        let clear = sample(Isa::Portable, &logits, &at(coin, top_p));
         for isa in Isa::available() {
             let fast = sample(isa, &logits, &at(coin, top_p));
             let near = || {
                 let nudged = [(coin - BORDER, top_p), (coin + BORDER, top_p), (coin, top_p * (1.0 - 1e-6)), (coin, top_p * (1.0 + 1e-6))];
-                nudged.iter().any(|&(coin, top_p)| sample(Isa::Clear, &logits, &at(coin, top_p)).token == fast.token)
+                nudged.iter().any(|&(coin, top_p)| sample(Isa::Portable, &logits, &at(coin, top_p)).token == fast.token)
             };
             prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
             prop_assert_eq!(fast.top.len(), clear.top.len());
@@ -155,7 +155,7 @@ fn coins_spread_over_tokens_as_their_probabilities() {
     let sum: f64 = scaled.iter().sum();
     const COINS: usize = 20_000;
     let mut counts = vec![0usize; logits.len()];
-    let isa = Isa::detect();
+    let isa = Isa::chosen().unwrap();
     for i in 0..COINS {
         let coin = (i as f64 + 0.5) / COINS as f64;
         counts[sample(isa, &logits, &random(0.8, None, 1.0, 0.0, coin)).token.ix()] += 1;
@@ -172,7 +172,7 @@ fn edges() {
     // Of equals, the smaller id; in greedy choice, in top-k, in the list of the likeliest.
     assert_eq!(all_draw(&logits, &request(Pick::Greedy)).token, token(1));
     assert_eq!(all_draw(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
-    let top = sample(Isa::detect(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
+    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
     // A tiny top-p, or a large min-p, keeps the best.
     assert_eq!(all_draw(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
@@ -235,7 +235,7 @@ fn penalties_by_their_definitions() {
             let coin = f64::from(i) / 20_001.0;
             let Pick::Random { coin: at, .. } = &mut request.pick else { unreachable!() };
             *at = coin;
-            let drawn = sample(Isa::detect(), &logits, &request).token.ix();
+            let drawn = sample(Isa::chosen().unwrap(), &logits, &request).token.ix();
             (last..drawn).for_each(|t| borders[t + 1] = coin);
             last = drawn;
         }

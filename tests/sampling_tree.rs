@@ -111,6 +111,7 @@ fn siblings_can_be_stopped_while_others_grow() {
                 assert_eq!(node, children[0]);
                 break;
             }
+            Event::Failed { node } => panic!("{node:?} failed, though nothing said so"),
         }
     }
     growing.cancel(&children[1..2]);
@@ -154,6 +155,34 @@ fn a_failed_node_cannot_go_on() {
     let error = tree.extend(&[child], &SamplingParams::default(), &Stop::default()).expect_err("the script panics");
     assert!(error.to_string().contains("no such page"), "{error}");
     assert_eq!((tree.node(child).state, tree.node(child).finish.clone()), (State::Closed, None));
+}
+
+#[test]
+fn a_branch_that_fails_leaves_its_siblings_alone() {
+    // Branch 0 is the root, 2 the second child.
+    let engine = EngineHandle::scripted(|call| match call.branch.0 {
+        2 => ScriptedReply::text("beg").failing(),
+        _ => ScriptedReply::text("whole"),
+    });
+    let mut tree = tree_on(engine);
+    let children = tree.fork(tree.root(), 3).expect("open");
+    extend(&mut tree, &children);
+    let texts = |tree: &SamplingTree| children.iter().map(|&node| tree.node(node).text.clone()).collect::<Vec<_>>();
+    assert_eq!(texts(&tree), ["whole", "", "whole"]);
+    let failed = tree.node(children[1]);
+    assert_eq!((failed.state, failed.finish.clone()), (State::Closed, Some(FinishReason::Failed)));
+    assert!(tree.failure(children[1]).is_some_and(|error| error.to_string().contains("one that fails")));
+    assert!(!tree.has_failed(children[0]) && tree.failure(children[0]).is_none());
+    tree.extend(&children[..1], &SamplingParams::default(), &Stop::default()).expect("the first one goes on");
+    tree.extend(&children[1..2], &SamplingParams::default(), &Stop::default()).expect_err("the second one is closed");
+}
+
+#[test]
+fn where_every_branch_fails_the_first_failure_is_told() {
+    let mut tree = tree_on(EngineHandle::scripted(|_| ScriptedReply::text("").failing()));
+    let children = tree.fork(tree.root(), 2).expect("open");
+    let error = tree.extend(&children, &SamplingParams::default(), &Stop::default()).expect_err("both fail");
+    assert!(error.to_string().contains("one that fails"), "{error}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
+use offshoot::judge::problem::Limits;
 use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
-use offshoot::task::problem::Limits;
 
 #[path = "common/sandbox.rs"]
 mod common;

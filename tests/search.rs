@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
+use offshoot::search::settings::BestBy;
+use offshoot::search::vote::Decided;
 use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
-use offshoot::task::{BestBy, Decided};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 
@@ -29,7 +30,7 @@ fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
 fn assess(text: &str) -> Assessment {
     let text = text.trim_end();
     let answer = (text != "?" && !text.is_empty()).then(|| text.to_string());
-    Assessment { correct: Some(answer.as_deref() == Some("7")), answer, judged: None }
+    Assessment { correct: Some(answer.as_deref() == Some("7")), answer, ..Assessment::default() }
 }
 
 /// Runs a driver and returns its outcome and what was recorded.
@@ -40,7 +41,7 @@ fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool
         recorded.push(sample.clone());
         Ok(())
     };
-    let outcome = search(&mut order.job(Assessor::new(&assess), &mut record));
+    let outcome = search(&mut order.job(Assessor::new(assess), &mut record));
     (outcome, recorded)
 }
 
@@ -82,14 +83,14 @@ fn no_answer_is_wrong() {
 fn an_answer_is_as_right_as_its_first_sample() {
     // Same answer, other verdict: the grader looks at the padding too.
     fn picky(text: &str) -> Assessment {
-        Assessment { answer: Some(text.trim_end().to_string()), correct: Some(text == "7 "), judged: None }
+        Assessment::graded(Some(text.trim_end().to_string()), Some(text == "7 "))
     }
     for (replies, right) in [(["7", "7 ", "8"], false), (["7 ", "7", "8"], true)] {
         let mut tree = saying(texts(&replies));
         let root = tree.root();
         let outcome = drive(
             |job| {
-                job.assessor = Assessor::new(&picky);
+                job.assessor = Assessor::new(picky);
                 self_consistency(&mut tree, root, 3, Decided::Never, job)
             },
             false,
@@ -196,7 +197,7 @@ fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
         let params = SamplingParams { top_logprobs, ..SamplingParams::default() };
         let order = Order { params, ..Order::default() };
         let mut record = |_: &Sample| Ok(());
-        let outcome = sample(&mut tree, root, 1, &mut order.job(Assessor::new(&assess), &mut record));
+        let outcome = sample(&mut tree, root, 1, &mut order.job(Assessor::new(assess), &mut record));
         serde_json::to_value(&outcome.expect("nothing fails").samples[0]).expect("it is JSON")
     };
     let token = u32::from(b'7');
@@ -225,7 +226,7 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
         let mut tree = saying(vec![ScriptedReply::text("").until_cancelled()]);
         let root = tree.root();
         let mut record = |_: &Sample| Ok(());
-        let mut job = order.job(Assessor::new(&assess), &mut record);
+        let mut job = order.job(Assessor::new(assess), &mut record);
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
     std::thread::sleep(Duration::from_millis(20));
@@ -240,7 +241,7 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     let root = tree.root();
     let order = Order::default();
     let mut record = |_: &Sample| Err(Error::Internal("the disk is full".to_string()));
-    let mut job = order.job(Assessor::new(&assess), &mut record);
+    let mut job = order.job(Assessor::new(assess), &mut record);
     let outcome = sample(&mut tree, root, 2, &mut job);
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }

@@ -7,10 +7,9 @@ use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot::ids::TokenId;
 use offshoot::search::scorer::Question;
+use offshoot::search::settings::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 use offshoot::search::steps::Stepper;
 use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, Scorer, best_by_scorer, dvts, mcts, step_beam};
-use offshoot::task::Scoring;
-use offshoot::task::steps::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
 use petgraph::graph::NodeIndex;
@@ -20,7 +19,8 @@ mod job;
 use job::Order;
 
 /// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
-/// solution. To its end it says the letter `z`. Asked about a solution it says yes by `likely`.
+/// solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it says yes by
+/// `likely`.
 fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> SamplingTree {
     let mut draws: HashMap<String, usize> = HashMap::new();
     let engine = EngineHandle::scripted(move |call| {
@@ -36,6 +36,9 @@ fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> Sampli
                 let draw = draws.entry(text.clone()).or_default();
                 let letter = letters.as_bytes()[*draw % letters.len()] as char;
                 *draw += 1;
+                if letter == '!' {
+                    return ScriptedReply::text("beg").failing();
+                }
                 match text.matches('\n').count() + 1 == depth {
                     true => ScriptedReply::text(&format!("{letter}")),
                     false => {
@@ -52,7 +55,7 @@ fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> Sampli
 /// The answer is the first letter; `a` is right.
 fn assess(text: &str) -> Assessment {
     let answer = text.chars().next().map(String::from);
-    Assessment { correct: Some(answer.as_deref() == Some("a")), answer, judged: None }
+    Assessment { correct: Some(answer.as_deref() == Some("a")), answer, ..Assessment::default() }
 }
 
 /// The earlier in the alphabet the last letter, the better.
@@ -77,7 +80,7 @@ fn search(
         recorded += 1;
         Ok(())
     };
-    let mut job = order.job(Assessor::new(&assess), &mut record);
+    let mut job = order.job(Assessor::new(assess), &mut record);
     let steps = Steps { delimiter: "\n".to_string(), most };
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let outcome = run(&mut Stepper { steps: &steps, decode: &decode, scorer, asked: 0 }, &mut job)?;
@@ -92,8 +95,7 @@ fn by_question() -> Scorer<'static> {
 
 fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
     let steps = Steps { delimiter: "\n".to_string(), most: 40 };
-    let (scorer, aggregate) = (Scoring::MeanLogprob, Aggregate::Last);
-    StepSearch { samples, expansions, steps, scorer, aggregate, by }
+    StepSearch { samples, expansions, steps, aggregate: Aggregate::Last, by }
 }
 
 /// The thoughts below `at` and what became of them.
@@ -169,6 +171,54 @@ fn step_beam_keeps_what_the_scorer_prefers() {
     nothing_is_held(&tree);
 }
 
+/// An assessor whose scores turn the alphabet around: nothing is right, and `d` is worth most.
+#[test]
+fn a_search_follows_the_scores_of_its_assessor() {
+    let mut tree = model("dcba", 2, last_letter);
+    let (root, how) = (tree.root(), beams(4, 2, Decide::Best));
+    let scored = |text: &str| Assessment { score: Some(1.0 - last_letter(text)), ..assess(text) };
+    let order = Order::default();
+    let mut record = |_: &_| Ok(());
+    let mut job = order.job(Assessor::new(scored), &mut record);
+    let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
+    let mut stepper = Stepper { steps: &how.steps, decode: &decode, scorer: Scorer::Grade, asked: 0 };
+    let outcome = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
+    drop(job);
+    assert_eq!(outcome.samples[0].text, "d\nd", "the assessor's best, though `a` is right");
+    assert_eq!(outcome.correct, Some(false));
+    let scores: Vec<Option<f64>> = tree.children(root).iter().map(|&node| tree.node(node).score).collect();
+    let expected = ["d", "c", "b", "a"].map(|letter| Some(1.0 - last_letter(letter)));
+    assert_eq!(scores, expected);
+}
+
+#[test]
+fn a_step_that_fails_is_missed_alone() {
+    let drivers = [step_beam, dvts];
+    for driver in drivers {
+        let mut tree = model("a!cd", 2, last_letter);
+        let (root, how) = (tree.root(), beams(4, 2, Decide::Vote));
+        let outcome = search(by_question(), 40, false, |s, job| driver(&mut tree, root, &how, s, job)).unwrap();
+        let texts: Vec<&str> = outcome.samples.iter().map(|sample| sample.text.as_str()).collect();
+        assert_eq!(texts, ["a\na", "c\na"], "a and c go on, each with one of its two draws");
+        assert_eq!(tree.take_failures().len(), 3);
+        nothing_is_held(&tree);
+    }
+}
+
+#[test]
+fn simulations_go_where_branches_do_not_fail() {
+    // One of two steps fails everywhere; or each does, and only the simulation from the root itself is left.
+    for (letters, most) in [("a!", 20), ("!", 1)] {
+        let mut tree = model(letters, 100, last_letter);
+        let (root, how) = (tree.root(), simulations(20, 4, Select::Uct));
+        let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
+        visits_add_up(&tree, 20);
+        assert!((1..=most).contains(&outcome.samples.len()), "{letters}: {} samples", outcome.samples.len());
+        assert!(!tree.take_failures().is_empty());
+        nothing_is_held(&tree);
+    }
+}
+
 #[test]
 fn aggregates_see_all_steps() {
     let mut solution = offshoot::search::steps::Solution::start(NodeIndex::new(0));
@@ -228,7 +278,7 @@ fn simulations(samples: u32, parallel: u32, select: Select) -> Mcts {
         expansions: 2,
         parallel,
         steps: Steps { delimiter: "\n".to_string(), most: 40 },
-        scorer: RolloutScoring::Scorer(Scoring::Grade),
+        scoring: RolloutScoring::Scorer,
         select,
         exploration: 0.5,
         widening: None,
@@ -306,7 +356,7 @@ fn the_same_seed_searches_the_same_tree() {
     let run = || {
         let mut tree = model("abcab", 3, last_letter);
         let (root, mut how) = (tree.root(), simulations(40, 8, Select::Puct));
-        (how.expansions, how.widening, how.scorer) = (3, Some(0.5), RolloutScoring::Agreement);
+        (how.expansions, how.widening, how.scoring) = (3, Some(0.5), RolloutScoring::Agreement);
         how.by = MctsDecide::Rollouts(Decide::WeightedVote);
         let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
         visits_add_up(&tree, 40);

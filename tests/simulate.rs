@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Modelled};
 use offshoot::backend::{Dtype, KvDtype};
-use offshoot::bench::workload_file::read_jobs;
 use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
-use offshoot::model::ModelConfig;
-use offshoot::plan::Planner;
-use offshoot::simulate::{
+use offshoot::lab::bench::workload_file::read_jobs;
+use offshoot::lab::replay::{
     Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Replay, Request, Run,
     Settings, Sharing, StepRecord, WallClock, industry, micro, nested, poisson, read_trace, replay, shared_prompts,
     simulate, sustainable_rate, warm_up, with_system_prompt,
 };
+use offshoot::model::ModelConfig;
+use offshoot::plan::Planner;
 use shared::shared;
 use tempfile::TempDir;
 
@@ -214,7 +214,7 @@ fn counts(record: &JobRecord) -> Vec<[u64; 5]> {
 #[test]
 fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     let machine = Machine { model: tiny(), dtype: Dtype::F32, ..machine() };
-    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
+    let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut computed = |settings: &Settings, job: &Job| {
         let record = loaded.run(WallClock::beside::<Cpu>(), settings, job).unwrap();
         check_any(&record, job, settings);
@@ -261,7 +261,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
 
 #[test]
 fn a_model_outlives_the_jobs_that_it_cannot_serve() {
-    let mut loaded = LoadedModel::random(Cpu::new(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
+    let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut run = |prompt| {
         let settings = Settings { pool_bytes: Some(100 * 512), ..Settings::default() };
         loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{EngineHandle, FinishReason, ScriptedReply, Stop};
+use offshoot::eval::run::judging::{JudgePool, JudgeQueue, Judged};
 use offshoot::judge::{Judgement, TestVerdict, Verdict};
-use offshoot::search::{Assessment, Assessor, Job, Judges, Outcome, Sample, best_of_n, sample, self_consistency};
-use offshoot::task::{BestBy, Decided};
+use offshoot::search::settings::BestBy;
+use offshoot::search::vote::Decided;
+use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
@@ -38,12 +40,12 @@ fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
 fn grade(text: &str) -> Assessment {
     let text = text.trim_end();
     let answer = (text != "?").then(|| text.to_string());
-    Assessment { correct: Some(answer.as_deref() == Some("7")), answer, judged: None }
+    Assessment { correct: Some(answer.as_deref() == Some("7")), answer, ..Assessment::default() }
 }
 
 /// Answers only: what is right is the judge's word.
 fn answer(text: &str) -> Assessment {
-    Assessment { answer: Some(text.to_string()), correct: None, judged: None }
+    Assessment::graded(Some(text.to_string()), None)
 }
 
 fn judgement(right: bool) -> Judgement {
@@ -66,7 +68,7 @@ fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> Outcome {
     let mut tree = saying(replies);
     let root = tree.root();
     let search = |job: &mut Job<'_>| self_consistency(&mut tree, root, n, stop, job);
-    drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails")
+    drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails")
 }
 
 /// All samples of `replies` under a judge.
@@ -78,8 +80,8 @@ fn judged(
     let n = replies.len();
     let mut tree = saying(replies);
     let root = tree.root();
-    let judges = Judges::new(threads).expect("threads start");
-    let assessor = Assessor::new(&answer).judged_by(&judges, judge);
+    let judges = JudgePool::new(threads).expect("threads start");
+    let assessor = Assessor::new(JudgeQueue::new(&answer, &judges, judge));
     drive(assessor, &Order::default(), |job| sample(&mut tree, root, n, job))
 }
 
@@ -122,7 +124,7 @@ fn a_candidate_that_has_passed_stops_its_siblings() {
     let mut tree = saying(vec![endless(), ScriptedReply::text("6"), ScriptedReply::text("7   "), endless()]);
     let root = tree.root();
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 4, BestBy::Grade, true, job);
-    let outcome = drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails");
+    let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(2), Some(true), 2));
     let children = tree.children(root);
     let states: Vec<State> = children.iter().map(|&node| tree.node(node).state).collect();
@@ -137,7 +139,7 @@ fn without_the_setting_nobody_is_stopped() {
     let mut tree = saying(texts(&["7", "long and wrong", "7"]));
     let root = tree.root();
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 3, BestBy::Grade, false, job);
-    let outcome = drive(Assessor::new(&grade), &Order::default(), search).expect("nothing fails");
+    let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.samples.len(), outcome.cancelled), (3, 0));
 }
 
@@ -153,7 +155,7 @@ fn a_stopped_sibling_gives_its_pages_back() {
     let root = tree.root();
     let stop = Stop { ignore_eos: true, strings: vec!["1".to_string(), "a".to_string()], ..Stop::max_tokens(3000) };
     let passes = |_: &str| Assessment { correct: Some(true), ..Assessment::default() };
-    let assessor = Assessor::new(&passes);
+    let assessor = Assessor::new(passes);
     let (order, mut record) = (Order { stop, ..Order::default() }, |_: &Sample| Ok(()));
     let mut job = order.job(assessor, &mut record);
     let outcome = best_of_n(&mut tree, root, 8, BestBy::Grade, true, &mut job).expect("it samples");
@@ -174,7 +176,7 @@ fn sampling_goes_on_while_a_candidate_is_judged() {
         Ok(judgement(text == "7"))
     });
     let outcome = outcome.expect("nothing fails");
-    let verdicts = outcome.samples.iter().map(|sample| sample.judged.as_ref().map(|judged| judged.verdict));
+    let verdicts = outcome.samples.iter().map(|sample| Judged::of(sample).map(|judged| judged.verdict));
     assert_eq!(verdicts.collect::<Vec<_>>(), [Some(Verdict::Accepted), Some(Verdict::WrongAnswer)]);
     assert_eq!(outcome.samples.iter().map(|sample| sample.correct).collect::<Vec<_>>(), [Some(true), Some(false)]);
 }
@@ -214,13 +216,14 @@ fn an_interrupt_ends_a_driver_while_its_candidates_are_judged() {
     std::thread::spawn(move || {
         let mut tree = saying(texts(&["7"]));
         let root = tree.root();
-        let judges = Judges::new(1).expect("a thread starts");
-        let assessor = Assessor::new(&answer).judged_by(&judges, move |_| {
+        let judges = JudgePool::new(1).expect("a thread starts");
+        let queue = JudgeQueue::new(&answer, &judges, move |_| {
             begun.lock().expect("one judge").send(()).expect("the test waits");
             // It ends when the test does.
             released.lock().expect("one judge").recv().unwrap_or_default();
             Ok(judgement(true))
         });
+        let assessor = Assessor::new(queue);
         done.send(drive(assessor, &order, |job| sample(&mut tree, root, 1, job)).map(drop)).expect("waits");
     });
     begins.recv_timeout(PATIENCE).expect("the candidate is judged");
@@ -237,8 +240,8 @@ fn what_nobody_waits_for_is_not_judged() {
     let counted = count.clone();
     let mut tree = saying(texts(&["7", "8", "9", "10", "11"]));
     let root = tree.root();
-    let judges = Judges::new(1).expect("a thread starts");
-    let assessor = Assessor::new(&answer).judged_by(&judges, move |text| {
+    let judges = JudgePool::new(1).expect("a thread starts");
+    let queue = JudgeQueue::new(&answer, &judges, move |text| {
         counted.fetch_add(1, Ordering::Relaxed);
         if text != "7" {
             released.lock().expect("one judge").recv().unwrap_or_default();
@@ -246,18 +249,63 @@ fn what_nobody_waits_for_is_not_judged() {
         Ok(judgement(text == "7"))
     });
     let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 5, BestBy::Grade, true, job);
-    let outcome = drive(assessor, &Order::default(), search).expect("nothing fails");
+    let outcome = drive(Assessor::new(queue), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.samples.len(), outcome.cancelled), (Some(0), 1, 4));
     drop(release);
     // The one judge takes up what is left of the queue after the text it may have been at.
     let (done, ended) = channel();
-    let last = Assessor::new(&answer).judged_by(&judges, move |_| {
+    let last = JudgeQueue::new(&answer, &judges, move |_| {
         done.send(()).expect("the test waits");
         Ok(judgement(true))
     });
     let mut tree = saying(texts(&["12"]));
     let root = tree.root();
-    drive(last, &Order::default(), |job| sample(&mut tree, root, 1, job)).expect("nothing fails");
+    drive(Assessor::new(last), &Order::default(), |job| sample(&mut tree, root, 1, job)).expect("nothing fails");
     ended.recv_timeout(PATIENCE).expect("it was judged");
     assert!(count.load(Ordering::Relaxed) <= 2, "{count:?} texts judged");
+}
+
+#[test]
+fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
+    type Driver = fn(&mut SamplingTree, usize, &mut Job<'_>) -> Result<Outcome>;
+    let drivers: [Driver; 4] = [
+        |tree, n, job| sample(tree, tree.root(), n, job),
+        |tree, n, job| best_of_n(tree, tree.root(), n, BestBy::Logprob, false, job),
+        |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Never, job),
+        |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Certain, job),
+    ];
+    let run = |driver: Driver, replies: Vec<ScriptedReply>| {
+        let (n, mut recorded) = (replies.len(), Vec::new());
+        let mut tree = saying(replies);
+        let mut record = |sample: &Sample| {
+            recorded.push(sample.clone());
+            Ok(())
+        };
+        let order = Order::default();
+        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(&grade), &mut record)).expect("others go on");
+        recorded.sort_by_key(|sample| sample.index);
+        (outcome, recorded, tree.take_failures().len())
+    };
+    for driver in drivers {
+        let says = ["7", "8", "9", "7", "8"];
+        let (whole, all, none) = run(driver, texts(&says));
+        let mut replies = texts(&says);
+        replies[2] = replies[2].clone().failing();
+        let (outcome, recorded, failed) = run(driver, replies);
+        assert_eq!((none, failed, outcome.cancelled, all.len()), (0, 1, 0, 5));
+        let left: Vec<Sample> = whole.samples.iter().filter(|sample| sample.index != 2).cloned().collect();
+        assert_eq!(outcome.samples, left, "the others are as they were");
+        assert_eq!(recorded.len(), 5);
+        assert!(recorded.iter().all(|sample| sample.error.is_some() == (sample.index == 2)));
+        let line = serde_json::to_value(&recorded[2]).expect("JSON");
+        assert_eq!((&line["finish"], &line["text"], &line["tokens"]), (&"failed".into(), &"".into(), &0.into()));
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("one that fails")), "{line}");
+        assert!(
+            serde_json::to_value(&recorded[1]).expect("JSON").get("error").is_none(),
+            "healthy lines are as before"
+        );
+
+        let (outcome, recorded, failed) = run(driver, texts(&says).into_iter().map(ScriptedReply::failing).collect());
+        assert_eq!((outcome.samples.len(), outcome.cancelled, recorded.len(), failed), (0, 0, 5, 5));
+    }
 }

@@ -7,9 +7,10 @@ mod shared;
 use std::io::Write;
 use std::path::PathBuf;
 
-use offshoot::task::{
-    Answer, BestBy, Decided, Item, Method, Overrides, Prompt, Sampling, Task, scaffold, stats::Tally,
-};
+use offshoot::eval::answer::Answer;
+use offshoot::eval::task::{Item, Method, Overrides, Prompt, Sampling, Task, scaffold};
+use offshoot::search::settings::BestBy;
+use offshoot::search::vote::{Decided, Tally};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;

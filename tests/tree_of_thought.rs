@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
-use offshoot::search::tree_of_thought::{Rendered, Texts};
+use offshoot::eval::task::tree_of_thought::ItemTexts;
+use offshoot::eval::task::{Item, Method, Overrides, Prompt, Task};
+use offshoot::search::tree_of_thought::Rendered;
 use offshoot::search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
-use offshoot::task::{Item, Method, Overrides, Prompt, Task};
 use offshoot::tokenizer::AddSpecial;
 use offshoot::tree::{SamplingTree, State};
 use offshoot::{Error, Result};
@@ -83,15 +84,15 @@ fn world(
 fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> (Result<Outcome>, SamplingTree) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let mut tree = SamplingTree::new(engine, &item.id, 1, tokens_of("Q:"), "Q:".to_string()).expect("any prompt");
-    let prompt = |prompt: &Prompt| match prompt {
+    let render = |prompt: &Prompt| match prompt {
         Prompt::Levels(levels) => Ok(Rendered { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
         Prompt::Chat { .. } => panic!("no chat here"),
     };
-    let more = |text: &str| Ok(tokens_of(text));
+    let continuation = |text: &str| Ok(tokens_of(text));
     let assess = |text: &str| {
         let answer = task.answer(text);
         let correct = task.grade(item, text, answer.as_ref()).map(|verdict| verdict.correct);
-        Assessment { answer: answer.map(|answer| answer.value), correct, judged: None }
+        Assessment::graded(answer.map(|answer| answer.value), correct)
     };
     let mut recorded = Vec::new();
     let mut record = |sample: &Sample| {
@@ -99,8 +100,10 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
         Ok(())
     };
     let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
-    let mut job = order.job(Assessor::new(&assess), &mut record);
-    let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job);
+    let mut job = order.job(Assessor::new(assess), &mut record);
+    let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
+    let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job);
+    drop(job);
     if let Ok(outcome) = &outcome {
         assert_eq!(recorded, outcome.samples.iter().map(|sample| sample.index).collect::<Vec<_>>());
     }
@@ -172,6 +175,25 @@ fn the_best_go_on_and_the_others_are_given_back() {
         ["P:>", "P:b>", "P:c>"],
         "a pruned thought is not asked about again"
     );
+}
+
+#[test]
+fn a_branch_that_fails_takes_its_thought_alone() {
+    let next = |path: &str| if path.is_empty() { "a\nb\nc\n".to_string() } else { "x!\ny".to_string() };
+    let value = |path: &str| if path == "a" || path.ends_with('!') { 1.0 } else { 0.5 };
+    // The list of what follows the best thought, and one of two answers.
+    for (failing, texts) in
+        [("P:a>", &["b\nx!\nAnswer: win", "b\ny\nAnswer: lose"][..]), ("Q:b\nx!\n", &["a\nx!\nAnswer: win"][..])]
+    {
+        let mut world = world(next, value);
+        let script = move |call: &ScriptedCall<'_>| {
+            let reply = world(call);
+            if call.text() == failing { reply.failing() } else { reply }
+        };
+        let (outcome, mut tree) = solve(json!({"steps": 2, "breadth": 2}), script);
+        assert_eq!(outcome.samples.iter().map(|sample| sample.text.as_str()).collect::<Vec<_>>(), texts, "{failing}");
+        assert_eq!(tree.take_failures().len(), 1);
+    }
 }
 
 #[test]
@@ -477,18 +499,19 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
     let task = Task::load(&folder.join("make24-tot.json"), &Overrides { set, ..Overrides::default() }).expect("a task");
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let solve = |item: &Item| {
-        let prompt = |prompt: &Prompt| {
+        let render = |prompt: &Prompt| {
             Ok(Rendered { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
         };
-        let more = |text: &str| tokenizer.encode(text, AddSpecial::No);
-        let Rendered { text, tokens } = prompt(&task.prompt(item)?)?;
+        let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
+        let Rendered { text, tokens } = render(&task.prompt(item)?)?;
         let mut tree = SamplingTree::new(engine.clone(), &item.id, 1, tokens, text)?;
         let assess = |_: &str| Assessment::default();
         let params = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
         let order = Order { params, stop: Stop::max_tokens(120), ..Order::default() };
         let mut record = |_: &Sample| Ok(());
-        let mut job = order.job(Assessor::new(&assess), &mut record);
-        let outcome = tree_of_thought(&mut tree, item, how, Texts { prompt: &prompt, more: &more }, &mut job)?;
+        let mut job = order.job(Assessor::new(assess), &mut record);
+        let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
+        let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job)?;
         let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, State::Open(_))).count();
         assert_eq!(open, 0, "every branch is given back");
         Ok(outcome)

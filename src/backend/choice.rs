@@ -59,7 +59,7 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("the CPU works instead: {why}");
     }
-    let cpu = Cpu::new();
+    let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
     Ok(Opened::Cpu { cpu, not_cuda })
 }

@@ -20,7 +20,7 @@ pub mod cpu;
 pub mod cuda;
 mod kv_dtype;
 mod levels;
-pub mod modelled;
+pub mod sim;
 mod step;
 pub mod weights;
 
@@ -57,6 +57,9 @@ impl HeadLayout {
     }
 }
 
+/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in pairs.
+pub const MOST_HEAD_DIM: usize = 256;
+
 /// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
@@ -64,7 +67,7 @@ pub enum HeadKind {
     Key,
 }
 
-/// The size of the KV memory: `pages` pages of `PAGE_TOKENS` tokens in each of `layers` layers.
+/// The size of the KV memory: `pages` pages of `page_tokens` tokens in each of `layers` layers.
 #[derive(Clone, Copy, Debug)]
 pub struct KvShape {
     pub layers: usize,
@@ -74,7 +77,8 @@ pub struct KvShape {
 }
 
 /// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
-/// Rotates the first `rotary` elements of a head by halves: (x[i], x[i + rotary/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos + x[i] sin).
+/// Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`:
+/// `(x[i], x[i + h]) -> (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,
@@ -212,14 +216,15 @@ pub trait Backend: Send + 'static {
     /// The step loaded last, where the ops read it, and the draws that were not collected yet.
     type Step: Send;
 
-    /// Slots of a page.
-    const PAGE_TOKENS: u32;
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
     /// is room for what its own has none for.
     const APART: bool;
 
     /// Whether weights of one dtype multiply activations kept for another ([`Holds::Operands`]).
     const MIXES_DTYPES: bool;
+
+    /// Slots of a page.
+    fn page_tokens(&self) -> u32;
 
     /// One line for people: device, instruction set or architecture, threads.
     fn describe(&self) -> String;

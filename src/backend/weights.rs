@@ -25,6 +25,15 @@ impl Dtype {
         }
     }
 
+    /// One rounding to this dtype, relative: half the distance of neighbours above 1, the most that a normal number is off.
+    pub const fn rounding(self) -> f64 {
+        1.0 / match self {
+            Dtype::F32 => (1 << 24) as f64,
+            Dtype::F16 => (1 << 11) as f64,
+            Dtype::Bf16 => (1 << 8) as f64,
+        }
+    }
+
     /// `values` as a file of this dtype holds them, rounded to nearest even.
     pub fn encode(self, values: &[f32]) -> Vec<u8> {
         match self {

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{EngineArgs, whole};
 use crate::backend::DeviceChoice;
-use crate::batch::BatchOptions;
+use crate::openai::batch::BatchOptions;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::{arrivals, seconds, whole};
 use crate::backend::{Dtype, KvDtype};
-use crate::bench::batches::{BatchesOptions, Table};
 use crate::error::{Error, Result};
-use crate::simulate::RateSearch;
+use crate::lab::bench::batches::{BatchesOptions, Table};
+use crate::lab::replay::RateSearch;
 
 #[derive(Debug, Args)]
 pub struct BatchesArgs {

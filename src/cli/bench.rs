@@ -7,11 +7,12 @@ use clap::{Args, Subcommand};
 
 use super::{BatchesArgs, EngineArgs, mib, rate, seconds, whole};
 use crate::backend::{DeviceChoice, Dtype, KvDtype};
-use crate::bench::decode::DecodeOptions;
-use crate::bench::products::ProductOptions;
-use crate::bench::tree_attention::TreeOptions;
-use crate::bench::workloads::WorkloadOptions;
 use crate::error::{Error, Result};
+use crate::lab::bench::chart::ChartOptions;
+use crate::lab::bench::decode::DecodeOptions;
+use crate::lab::bench::products::ProductOptions;
+use crate::lab::bench::tree_attention::TreeOptions;
+use crate::lab::bench::workloads::WorkloadOptions;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -34,6 +35,23 @@ pub enum Bench {
     Batches(BatchesArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
+    /// A chart of recorded figures, as SVG; measures nothing
+    Chart(ChartArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ChartArgs {
+    /// What to show: a JSON file that names recorded files, their fields and the bars' labels
+    pub chart: PathBuf,
+    /// Where the drawing goes
+    #[arg(long, value_name = "FILE")]
+    pub svg: PathBuf,
+}
+
+impl From<ChartArgs> for ChartOptions {
+    fn from(args: ChartArgs) -> Self {
+        Self { chart: args.chart, svg: args.svg }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::backend::KvDtype;
-use crate::check::{CheckOptions, DeviceCheck, ModelCheck};
+use crate::lab::check::{CheckOptions, DeviceCheck, ModelCheck};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {
@@ -37,13 +37,17 @@ pub struct CheckArgs {
     /// Architectures to compile for
     #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
     pub arch: Vec<String>,
+    /// Only print the paths of the CPU's arithmetic that this processor has, one a line, as OFFSHOOT_CPU names them
+    #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
+    pub paths: bool,
 }
 
 impl From<CheckArgs> for CheckOptions {
     fn from(args: CheckArgs) -> Self {
-        let CheckArgs { model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch } = args;
+        let CheckArgs { model, golden, goldens, quick, json, deterministic, kv_dtype: kv, kernels, arch, paths } = args;
         match model {
             Some(folder) => CheckOptions::Model { folder, how: ModelCheck { golden, deterministic, kv } },
+            None if paths => CheckOptions::Paths,
             None if kernels => CheckOptions::Kernels { archs: arch },
             None => CheckOptions::Device(DeviceCheck { goldens, quick, deterministic, json }),
         }

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::{Sandboxing, each_once, seconds, whole};
 use crate::error::{Error, Result};
+use crate::eval::benchmark::BenchmarkFormat;
+use crate::eval::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
 use crate::judge::{Isolation, Language};
-use crate::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
-use crate::task::benchmark::BenchmarkFormat;
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {

@@ -7,9 +7,9 @@ use clap::Args;
 use super::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::figures::count;
-use crate::forecast::trace::TraceOptions;
-use crate::forecast::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use crate::simulate::{Policy, Replay};
+use crate::lab::estimate::trace::TraceOptions;
+use crate::lab::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
+use crate::lab::replay::{Policy, Replay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -40,7 +40,7 @@ pub struct PlanArgs {
     /// Model folder, or a config.json where prompts come as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
-    /// What the job would run on: h200, cpu (two cores' rates, with the pages and limits of a GPU), or a file with a device's
+    /// What the job would run on: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's
     /// figures
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,

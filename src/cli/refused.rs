@@ -7,8 +7,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use super::bench::{Bench, BenchArgs};
 use super::{Cli, Command};
-use crate::bench::batches::Table;
 use crate::error::{Error, Result};
+use crate::lab::bench::batches::Table;
 
 impl Cli {
     /// Reads the command line; where clap has the last word, it is said and the process ends.

@@ -6,9 +6,9 @@ use clap::Args;
 
 use super::{EngineArgs, JudgingArgs, each_once, whole};
 use crate::backend::DeviceChoice;
+use crate::eval::run::RunOptions;
+use crate::eval::run::rescore::RescoreOptions;
 use crate::plan::Planner;
-use crate::run::RunOptions;
-use crate::run::rescore::RescoreOptions;
 
 #[derive(Debug, Args)]
 pub struct RunArgs {

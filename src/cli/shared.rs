@@ -8,7 +8,7 @@ use clap::Args;
 use crate::backend::KvDtype;
 use crate::error::{Error, Result};
 use crate::judge::Isolation;
-use crate::run::Budget;
+use crate::launch::Budget;
 
 /// The judge of a task that has one.
 #[derive(Clone, Copy, Debug, Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::view::ViewOptions;
+use crate::eval::view::ViewOptions;
 
 #[derive(Debug, Args)]
 pub struct TreeArgs {
@@ -19,6 +19,9 @@ pub struct TreeArgs {
     /// Write a drawing for Graphviz
     #[arg(long, value_name = "FILE")]
     pub dot: Option<PathBuf>,
+    /// Write a picture of the run's tree: its levels, and what each costs with and without sharing (of all items)
+    #[arg(long, value_name = "FILE", conflicts_with = "item")]
+    pub svg: Option<PathBuf>,
     /// Write the trees for programs
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -26,6 +29,6 @@ pub struct TreeArgs {
 
 impl From<TreeArgs> for ViewOptions {
     fn from(args: TreeArgs) -> Self {
-        Self { run: args.run, item: args.item, html: args.html, dot: args.dot, json: args.json }
+        Self { run: args.run, item: args.item, html: args.html, dot: args.dot, json: args.json, svg: args.svg }
     }
 }

@@ -130,7 +130,7 @@ impl Commitment {
 
     /// What `branch` would add.
     pub fn cost(&self, branch: &Branch, cache: &Cache, expected: &Expectation) -> Cost {
-        let (prefix, path) = (&cache.prefix, branch.kept());
+        let prefix = &cache.prefix;
         // Set where it goes on from where it was, whatever of its tokens others have laid out behind.
         let used = match branch.hold {
             Hold::Path(lease) if lease.used => Some(lease.segment),
@@ -140,15 +140,18 @@ impl Commitment {
             (Some(segment), _) => (prefix.gain_after(&self.used, segment, position(need.end)), 0),
             (None, Hold::Swapped(swapped)) => (prefix.gain_after(&self.used, swapped.before, position(need.end)), 0),
             (None, Hold::Nothing | Hold::Path(_)) => {
-                let tokens = &branch.tokens[..need.match_upto];
-                let gain = prefix.gain(&self.used, path, tokens, position(need.end));
-                (gain, prefix.shared_with_one(&self.alone, path, tokens))
+                let (path, rest) = cache.look_up(branch, need.match_upto);
+                let gain = prefix.gain(&self.used, path, &rest, position(need.end));
+                (gain, prefix.shared_with_one(&self.alone, path, &rest))
             }
         });
         let given_end = position(branch.given());
         let given = match used {
             Some(segment) => prefix.gain_after(&self.given, segment, given_end.max(prefix.end(segment))),
-            None => prefix.gain(&self.given, path, &branch.tokens[..branch.given()], given_end),
+            None => {
+                let (path, rest) = cache.look_up(branch, branch.given());
+                prefix.gain(&self.given, path, &rest, given_end)
+            }
         };
         let growing = expected.growing(branch, cache, None);
         Cost { gain, growing, kept, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }

@@ -1,8 +1,6 @@
 //! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it. Everything
 //! that must survive when its pages are taken away is here; the keys and values are the tree's.
 
-use std::ops::Range;
-
 use crate::backend::LevelBorders;
 use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
@@ -10,6 +8,7 @@ use crate::engine::events::Teller;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
+use crate::engine::token_path::TokenPath;
 use crate::error::Error;
 use crate::ids::{BranchId, SegmentId, TokenId};
 
@@ -19,9 +18,7 @@ pub(super) struct Branch {
     pub line: BranchId,
     /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was drawn after yet
     /// has no slots.
-    pub tokens: Vec<TokenId>,
-    /// Which of them were drawn, here or before a fork; the others were given.
-    drawn: Vec<Range<usize>>,
+    pub tokens: TokenPath,
     /// The levels of its path, if somebody asked where attention falls.
     pub borders: Option<LevelBorders>,
     pub hold: Hold,
@@ -146,11 +143,14 @@ pub(super) struct Need {
 impl Branch {
     /// `line`: decides its place in the line, see there.
     pub fn root(id: BranchId, line: BranchId, tokens: Vec<TokenId>) -> Self {
+        Branch::at_rest(id, line, TokenPath::new(tokens))
+    }
+
+    fn at_rest(id: BranchId, line: BranchId, tokens: TokenPath) -> Self {
         Branch {
             id,
             line,
             tokens,
-            drawn: Vec::new(),
             borders: None,
             hold: Hold::Nothing,
             stage: Stage::Resting,
@@ -162,14 +162,13 @@ impl Branch {
     }
 
     /// A branch that goes on where this one ends. Its lease, if it is to have one, must be retained by the caller.
-    pub fn fork(&self, id: BranchId) -> Self {
+    pub fn fork(&mut self, id: BranchId) -> Self {
         let hold = self.lease().map(|lease| Hold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
-            drawn: self.drawn.clone(),
             borders: self.borders,
             hold: hold.unwrap_or(Hold::Nothing),
             computed_once: self.computed_once,
-            ..Branch::root(id, self.line, self.tokens.clone())
+            ..Branch::at_rest(id, self.line, self.tokens.fork())
         }
     }
 
@@ -244,41 +243,16 @@ impl Branch {
         }
     }
 
-    /// Appends a drawn token.
-    pub fn push_drawn(&mut self, token: TokenId) {
-        let at = self.tokens.len();
-        self.tokens.push(token);
-        match self.drawn.last_mut() {
-            Some(last) if last.end == at => last.end += 1,
-            _ => self.drawn.push(at..at + 1),
-        }
-    }
-
-    /// Whether the token at `position` was drawn, not given.
-    fn is_drawn(&self, position: usize) -> bool {
-        let after = self.drawn.partition_point(|range| range.start <= position);
-        after > 0 && self.drawn[after - 1].contains(&position)
-    }
-
     /// Whether the token at `position` was given, not drawn. What is not known yet is being drawn.
     pub fn is_given(&self, position: usize) -> bool {
-        position < self.tokens.len() && !self.is_drawn(position)
+        position < self.tokens.len() && !self.tokens.is_drawn(position)
     }
 
     /// How many of the tokens up to `position` were given and are asked for by this branch for the first time.
     pub fn count_given(&mut self, position: usize) -> u64 {
         let new = self.counted..(position + 1).max(self.counted);
         self.counted = new.end;
-        new.filter(|&position| !self.is_drawn(position)).count() as u64
-    }
-
-    /// How often each token occurs, drawn and given.
-    pub fn count_tokens(&self) -> TokenCounts {
-        let mut counts = TokenCounts::default();
-        for (position, &token) in self.tokens.iter().enumerate() {
-            counts.add(token, self.is_drawn(position));
-        }
-        counts
+        self.tokens.given_in(new) as u64
     }
 
     /// Ends the work with `reason` and tells it.
@@ -294,13 +268,13 @@ impl Branch {
             }
             Work::Score(scoring) => {
                 let Scoring { events, begin, logprobs, mut text, .. } = *scoring;
-                for &token in &self.tokens[begin..] {
+                for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
                 (events, begin, logprobs, Vec::new(), None, None, text)
             }
         };
-        let tokens = self.tokens[begin..].to_vec();
+        let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
         let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, masses };
         events.tell(Event::Finished { branch: self.id, finish });
@@ -330,7 +304,7 @@ impl Branch {
     /// Of tokens that were given to be scored, those that were not are no part of the branch.
     fn take_back_unscored(&mut self) {
         if let Work::Score(scoring) = &self.work {
-            self.tokens.truncate(scoring.begin + scoring.logprobs.len());
+            self.tokens.take_back(scoring.begin + scoring.logprobs.len());
         }
     }
 }

@@ -2,9 +2,12 @@
 //! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from
 //! when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers` say.
 
+use std::borrow::Cow;
+
 use crate::engine::branch::{Branch, Hold, Lease, Need, Swapped};
-use crate::ids::{BranchId, PageId, SegmentId};
-use crate::kv::{OutOfPages, PagePool, PrefixTree};
+use crate::engine::token_path::SharedBeginning;
+use crate::ids::{BranchId, PageId, SegmentId, TokenId};
+use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree};
 use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
@@ -12,6 +15,9 @@ pub(super) type Branches = IdMap<BranchId, Branch>;
 pub(super) struct Cache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
+    /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
+    /// forks of one branch come one after the other, and need not compare these tokens again.
+    matched: Option<(SharedBeginning, PathMark)>,
     returning: Returning,
     /// Pages that host memory still has room for.
     swap_room: usize,
@@ -50,7 +56,31 @@ impl Cache {
     /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
     pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, returning: Returning) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
-        Cache { prefix, pages, returning, swap_room: swap_pages, transfers: Vec::new() }
+        Cache { prefix, pages, matched: None, returning, swap_room: swap_pages, transfers: Vec::new() }
+    }
+
+    /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and
+    /// the tokens behind it.
+    pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (Option<SegmentId>, Cow<'b, [TokenId]>) {
+        let of_sibling = || {
+            let (beginning, mark) = self.matched.as_ref()?;
+            self.prefix.marked(*mark).filter(|_| branch.tokens.begins_with(beginning))
+        };
+        let path = branch.kept().or_else(of_sibling).and_then(|path| self.prefix.within(path, position(upto)));
+        let end = path.map_or(0, |path| self.prefix.end(path)) as usize;
+        debug_assert!(
+            path.is_none_or(|path| self.prefix.token_at(path, position(end - 1)) == branch.tokens[end - 1]),
+            "the path of {path:?} is no beginning of branch {}",
+            branch.id
+        );
+        (path, branch.tokens.slice(end..upto))
+    }
+
+    /// `branch` was matched with the path of `segment`.
+    fn note_matched(&mut self, branch: &Branch, segment: SegmentId) {
+        if let Some(shared) = self.prefix.within(segment, position(branch.tokens.shared_len())) {
+            self.matched = Some((branch.tokens.beginning(), self.prefix.mark(shared)));
+        }
     }
 
     /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is known: a
@@ -62,8 +92,9 @@ impl Cache {
             Hold::Path(lease) if lease.used => lease,
             Hold::Swapped(swapped) => self.swap_in(branch, swapped)?,
             Hold::Nothing | Hold::Path(_) => {
-                let (path, tokens) = (branch.kept(), &branch.tokens[..need.match_upto]);
-                let segment = self.prefix.admit_behind(&mut self.pages, path, tokens)?;
+                let (path, rest) = self.look_up(branch, need.match_upto);
+                let segment = self.prefix.admit_behind(&mut self.pages, path, &rest)?;
+                self.note_matched(branch, segment);
                 self.give_up(branch);
                 Lease { segment, own: false, used: true }
             }
@@ -79,7 +110,7 @@ impl Cache {
         }
         branch.hold = Hold::Path(Lease { segment, own: true, used: true });
         let known = need.end.min(branch.tokens.len());
-        self.prefix.append(&mut self.pages, segment, &branch.tokens[end..known])?;
+        self.prefix.append(&mut self.pages, segment, &branch.tokens.slice(end..known))?;
         match known < need.end {
             true => self.prefix.append_drawing(&mut self.pages, segment),
             false => Ok(()),
@@ -94,10 +125,12 @@ impl Cache {
             Hold::Path(lease) => lease.used,
             Hold::Swapped(_) => true,
         };
-        if !keeps_more
-            && let Some(segment) =
-                self.prefix.retain_known(&mut self.pages, branch.kept(), &branch.tokens[..branch.given()])
-        {
+        if keeps_more {
+            return;
+        }
+        let (path, rest) = self.look_up(branch, branch.given());
+        if let Some(segment) = self.prefix.retain_known(&mut self.pages, path, &rest) {
+            self.note_matched(branch, segment);
             self.give_up(branch);
             branch.hold = Hold::Path(Lease { segment, own: false, used: false });
         }
@@ -168,9 +201,9 @@ impl Cache {
         let Swapped { before, computed, pages } = swapped;
         let segment = self.prefix.fork(before);
         let first = self.prefix.end(before) as usize;
-        let tokens = &branch.tokens[first..computed as usize];
+        let tokens = branch.tokens.slice(first..computed as usize);
         // Of the first page that was saved only this branch's slots are what they were.
-        if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, tokens) {
+        if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens) {
             self.prefix.release(segment);
             self.prefix.drop_unused(&mut self.pages, segment);
             return Err(short);
@@ -200,10 +233,13 @@ impl Cache {
     }
 }
 
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::TokenId;
 
     const PAGES: usize = 8;
 
@@ -229,5 +265,32 @@ mod tests {
         cache.give_up(&mut branch);
         cache.evict_all();
         assert_eq!(cache.pages.free(), PAGES, "nothing keeps a page");
+    }
+
+    #[test]
+    fn branches_below_a_long_prompt_are_let_in_without_comparing_it_again() {
+        const PROMPT: usize = 100_000;
+        const BRANCHES: u64 = 4096;
+        let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
+        let mut cache = Cache::new(16, pages, 0, Returning { swapped_page: 1.0, computed_row: 1.0 });
+        let mut root = Branch::root(BranchId(0), BranchId(0), (0..100_000).map(TokenId).collect());
+        let need = Need { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
+        // The prompt is not registered yet, so that the forks have nothing to hold.
+        let mut forks: Vec<Branch> = (1..=BRANCHES).map(|id| root.fork(BranchId(id))).collect();
+        for fork in &mut forks {
+            // As when it is looked at first, when it may begin, and when it begins.
+            cache.bookmark(fork);
+            let (path, rest) = cache.look_up(fork, PROMPT);
+            cache.prefix.known(path, &rest);
+            cache.reserve(fork, need).expect("there are pages enough");
+        }
+        let compared = cache.prefix.compared();
+        assert!(compared <= 2 * PROMPT as u64, "{compared} comparisons for {BRANCHES} branches of {PROMPT} tokens");
+        // What was matched is not taken for what is there once it is gone.
+        forks.iter_mut().for_each(|fork| _ = cache.give_up(fork));
+        cache.evict_all();
+        cache.reserve(&mut forks[0], need).expect("there are pages enough");
+        assert_eq!(cache.prefix.stats().tokens, PROMPT);
+        cache.prefix.check_integrity(&cache.pages).unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! The engine's side of the channel: it obeys commands between steps and sleeps while nothing grows.
+//! The engine's side of the channel: it obeys commands between steps, so many at a time that no step waits long for
+//! them, and sleeps while nothing grows.
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
@@ -24,6 +25,39 @@ pub enum Turn {
     Abandoned,
 }
 
+/// What of the commands that wait is obeyed before a step: the rest is for the steps after it. Each command is obeyed
+/// whole.
+#[derive(Clone, Copy, Debug)]
+struct Intake {
+    /// Branches that commands name, and commands that name none. About a microsecond each.
+    branches: usize,
+    /// Tokens of prompts and given ones.
+    tokens: usize,
+}
+
+impl Intake {
+    /// Enough for all branches that grow at once to be made, begun and released.
+    fn for_step(max_branches: usize) -> Self {
+        Intake { branches: max_branches.saturating_mul(4).saturating_add(1024), tokens: 1 << 16 }
+    }
+
+    fn take(&mut self, command: &Command) {
+        let (branches, tokens) = match command {
+            Command::Root { tokens, .. } => (1, tokens.len()),
+            Command::Fork { children, .. } => (children.len(), 0),
+            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.given()).sum()),
+            Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
+            Command::Metrics { .. } => (1, 0),
+        };
+        self.branches = self.branches.saturating_sub(branches.max(1));
+        self.tokens = self.tokens.saturating_sub(tokens);
+    }
+
+    fn is_used_up(self) -> bool {
+        self.branches == 0 || self.tokens == 0
+    }
+}
+
 impl<B: Backend> Engine<B> {
     /// Serves until the last handle is gone.
     pub(super) fn run(&mut self) -> Result<()> {
@@ -39,17 +73,22 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Obeys the commands that wait, then makes a step. Commands are obeyed while a step is in flight: whatever they give away
-    /// is given to what is submitted later, and what they ended is told from what they begin by its turn.
+    /// Obeys the commands that wait, in their order, then makes a step; while branches grow, so many commands as its
+    /// `Intake` allows. Commands are obeyed while a step is in flight: whatever they give away is given to what is
+    /// submitted later, and what they ended is told from what they begin by its turn.
     pub fn turn(&mut self) -> Result<Turn> {
-        loop {
+        let mut intake = Intake::for_step(self.config.max_branches);
+        while !(self.has_work() && intake.is_used_up()) {
             match self.commands.try_recv() {
-                Ok(command) => self.obey(command)?,
+                Ok(command) => {
+                    intake.take(&command);
+                    self.obey(command)?;
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Ok(Turn::Abandoned),
             }
         }
-        if self.scheduler.is_idle() && self.flights.is_empty() {
+        if !self.has_work() {
             self.transfer()?;
             self.check_integrity()?;
             return Ok(Turn::Idle);
@@ -60,11 +99,16 @@ impl<B: Backend> Engine<B> {
         Ok(Turn::Stepped)
     }
 
+    fn has_work(&self) -> bool {
+        !(self.scheduler.is_idle() && self.flights.is_empty())
+    }
+
     fn check_integrity(&self) -> Result<()> {
-        match self.config.check_plans {
-            true => self.cache.prefix.check_integrity(&self.cache.pages).map_err(Error::Internal),
-            false => Ok(()),
+        if !self.config.check_plans {
+            return Ok(());
         }
+        let checked = self.cache.prefix.check_integrity(&self.cache.pages);
+        checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
     }
 
     fn obey(&mut self, command: Command) -> Result<()> {
@@ -100,6 +144,7 @@ impl<B: Backend> Engine<B> {
             if let Some(lease) = fork.lease() {
                 self.cache.prefix.retain(lease.segment);
             }
+            self.scheduler.note_rest(&fork);
             self.branches.insert(fork.id, fork);
         }
     }
@@ -136,7 +181,7 @@ impl<B: Backend> Engine<B> {
                     stop_logprob: None,
                     masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
-                    counts: params.has_penalties().then(|| branch.count_tokens()),
+                    counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     coins,
                     events: events.clone(),
                     params,
@@ -170,7 +215,7 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
-        branch.tokens.extend(&tokens);
+        branch.tokens.give(&tokens);
         let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
         branch.begin(Work::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {
@@ -196,6 +241,7 @@ impl<B: Backend> Engine<B> {
         self.cancel(ids);
         for id in ids {
             let Some(mut branch) = self.branches.remove(id) else { continue };
+            self.scheduler.forget(*id);
             match keep_cached {
                 true => drop(self.cache.give_up(&mut branch)),
                 false => self.cache.drop_now(&mut branch),

@@ -96,7 +96,7 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
     telling.tell(&drawing.events, Event::Token { branch: branch.id, token, logprob, top, text: piece.text });
-    branch.push_drawn(token);
+    branch.tokens.push_drawn(token);
     let is_full = branch.tokens.len() >= facts.context;
     stops
         .or(piece.stopped_by.map(FinishReason::StopString))

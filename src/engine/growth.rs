@@ -3,17 +3,19 @@
 //! under SLA Guarantees" (arXiv 2507.10150), admit by such a peak. Who counts, and how long a branch is expected to become, is
 //! `admission`'s.
 
+use std::collections::BTreeMap;
+
 /// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before its end was
 /// collected.
 const STEPS_UNTIL_FREE: usize = 1;
 
 /// A branch that lays out one token a step: from now on, or, as long as nothing of it is drawn, from now on at the earliest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Growing {
-    /// Tokens of its path that are laid out.
-    pub laid_out: usize,
     /// Tokens that it is expected to lay out yet.
     pub steps: usize,
+    /// Tokens of its path that are laid out.
+    pub laid_out: usize,
     /// Whether the first of them takes a page of its own, even where the last one has room.
     pub opens_page: bool,
     /// Pages in use that it gives back when it has ended, as nobody else holds them, beside all that it takes until then. None
@@ -21,35 +23,38 @@ pub(super) struct Growing {
     pub alone: Option<usize>,
 }
 
-/// Branches that grow side by side.
+/// Branches that grow side by side. Those that grow alike are counted, not listed, so that many siblings of one prompt
+/// are let in one after the other at the cost of a few.
 pub(super) struct AllGrowing {
     page_tokens: usize,
-    by_steps: Vec<Growing>,
+    /// How many grow so; only the remainder of `laid_out` by the page is kept, as no more of it matters.
+    alike: BTreeMap<Growing, usize>,
     /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted once, and all that
     /// those take which came since, with nothing given back.
     at_most: usize,
 }
 
 impl AllGrowing {
-    pub fn new(page_tokens: usize, mut branches: Vec<Growing>) -> Self {
-        branches.sort_unstable_by_key(|branch| branch.steps);
-        let at_most = branches.iter().map(|branch| branch.pages_to_come(page_tokens)).sum();
-        AllGrowing { page_tokens, by_steps: branches, at_most }
+    pub fn new(page_tokens: usize, branches: impl IntoIterator<Item = Growing>) -> Self {
+        let mut all = AllGrowing { page_tokens, alike: BTreeMap::new(), at_most: 0 };
+        branches.into_iter().for_each(|branch| all.add(branch));
+        all
     }
 
     pub fn add(&mut self, branch: Growing) {
-        insert(&mut self.by_steps, branch);
+        self.enter(branch);
         self.at_most += branch.pages_to_come(self.page_tokens);
     }
 
-    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All are counted only where the bound
-    /// leaves it open: as a count tightens it, that is seldom where many are let in one after the other.
+    /// Whether `pages` beside those in use now suffice for these and one more, at any moment. All kinds are looked at
+    /// only where the bound leaves it open: as a count tightens it, that is seldom where many are let in one after the
+    /// other.
     pub fn fit_in(&mut self, pages: usize, one_more: Option<Growing>) -> bool {
         let more = one_more.map_or(0, |branch| branch.pages_to_come(self.page_tokens));
         self.at_most + more <= pages || {
-            let mut by_steps = self.by_steps.clone();
-            one_more.into_iter().for_each(|branch| insert(&mut by_steps, branch));
-            let most = most_pages(&by_steps, self.page_tokens);
+            one_more.into_iter().for_each(|branch| self.enter(branch));
+            let most = self.most_pages();
+            one_more.into_iter().for_each(|branch| self.leave(branch));
             // One that gives nothing back takes nothing from what the others hold at any moment.
             if one_more.is_none_or(|branch| branch.alone.is_none()) {
                 self.at_most = self.at_most.min(most);
@@ -57,31 +62,47 @@ impl AllGrowing {
             most <= pages
         }
     }
-}
 
-fn insert(by_steps: &mut Vec<Growing>, branch: Growing) {
-    by_steps.insert(by_steps.partition_point(|other| other.steps <= branch.steps), branch);
-}
-
-/// The most pages, beyond those in use now, that these branches, in rising order of their steps, hold at any moment until all have
-/// ended. What several of them share counts as held to the end.
-fn most_pages(by_steps: &[Growing], page_tokens: usize) -> usize {
-    let mut still = Still::new(page_tokens);
-    by_steps.iter().for_each(|branch| still.add(branch));
-    let mut stopped = by_steps.iter().peekable();
-    let (mut most, mut taken, mut given_back) = (0, 0, 0);
-    // Between two ends pages are only taken, so that the most are held when somebody is about to give back.
-    for ending in by_steps.chunk_by(|a, b| a.steps == b.steps) {
-        let step = ending[0].steps + STEPS_UNTIL_FREE;
-        while let Some(branch) = stopped.next_if(|branch| branch.steps < step) {
-            still.remove(branch);
-            taken += branch.pages_to_come(page_tokens);
-        }
-        most = most.max((taken + still.pages_taken_by(step)).saturating_sub(given_back));
-        let gives_back = |branch: &Growing| branch.alone.map_or(0, |alone| alone + branch.pages_to_come(page_tokens));
-        given_back += ending.iter().map(gives_back).sum::<usize>();
+    fn enter(&mut self, branch: Growing) {
+        *self.alike.entry(self.kind(branch)).or_default() += 1;
     }
-    most
+
+    fn leave(&mut self, branch: Growing) {
+        let kind = self.kind(branch);
+        let alike = self.alike.get_mut(&kind).expect("only what entered leaves");
+        *alike -= 1;
+        if *alike == 0 {
+            self.alike.remove(&kind);
+        }
+    }
+
+    fn kind(&self, branch: Growing) -> Growing {
+        Growing { laid_out: branch.laid_out % self.page_tokens, ..branch }
+    }
+
+    /// The most pages, beyond those in use now, that these branches hold at any moment until all have ended. What
+    /// several of them share counts as held to the end.
+    fn most_pages(&self) -> usize {
+        let page_tokens = self.page_tokens;
+        let mut still = Still::new(page_tokens);
+        self.alike.iter().for_each(|(branch, &alike)| still.add(branch, alike));
+        let mut stopped = self.alike.iter().peekable();
+        let mut ending = self.alike.iter().peekable();
+        let (mut most, mut taken, mut given_back) = (0, 0, 0);
+        // Between two ends pages are only taken, so that the most are held when somebody is about to give back.
+        while let Some(&(&Growing { steps, .. }, _)) = ending.peek() {
+            let step = steps + STEPS_UNTIL_FREE;
+            while let Some((branch, &alike)) = stopped.next_if(|(branch, _)| branch.steps < step) {
+                still.remove(branch, alike);
+                taken += alike * branch.pages_to_come(page_tokens);
+            }
+            most = most.max((taken + still.pages_taken_by(step)).saturating_sub(given_back));
+            while let Some((branch, &alike)) = ending.next_if(|(branch, _)| branch.steps == steps) {
+                given_back += branch.alone.map_or(0, |alone| alike * (alone + branch.pages_to_come(page_tokens)));
+            }
+        }
+        most
+    }
 }
 
 impl Growing {
@@ -108,16 +129,16 @@ impl Still {
         Still { branches: 0, opened: 0, with_remainder: vec![0; page_tokens] }
     }
 
-    fn add(&mut self, branch: &Growing) {
-        self.branches += 1;
-        self.opened += usize::from(branch.opens_page);
-        *self.with_remainder_of(branch) += 1;
+    fn add(&mut self, branch: &Growing, alike: usize) {
+        self.branches += alike;
+        self.opened += alike * usize::from(branch.opens_page);
+        *self.with_remainder_of(branch) += alike;
     }
 
-    fn remove(&mut self, branch: &Growing) {
-        self.branches -= 1;
-        self.opened -= usize::from(branch.opens_page);
-        *self.with_remainder_of(branch) -= 1;
+    fn remove(&mut self, branch: &Growing, alike: usize) {
+        self.branches -= alike;
+        self.opened -= alike * usize::from(branch.opens_page);
+        *self.with_remainder_of(branch) -= alike;
     }
 
     fn with_remainder_of(&mut self, branch: &Growing) -> &mut usize {
@@ -137,7 +158,7 @@ impl Still {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{AllGrowing, Growing, STEPS_UNTIL_FREE, most_pages};
+    use super::{AllGrowing, Growing, STEPS_UNTIL_FREE};
 
     /// The definition: step by step, branch by branch.
     fn most_pages_by_steps(growing: &[Growing], page_tokens: usize) -> usize {
@@ -208,14 +229,29 @@ mod tests {
     }
 
     #[test]
+    fn siblings_that_are_let_in_at_once_are_one_kind() {
+        // So few pages that every one of them is counted.
+        let sibling = Growing { laid_out: 100_000, steps: 64, opens_page: true, alone: None };
+        let mut all = AllGrowing::new(16, [Growing { laid_out: 90, steps: 200, opens_page: false, alone: Some(6) }]);
+        for siblings in 0..4096_usize {
+            let most = 5 * (siblings + 1);
+            assert!(all.fit_in(most + 13, Some(sibling)));
+            assert!(!all.fit_in(most - 1, Some(sibling)));
+            all.add(sibling);
+            assert!(all.alike.len() <= 2, "a count looks at {} kinds for {siblings} siblings", all.alike.len());
+        }
+    }
+
+    #[test]
     fn what_a_short_branch_gives_back_serves_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
+        let most_pages = |growing: &[Growing]| AllGrowing::new(16, growing.iter().copied()).most_pages();
         let growing = |steps| Growing { laid_out: 160, steps, opens_page: false, alone: Some(10) };
         let (short, long) = (growing(94), growing(160));
-        assert_eq!(most_pages(&[short], 16), 6);
-        assert_eq!(most_pages(&[long], 16), 10);
-        assert_eq!(most_pages(&[short, long], 16), 12, "when the short one ends");
+        assert_eq!(most_pages(&[short]), 6);
+        assert_eq!(most_pages(&[long]), 10);
+        assert_eq!(most_pages(&[short, long]), 12, "when the short one ends");
         let unknown_end = Growing { alone: None, ..short };
-        assert_eq!(most_pages(&[unknown_end, long], 16), 16, "it may still be there when the long one ends");
+        assert_eq!(most_pages(&[unknown_end, long]), 16, "it may still be there when the long one ends");
     }
 }

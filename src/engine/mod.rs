@@ -32,6 +32,7 @@ mod scheduler;
 pub mod scripted;
 mod step;
 mod text;
+mod token_path;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -216,7 +217,7 @@ impl<B: Backend> Engine<B> {
             device: backend.describe(),
             arithmetic: backend.arithmetic(),
             exact: backend.tile() > 1,
-            page_tokens: B::PAGE_TOKENS as usize,
+            page_tokens: backend.page_tokens() as usize,
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
@@ -227,7 +228,7 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
-        let cache = Cache::new(B::PAGE_TOKENS, pool_pages, config.swap_bytes / page_bytes, returning);
+        let cache = Cache::new(backend.page_tokens(), pool_pages, config.swap_bytes / page_bytes, returning);
         let engine = Engine {
             backend,
             model,

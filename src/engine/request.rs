@@ -181,6 +181,16 @@ pub struct Extend {
     pub continuation: Continuation,
 }
 
+impl Extend {
+    /// Tokens that are given.
+    pub(super) fn given(&self) -> usize {
+        match &self.continuation {
+            Continuation::Sampled { .. } => 0,
+            Continuation::Given { tokens, .. } => tokens.len(),
+        }
+    }
+}
+
 /// What happens to the branches of one `Extension`, in the order in which it happens to each of them.
 #[derive(Debug)]
 pub enum Event {
@@ -219,6 +229,8 @@ pub enum FinishReason {
     Cancelled,
     /// The tokens were given.
     Given,
+    /// The branch could not go on, which `Event::Failed` says; no `Finish` has it.
+    Failed,
 }
 
 /// What one extend added to a branch.

@@ -2,14 +2,15 @@
 //! order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: coins, counts, what is banned.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::backend::{Pick, SampleRequest, SeenToken};
 use crate::engine::branch::{Branch, Drawing, Work};
 use crate::ids::TokenId;
 
-/// The tokens of one branch, for its penalties.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TokenCounts(BTreeMap<TokenId, Count>);
+/// How often tokens occur.
+#[derive(Debug, Default)]
+pub(super) struct Counts(BTreeMap<TokenId, Count>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
@@ -17,17 +18,55 @@ struct Count {
     given: bool,
 }
 
-impl TokenCounts {
+impl Counts {
     pub fn add(&mut self, token: TokenId, drawn: bool) {
         let count = self.0.entry(token).or_default();
         count.drawn += u32::from(drawn);
         count.given |= !drawn;
     }
+}
 
-    fn seen(&self) -> Vec<SeenToken> {
+/// The tokens of one branch, for its penalties.
+#[derive(Debug, Default)]
+pub(super) struct TokenCounts {
+    /// Of what it shares with others, run by run.
+    shared: Vec<Arc<Counts>>,
+    own: Counts,
+}
+
+impl TokenCounts {
+    pub fn new(shared: Vec<Arc<Counts>>, own: Counts) -> Self {
+        TokenCounts { shared, own }
+    }
+
+    pub fn add(&mut self, token: TokenId, drawn: bool) {
+        self.own.add(token, drawn);
+    }
+
+    /// By token, rising.
+    pub fn seen(&self) -> Vec<SeenToken> {
         let seen =
             |(&token, count): (&TokenId, &Count)| SeenToken { token, sampled: count.drawn, in_prompt: count.given };
-        self.0.iter().map(seen).collect()
+        let each = self.shared.iter().map(|shared| &**shared).chain([&self.own]);
+        let mut all: Vec<SeenToken> = each.flat_map(|counts| counts.0.iter().map(seen)).collect();
+        if !self.shared.is_empty() {
+            // A few sorted runs, which a stable sort merges.
+            all.sort_by_key(|seen| seen.token);
+            all.dedup_by(|next, first| {
+                let is_same = next.token == first.token;
+                if is_same {
+                    first.sampled += next.sampled;
+                    first.in_prompt |= next.in_prompt;
+                }
+                is_same
+            });
+        }
+        all
+    }
+
+    #[cfg(test)]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        matches!((&self.shared[..], &other.shared[..]), ([first, ..], [second, ..]) if Arc::ptr_eq(first, second))
     }
 }
 

@@ -36,18 +36,25 @@ pub struct ScriptedReply {
     logprobs: Vec<f32>,
     reason: FinishReason,
     holds: bool,
+    fails: bool,
 }
 
 impl ScriptedReply {
     /// Draws this text, one token a byte, each with log-probability -1, then ends the text.
     pub fn text(text: &str) -> Self {
         let tokens = tokens_of(text);
-        ScriptedReply { logprobs: vec![-1.0; tokens.len()], tokens, reason: FinishReason::EndOfText, holds: false }
+        ScriptedReply {
+            logprobs: vec![-1.0; tokens.len()],
+            tokens,
+            reason: FinishReason::EndOfText,
+            holds: false,
+            fails: false,
+        }
     }
 
     /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
     pub fn scores(logprobs: Vec<f32>) -> Self {
-        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false }
+        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false, fails: false }
     }
 
     /// Every token has this log-probability.
@@ -58,6 +65,12 @@ impl ScriptedReply {
 
     pub fn reason(mut self, reason: FinishReason) -> Self {
         self.reason = reason;
+        self
+    }
+
+    /// The branch draws its text and then cannot go on.
+    pub fn failing(mut self) -> Self {
+        self.fails = true;
         self
     }
 
@@ -203,8 +216,13 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
         self.growing.retain(|growing| {
             let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
-            if ends {
-                growing.finish(growing.reply.reason.clone());
+            match ends {
+                true if growing.reply.fails => {
+                    let error = Error::value("the script", "a branch that goes on", "one that fails");
+                    growing.events.tell(Event::Failed { branch: growing.branch, error });
+                }
+                true => growing.finish(growing.reply.reason.clone()),
+                false => {}
             }
             !ends
         });

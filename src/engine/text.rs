@@ -1,6 +1,7 @@
 //! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it. Turning
 //! tokens into text and finding stops across them is the tokenizer's.
 
+use crate::engine::token_path::TokenPath;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tokenizer::{StopMatcher, TextStream, Tokenizer};
@@ -31,12 +32,12 @@ impl BranchText {
     /// Continues the text of `context`.
     pub fn new(
         tokenizer: Option<&Tokenizer>,
-        context: &[TokenId],
+        context: &TokenPath,
         strings: Vec<String>,
         include_stop: bool,
     ) -> Result<Self> {
-        let last = &context[context.len().saturating_sub(CONTEXT)..];
-        let stream = tokenizer.map(|tokenizer| tokenizer.stream(last));
+        let last = context.slice(context.len().saturating_sub(CONTEXT)..context.len());
+        let stream = tokenizer.map(|tokenizer| tokenizer.stream(&last));
         let stops = StopMatcher::new(&strings, include_stop)?;
         Ok(BranchText { stream, stops, strings, shown: String::new(), stopped: false })
     }

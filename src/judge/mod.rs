@@ -3,7 +3,10 @@
 //! problems is `task`'s; what a verdict is worth to a search is the search's.
 
 mod compare;
+mod imports;
+pub mod language;
 mod message;
+pub mod problem;
 mod program;
 pub mod python;
 pub mod sandbox;
@@ -17,9 +20,9 @@ use python::{Extent, Python};
 use sandbox::Sandbox;
 
 use crate::error::{Error, Result};
-use crate::task::problem::{Problem, Suite};
+use crate::judge::problem::{Problem, Suite};
 
-pub use crate::task::language::Language;
+pub use crate::judge::language::Language;
 pub use sandbox::Isolation;
 pub use toolchain::{Compiler, Interpreter};
 pub use verdict::{Judgement, TestVerdict, Verdict};

@@ -10,8 +10,8 @@ use super::message::first_error;
 use super::sandbox::{Confined, Ended, How, Input, Limit, Output, WorkFolder};
 use super::toolchain::on_search_path;
 use crate::error::{Error, Result};
-use crate::task::language::{Commands, Language};
-use crate::task::problem::Limits;
+use crate::judge::language::{Commands, Language};
+use crate::judge::problem::Limits;
 
 /// What compiling may take.
 const COMPILING: Limits =

@@ -10,8 +10,8 @@ use super::program::{Prepared, Program};
 use super::sandbox::{Confined, Ended, How, Input, Output};
 use super::{Judge, Judgement, TestVerdict, Verdict};
 use crate::error::{Error, Result};
-use crate::task::language::Language;
-use crate::task::problem::{Compare, Limits, StreamTest, Streams};
+use crate::judge::language::Language;
+use crate::judge::problem::{Compare, Limits, StreamTest, Streams};
 
 pub(super) fn judge(
     judge: &Judge,

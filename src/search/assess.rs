@@ -1,161 +1,146 @@
-//! How the texts of finished candidates become assessments: at once where that is cheap (answers, graders), on threads of their own
-//! where it is dear (judges), while the item's other candidates grow. To a driver both look the same: a text is handed over, and
-//! its assessment comes when it is known. What an assessment says is left to the task and the judge.
+//! What finished texts are worth, and how a driver hears it: at once where that is cheap (answers, graders), or later, from other
+//! threads, where it is expensive (judges), while the item's other candidates grow. To a driver both look the same: a text is handed
+//! over, and its assessment comes when it is known. How a text is assessed is left to whoever implements [`Assess`].
 
 use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use petgraph::graph::NodeIndex;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::PATIENCE;
-use crate::error::{Error, Result};
-use crate::judge::{self, Judgement};
+use crate::error::Result;
 
-/// What is made of a text.
+/// What a finished text is worth.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assessment {
     /// The answer in the form that is voted on.
     pub answer: Option<String>,
-    /// Whether it is right; `None` where the task has no grader.
+    /// Whether it is right; `None`: nothing says so.
     pub correct: Option<bool>,
-    /// What the judge says, where the task has one.
-    pub judged: Option<Judged>,
+    /// Its value, in [0, 1] or where the searches' other values lie; `None`: 1 where it is right, else 0.
+    pub score: Option<f64>,
+    /// What the assessor says beside that, for the results: a judge's verdict.
+    pub detail: Option<Value>,
 }
 
-/// The judge's word on a sample.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
-    pub verdict: judge::Verdict,
-    /// Why, in a line, where it is not accepted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    /// Of the tests that were run.
-    pub tests_passed: usize,
-    pub tests: usize,
-    /// On the clock, and of a processor.
-    pub seconds: f64,
-    pub cpu_seconds: f64,
-    pub peak_bytes: u64,
-}
+impl Assessment {
+    pub fn graded(answer: Option<String>, correct: Option<bool>) -> Assessment {
+        Assessment { answer, correct, ..Assessment::default() }
+    }
 
-impl From<Judgement> for Judged {
-    fn from(of: Judgement) -> Self {
-        Self {
-            verdict: of.verdict,
-            message: of.message,
-            tests_passed: of.tests.iter().filter(|test| test.verdict == judge::Verdict::Accepted).count(),
-            tests: of.tests.len(),
-            seconds: of.wall.as_secs_f64(),
-            cpu_seconds: of.cpu.as_secs_f64(),
-            peak_bytes: of.peak_bytes,
-        }
+    /// Its value to a search.
+    pub fn value(&self) -> f64 {
+        self.score.unwrap_or(f64::from(self.correct == Some(true)))
     }
 }
 
-/// The threads on which judges work; the same for all items of a run. Dropping it waits for those that are at work, so that they
-/// clean up behind themselves.
-pub struct Judges {
-    pool: rayon::ThreadPool,
-    at_work: Arc<()>,
+/// Says what finished texts are worth: a task's graders, a judge, or any function of a text. The same text always gets the same
+/// assessment.
+pub trait Assess {
+    /// Whether it says what is right at all. Where it does, no answer is a wrong answer.
+    fn says_what_is_right(&self) -> bool;
+
+    /// The assessment of `text` where it takes microseconds; `None`: it comes as the reply to `request`, from any thread. An error
+    /// in the reply ends the search.
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> Request) -> Option<Assessment>;
 }
 
-impl Drop for Judges {
+/// A function that assesses in the driver's thread.
+impl<F: Fn(&str) -> Assessment> Assess for F {
+    fn says_what_is_right(&self) -> bool {
+        self("").correct.is_some()
+    }
+
+    fn assess(&self, text: &str, _: &mut dyn FnMut() -> Request) -> Option<Assessment> {
+        Some(self(text))
+    }
+}
+
+/// A text that waits for its assessment.
+pub struct Request {
+    text: Arc<str>,
+    replies: Sender<Reply>,
+    abandoned: Arc<AtomicBool>,
+}
+
+/// The answer to a [`Request`].
+pub struct Reply {
+    text: Arc<str>,
+    assessment: Result<Assessment>,
+}
+
+impl Request {
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether nobody waits for the reply any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    pub fn reply(self, assessment: Result<Assessment>) {
+        // An error says that the receiver is gone: the search is over.
+        drop(self.replies.send(Reply { text: self.text, assessment }));
+    }
+}
+
+/// Where replies come in. Dropping it abandons the requests that were made with it.
+struct Replies {
+    sender: Sender<Reply>,
+    receiver: Receiver<Reply>,
+    abandoned: Arc<AtomicBool>,
+}
+
+impl Replies {
+    fn new() -> Self {
+        let (sender, receiver) = unbounded();
+        Self { sender, receiver, abandoned: Arc::default() }
+    }
+
+    fn request(&self, text: &str) -> Request {
+        Request { text: text.into(), replies: self.sender.clone(), abandoned: self.abandoned.clone() }
+    }
+}
+
+impl Drop for Replies {
     fn drop(&mut self) {
-        while Arc::strong_count(&self.at_work) > 1 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        self.abandoned.store(true, Ordering::Relaxed);
     }
 }
 
-impl Judges {
-    pub fn new(threads: usize) -> Result<Self> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|ix| format!("judge-{ix}")).build();
-        pool.map(|pool| Self { pool, at_work: Arc::default() })
-            .map_err(|error| Error::Internal(format!("the judges' threads do not start: {error}")))
-    }
-}
-
-/// Assesses the texts of one item. The same text always gets the same assessment.
+/// The assessments of one item's texts, each text requested once.
 pub struct Assessor<'a> {
-    grade: &'a dyn Fn(&str) -> Assessment,
-    judging: Option<Judging<'a>>,
-    ready: VecDeque<(NodeIndex, Assessment)>,
-}
-
-type Judge = dyn Fn(&str) -> Result<Judgement> + Send + Sync;
-
-struct Judging<'a> {
-    judges: &'a Judges,
-    judge: Arc<Judge>,
+    assess: Box<dyn Assess + 'a>,
+    /// Texts whose assessments did not come at once.
     texts: HashMap<Arc<str>, Known>,
-    desk: Desk,
+    replies: Replies,
+    ready: VecDeque<(NodeIndex, Assessment)>,
 }
 
 /// What is known of a text that was handed over.
 enum Known {
-    Judged(Judged),
+    Assessed(Assessment),
     /// These wait for it.
     Awaited(Vec<NodeIndex>),
 }
 
-/// What a judge makes of a text.
-pub struct Ruling {
-    text: Arc<str>,
-    judgement: Result<Judgement>,
-}
-
-/// Where rulings come in. Dropping it leaves the texts that nobody has begun to judge unjudged.
-struct Desk {
-    sender: Sender<Ruling>,
-    receiver: Receiver<Ruling>,
-    left: Arc<AtomicBool>,
-}
-
-impl Desk {
-    fn new() -> Self {
-        let (sender, receiver) = unbounded();
-        Self { sender, receiver, left: Arc::default() }
-    }
-}
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        self.left.store(true, Ordering::Relaxed);
-    }
-}
-
 impl<'a> Assessor<'a> {
-    /// By `grade`, which takes microseconds, in the driver's thread.
-    pub fn new(grade: &'a dyn Fn(&str) -> Assessment) -> Self {
-        Self { grade, judging: None, ready: VecDeque::new() }
-    }
-
-    /// By `judge` too, on the threads of `judges`, each text once: it says what is right. It fails for its own failures alone, and
-    /// then the search fails.
-    pub fn judged_by(
-        self,
-        judges: &'a Judges,
-        judge: impl Fn(&str) -> Result<Judgement> + Send + Sync + 'static,
-    ) -> Self {
-        let judging = Judging { judges, judge: Arc::new(judge), texts: HashMap::new(), desk: Desk::new() };
-        Self { judging: Some(judging), ..self }
+    pub fn new(assess: impl Assess + 'a) -> Self {
+        Self { assess: Box::new(assess), texts: HashMap::new(), replies: Replies::new(), ready: VecDeque::new() }
     }
 
     /// Whether it says what is right at all.
     pub fn grades(&self) -> bool {
-        self.judging.is_some() || (self.grade)("").correct.is_some()
+        self.assess.says_what_is_right()
     }
 
     /// Hands over the text of `node`.
     pub fn begin(&mut self, node: NodeIndex, text: &str) {
-        let known = match &mut self.judging {
-            None => Some((self.grade)(text)),
-            Some(judging) => judging.begin(text, Some(node)).map(|judged| with(judged, (self.grade)(text))),
-        };
+        let known = self.known(text, Some(node));
         self.ready.extend(known.map(|assessment| (node, assessment)));
     }
 
@@ -164,96 +149,67 @@ impl<'a> Assessor<'a> {
         self.ready.pop_front()
     }
 
-    /// Whether texts were handed over whose rulings have not come.
+    /// Whether texts were handed over whose replies have not come.
     pub fn is_awaited(&self) -> bool {
-        let awaited = |judging: &Judging| judging.texts.values().any(|known| matches!(known, Known::Awaited(_)));
-        self.judging.as_ref().is_some_and(awaited)
+        self.texts.values().any(|known| matches!(known, Known::Awaited(_)))
     }
 
-    /// Where rulings come in, each to be given to `receive`; a channel that stays silent where nobody judges.
-    pub fn rulings(&self) -> Receiver<Ruling> {
-        self.judging.as_ref().map_or_else(never, |judging| judging.desk.receiver.clone())
+    /// Where replies come in, each to be given to `receive`.
+    pub fn replies(&self) -> Receiver<Reply> {
+        self.replies.receiver.clone()
     }
 
-    /// Makes what a ruling decides ready to be taken.
-    pub fn receive(&mut self, ruling: Ruling) -> Result<()> {
-        let Ruling { text, judgement } = ruling;
-        let judged = Judged::from(judgement?);
-        let Some(judging) = &mut self.judging else { return Ok(()) };
-        let assessment = with(&judged, (self.grade)(&text));
-        if let Some(Known::Awaited(nodes)) = judging.texts.insert(text, Known::Judged(judged)) {
+    /// Makes what a reply decides ready to be taken.
+    pub fn receive(&mut self, reply: Reply) -> Result<()> {
+        let Reply { text, assessment } = reply;
+        let assessment = assessment?;
+        if let Some(Known::Awaited(nodes)) = self.texts.insert(text, Known::Assessed(assessment.clone())) {
             self.ready.extend(nodes.into_iter().map(|node| (node, assessment.clone())));
         }
         Ok(())
     }
 
-    /// Receives the next ruling, if one comes in a short while.
+    /// Receives the next reply, if one comes in a short while.
     pub fn wait(&mut self) -> Result<()> {
-        match self.rulings().recv_timeout(PATIENCE) {
-            Ok(ruling) => self.receive(ruling),
+        match self.replies.receiver.recv_timeout(PATIENCE) {
+            Ok(reply) => self.receive(reply),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
         }
     }
 
-    /// Forgets the texts that were handed over and not taken back. Those that nobody has begun to judge stay unjudged.
+    /// Forgets the texts that were handed over and not taken back. Requests that nobody has begun to work on are dropped.
     pub fn forget(&mut self) {
         self.ready.clear();
-        if let Some(judging) = &mut self.judging {
-            judging.texts.retain(|_, known| matches!(known, Known::Judged(_)));
-            judging.desk = Desk::new();
-        }
+        self.texts.retain(|_, known| matches!(known, Known::Assessed(_)));
+        self.replies = Replies::new();
     }
 
     /// Assesses one text and waits for it. `go_on` says between whiles whether to wait on.
     pub fn assess(&mut self, text: &str, go_on: impl Fn() -> Result<()>) -> Result<Assessment> {
         loop {
-            let assessment = (self.grade)(text);
-            let Some(judging) = &mut self.judging else { return Ok(assessment) };
-            if let Some(judged) = judging.begin(text, None) {
-                return Ok(with(judged, assessment));
+            if let Some(assessment) = self.known(text, None) {
+                return Ok(assessment);
             }
             go_on()?;
             self.wait()?;
         }
     }
-}
 
-/// The judge has the last word on what is right.
-fn with(judged: &Judged, graded: Assessment) -> Assessment {
-    let correct = Some(judged.verdict == judge::Verdict::Accepted);
-    Assessment { correct, judged: Some(judged.clone()), ..graded }
-}
-
-impl Judging<'_> {
-    /// The ruling on `text` if it is known; else it will be, for `node` too.
-    fn begin(&mut self, text: &str, node: Option<NodeIndex>) -> Option<&Judged> {
-        if !self.texts.contains_key(text) {
-            let text: Arc<str> = text.into();
-            self.send(text.clone());
-            self.texts.insert(text, Known::Awaited(Vec::new()));
-        }
-        match self.texts.get_mut(text).expect("just looked up or put there") {
-            Known::Judged(judged) => Some(judged),
-            Known::Awaited(nodes) => {
+    /// The assessment of `text` if it is known; else it will be, for `node` too.
+    fn known(&mut self, text: &str, node: Option<NodeIndex>) -> Option<Assessment> {
+        match self.texts.get_mut(text) {
+            Some(Known::Assessed(assessment)) => Some(assessment.clone()),
+            Some(Known::Awaited(nodes)) => {
                 nodes.extend(node);
                 None
             }
-        }
-    }
-
-    fn send(&self, text: Arc<str>) {
-        let (judge, to, left) = (self.judge.clone(), self.desk.sender.clone(), self.desk.left.clone());
-        let at_work = self.judges.at_work.clone();
-        self.judges.pool.spawn_fifo(move || {
-            // The judge is dropped first: whoever waits for `at_work` waits until it has given back its folders.
-            let (_at_work, judge) = (at_work, judge);
-            if left.load(Ordering::Relaxed) {
-                return;
+            None => {
+                let assessment = self.assess.assess(text, &mut || self.replies.request(text));
+                if assessment.is_none() {
+                    self.texts.insert(text.into(), Known::Awaited(node.into_iter().collect()));
+                }
+                assessment
             }
-            let judgement = catch_unwind(AssertUnwindSafe(|| judge(&text)));
-            let judgement = judgement.unwrap_or_else(|_| Err(Error::Internal("a judge panicked".to_string())));
-            // Nobody may be there any more, who then does not want it.
-            drop(to.send(Ruling { text, judgement }));
-        });
+        }
     }
 }

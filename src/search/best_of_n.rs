@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::{Details, Job, Outcome, Sample, Scorer};
+use super::settings::BestBy;
+use super::{Details, Job, Outcome, Sample, Scorer, failed};
 use crate::error::Result;
-use crate::task::BestBy;
 use crate::tree::SamplingTree;
 use petgraph::graph::NodeIndex;
 
@@ -89,11 +89,13 @@ fn until(
             }
         }
     }
-    let mut outcome = Outcome { cancelled: n - samples.len(), ..Outcome::default() };
+    let cancelled = n - samples.len() - failed(tree, &candidates);
+    let mut outcome = Outcome { cancelled, ..Outcome::default() };
     samples.sort_by_key(|sample| sample.index);
     for &candidate in &candidates {
         let index = tree.node(candidate).ordinal;
-        if samples.binary_search_by_key(&index, |sample| sample.index).is_err() {
+        let counts = samples.binary_search_by_key(&index, |sample| sample.index).is_ok();
+        if !counts && !tree.has_failed(candidate) {
             outcome.cancelled_tokens += tree.node(candidate).tokens.len();
             tree.prune(candidate);
         }

@@ -4,11 +4,11 @@
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
+use super::settings::ChooseBy;
 use super::{Assessment, Details, Job, Outcome, Sample};
 use crate::engine::FinishReason;
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::task::ChooseBy;
 use crate::tree::{After, Probe, SamplingTree};
 
 /// An answer that is offered, in tokens.
@@ -57,6 +57,10 @@ pub fn choose(
     let mut scoring = tree.start_given(given, true)?;
     while scoring.next_event()?.is_some() {}
     drop(scoring);
+    // Of the others nobody can say that they are likelier.
+    if let Some((_, error)) = tree.take_failures().pop_first() {
+        return Err(error);
+    }
     let neutral = after_nothing(tree, choices)?;
     let scores: Vec<ChoiceScore> = nodes
         .iter()
@@ -70,7 +74,7 @@ pub fn choose(
         if ix == best { tree.close(node) } else { tree.prune(node) }
     }
     let chosen = &scores[best];
-    let Assessment { answer, correct, judged } = job.assess(&chosen.choice)?;
+    let Assessment { answer, correct, detail, .. } = job.assess(&chosen.choice)?;
     let sample = Sample {
         index: 0,
         text: chosen.choice.clone(),
@@ -79,9 +83,10 @@ pub fn choose(
         logprob: chosen.logprob,
         answer: answer.or_else(|| Some(chosen.choice.clone())),
         correct,
-        judged,
+        detail,
         logprobs: None,
         attention: None,
+        error: None,
     };
     (job.record)(&sample)?;
     let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());

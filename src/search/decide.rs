@@ -2,10 +2,10 @@
 
 use petgraph::graph::NodeIndex;
 
+use super::settings::Decide;
 use super::steps::{Solution, Stepper, tokens_beside};
 use super::{Details, Job, Outcome, Sample, verdict_on};
 use crate::error::Result;
-use crate::task::steps::Decide;
 use crate::tree::SamplingTree;
 
 /// A solution at the end of a search.

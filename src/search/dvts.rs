@@ -4,10 +4,10 @@
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, conclude};
+use super::settings::StepSearch;
 use super::steps::{Solution, Stepper};
 use super::{Job, Outcome};
 use crate::error::Result;
-use crate::task::steps::StepSearch;
 use crate::tree::SamplingTree;
 
 pub fn dvts(

@@ -8,10 +8,10 @@
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, decided, take};
+use super::settings::{Mcts, MctsDecide, RolloutScoring, Select};
 use super::steps::{Solution, Stepper, merged};
 use super::{Job, Outcome, Sample, tally};
 use crate::error::Result;
-use crate::task::steps::{Mcts, MctsDecide, RolloutScoring, Select};
 use crate::tree::SamplingTree;
 
 pub fn mcts(
@@ -58,6 +58,8 @@ enum Own {
     UnderWay,
     /// Its solution's number.
     Done(usize),
+    /// Its branch failed: it is worth nothing.
+    Failed,
 }
 
 /// A simulation on its way: the places from the root to where it stands.
@@ -130,6 +132,11 @@ impl Search<'_> {
             if place.drawn < self.how.breadth(place.visits) {
                 return Some(here);
             }
+            if place.children.is_empty() {
+                // Every branch that was drawn from here failed.
+                walk.arrived = true;
+                return None;
+            }
             let next = self.select(here);
             self.enter(walk, next);
         }
@@ -159,7 +166,7 @@ impl Search<'_> {
             (promise, child.prior)
         };
         let better = |best: usize, next: usize| if promise(&next) > promise(&best) { next } else { best };
-        parent.children.iter().copied().reduce(better).expect("a place that was drawn from has children")
+        parent.children.iter().copied().reduce(better).expect("the caller found children")
     }
 
     /// Draws what these places lack of next steps, in one batch.
@@ -220,15 +227,22 @@ impl Search<'_> {
         let going: Vec<&Solution> =
             begun.iter().map(|&here| solution(here)).filter(|from| from.end.is_none()).collect();
         let mut drawn = stepper.rollout(tree, &going, job)?.into_iter();
-        let mut ends: Vec<Solution> = Vec::new();
-        for &here in &begun {
-            let ended = Some(solution(here)).filter(|solution| solution.end.is_some()).cloned();
-            ends.extend(ended.or_else(|| drawn.next()));
+        let (mut stands, mut ends): (Vec<usize>, Vec<Solution>) = Default::default();
+        for here in begun {
+            let solution = &self.places[here].solution;
+            let end = if solution.end.is_some() { Some(solution.clone()) } else { drawn.next().flatten() };
+            match end {
+                Some(end) => {
+                    stands.push(here);
+                    ends.push(end);
+                }
+                None => self.places[here].own = Own::Failed,
+            }
         }
-        if let RolloutScoring::Scorer(_) = self.how.scorer {
+        if self.how.scoring == RolloutScoring::Scorer {
             stepper.score(tree, &mut ends.iter_mut().collect::<Vec<_>>(), job)?;
         }
-        for (here, end) in begun.into_iter().zip(ends) {
+        for (here, end) in stands.into_iter().zip(ends) {
             let number = self.solutions.len();
             self.places[here].own = Own::Done(number);
             self.samples.push(job.take_solution(tree, &end, number as u64)?);
@@ -241,6 +255,7 @@ impl Search<'_> {
         for walk in walks {
             let value = match self.places[walk.stands()].own {
                 Own::Done(number) => self.value(number),
+                Own::Failed => 0.0,
                 Own::Never | Own::UnderWay => unreachable!("a simulation begins where it stands, and is done"),
             };
             for &place in &walk.path {
@@ -253,8 +268,8 @@ impl Search<'_> {
 
     /// What a solution is worth; by agreement, as of now.
     fn value(&self, number: usize) -> f64 {
-        match (&self.how.scorer, &self.samples[number].answer) {
-            (RolloutScoring::Scorer(_), _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
+        match (self.how.scoring, &self.samples[number].answer) {
+            (RolloutScoring::Scorer, _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
             (RolloutScoring::Agreement, None) => 0.0,
             (RolloutScoring::Agreement, Some(answer)) => {
                 let tally = tally(&self.samples);
@@ -291,7 +306,9 @@ impl Search<'_> {
         match (self.how.by, own) {
             (MctsDecide::Rollouts(by), _) => decided(tree, valued, self.samples, by, stepper, job),
             (MctsDecide::Visits, Own::Done(number)) => take(tree, valued, self.samples, Some(number), stepper, job),
-            (MctsDecide::Visits, Own::Never | Own::UnderWay) => take(tree, valued, self.samples, None, stepper, job),
+            (MctsDecide::Visits, Own::Never | Own::UnderWay | Own::Failed) => {
+                take(tree, valued, self.samples, None, stepper, job)
+            }
         }
     }
 }

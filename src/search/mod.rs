@@ -11,9 +11,11 @@ pub mod mcts;
 pub mod scorer;
 pub mod select;
 pub mod self_consistency;
+pub mod settings;
 pub mod step_beam;
 pub mod steps;
 pub mod tree_of_thought;
+pub mod vote;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -21,14 +23,14 @@ use std::time::Duration;
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::task::stats::Tally;
 use crate::tree::{Event, Extension, Node, SamplingTree};
 
-pub use assess::{Assessment, Assessor, Judged, Judges};
+pub use assess::{Assess, Assessment, Assessor, Reply, Request};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
 pub use choose::choose;
 pub use dvts::dvts;
@@ -37,6 +39,8 @@ pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
+
+use vote::Tally;
 
 /// How long an interrupt may wait while nothing happens.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -49,7 +53,8 @@ pub struct Job<'a> {
     pub assessor: Assessor<'a>,
     /// Samples of this problem that an earlier process recorded, for drivers that take them up by [`Job::candidates`].
     pub earlier: Vec<Sample>,
-    /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops early.
+    /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops
+    /// early. Also with those that failed (`Sample::error`), which count nowhere.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
@@ -67,15 +72,18 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
-    /// What the judge says, where the task has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub judged: Option<Judged>,
+    /// [`Assessment::detail`]; results call it by what judges say.
+    #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Value>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
     /// As `SamplingTree::attention`, for each level of the prompt and, last, the sample's own text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<Vec<f32>>,
+    /// Why it could not be drawn to its end. Such a sample is recorded and nothing else: it is no part of an outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A token of a sample and what else could have stood there.
@@ -112,9 +120,19 @@ pub struct Outcome {
     /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
     /// of it was shared.
     pub search_prompt_tokens: usize,
+    /// Branches that the outcome does without because they failed.
+    pub failed: Option<FailedBranches>,
     /// What the method found beyond that.
     #[serde(flatten)]
     pub details: Option<Details>,
+}
+
+/// Branches that could not go on, though others of the same search could.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedBranches {
+    pub branches: usize,
+    /// Why the first of them could not.
+    pub first: String,
 }
 
 /// What is told of an item by its method alone.
@@ -180,7 +198,8 @@ impl Job<'_> {
     }
 
     /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
-    /// over. Texts are assessed while the other candidates grow; what a finished one held is given back before that.
+    /// over, and so are those that failed, once they are recorded. Texts are assessed while the other candidates grow;
+    /// what a finished one held is given back before that.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
         loop {
             if let Some((node, assessment)) = self.assessor.take() {
@@ -189,9 +208,10 @@ impl Job<'_> {
                 return Ok(Some(sample));
             }
             self.go_on()?;
-            match growing.poll_beside(&self.assessor.rulings(), PATIENCE)? {
-                Poll::Ready(First::Message(ruling)) => self.assessor.receive(ruling)?,
+            match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
+                Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
                 Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
+                Poll::Ready(First::Event(Some(Event::Failed { node }))) => self.record_failed(growing.tree(), node)?,
                 Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
                 Poll::Ready(First::Event(None)) => return Ok(None),
@@ -206,12 +226,12 @@ impl Job<'_> {
         self.assessor.forget();
     }
 
-    /// The next candidate to finish, cancelled or not, and nothing done with it; `None` when all have.
+    /// The next candidate to finish, cancelled or not, or to fail, and nothing done with it; `None` when all have.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
             self.go_on()?;
             match growing.poll_event(PATIENCE)? {
-                Poll::Ready(Some(Event::Finished { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(Event::Finished { node } | Event::Failed { node })) => return Ok(Some(node)),
                 Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }
@@ -257,7 +277,7 @@ impl Job<'_> {
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
         };
-        let Assessment { answer, correct, judged } = assessment;
+        let Assessment { answer, correct, detail, .. } = assessment;
         Ok(Sample {
             index,
             text: tree.path_text(node),
@@ -266,11 +286,34 @@ impl Job<'_> {
             logprob: thought.logprob,
             answer,
             correct,
-            judged,
+            detail,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
             attention: tree.attention(&[node]),
+            error: None,
         })
     }
+
+    /// Of a candidate that failed nothing is known but why.
+    fn record_failed(&mut self, tree: &SamplingTree, node: NodeIndex) -> Result<()> {
+        (self.record)(&Sample {
+            index: tree.node(node).ordinal,
+            text: String::new(),
+            tokens: 0,
+            finish: FinishReason::Failed,
+            logprob: 0.0,
+            answer: None,
+            correct: None,
+            detail: None,
+            logprobs: None,
+            attention: None,
+            error: tree.failure(node).map(ToString::to_string),
+        })
+    }
+}
+
+/// How many of `nodes` could not go on.
+fn failed(tree: &SamplingTree, nodes: &[NodeIndex]) -> usize {
+    nodes.iter().filter(|&&node| tree.has_failed(node)).count()
 }
 
 /// An error once somebody has asked to stop.

@@ -1,5 +1,5 @@
 //! What a solution, or the beginning of one, is worth: by the model's own probabilities, by its answer to a question about it,
-//! or by the task's grader. No word of a verdict is sampled: its probability is read off. What is done with the values is left
+//! or by its assessment. No word of a verdict is sampled: its probability is read off. What is done with the values is left
 //! to the drivers.
 
 use petgraph::graph::NodeIndex;
@@ -24,7 +24,7 @@ pub type Ask<'a> = &'a (dyn Fn(&str) -> Result<Question> + Sync);
 pub enum Scorer<'a> {
     /// The model's own probability a token: the exponential of the mean log-probability, in (0, 1].
     MeanLogprob,
-    /// 1 where the task's grader accepts the text, else 0.
+    /// The assessment's: 1 where the task's grader accepts the text, else 0, or the score that an assessor gives.
     Grade,
     /// The mean of `worth`, what each word is worth, weighted by the words' probabilities.
     Verdicts { ask: Ask<'a>, worth: Vec<f64> },
@@ -45,8 +45,8 @@ impl Scorer<'_> {
         match self {
             Scorer::MeanLogprob => Ok(free(of.iter().map(|&(node, _)| mean_probability(tree, node)).collect())),
             Scorer::Grade => {
-                let mut right = |text: &str| Ok(f64::from(job.assess(text)?.correct == Some(true)));
-                Ok(free(of.iter().map(|&(_, text)| right(text)).collect::<Result<_>>()?))
+                let mut value = |text: &str| Ok(job.assess(text)?.value());
+                Ok(free(of.iter().map(|&(_, text)| value(text)).collect::<Result<_>>()?))
             }
             Scorer::Verdicts { ask, worth } => {
                 let questions = of.iter().map(|&(_, text)| ask(text)).collect::<Result<Vec<Question>>>()?;

@@ -3,15 +3,15 @@
 
 use petgraph::graph::NodeIndex;
 
-use super::{Job, Outcome, Sample, first_with, tally, verdict_on};
+use super::vote::{Decided, Tally, Votes};
+use super::{Job, Outcome, Sample, failed, first_with, tally, verdict_on};
 use crate::error::Result;
-use crate::task::Decided;
-use crate::task::stats::{Tally, Votes};
 use crate::tree::SamplingTree;
 
 /// Candidates are drawn in waves, by index, each wave as many as the vote needs in any case before it can be decided. So none is
 /// drawn in vain, and which samples count depends on the samples alone: they are the shortest run of first samples that
-/// decides. Other items fill the steps meanwhile. What is not needed stays without a token and a page, and is pruned.
+/// decides. One that fails has no vote. Other items fill the steps meanwhile. What is not needed stays without a token
+/// and a page, and is pruned.
 pub fn self_consistency(
     tree: &mut SamplingTree,
     at: NodeIndex,
@@ -23,12 +23,14 @@ pub fn self_consistency(
     let mut already = already.into_iter().peekable();
     let mut remaining = &candidates[..];
     let mut samples: Vec<Sample> = Vec::with_capacity(n);
+    // All before this index were drawn, or failed.
+    let mut end = 0;
     loop {
-        let wave = stop.fewest_more(&tally(&samples), (n - samples.len()) as u32) as usize;
+        let wave = stop.fewest_more(&tally(&samples), (n as u64 - end) as u32);
         if wave == 0 {
             break;
         }
-        let end = (samples.len() + wave) as u64;
+        end += u64::from(wave);
         samples.extend(std::iter::from_fn(|| already.next_if(|sample| sample.index < end)));
         let (drawn, later) = remaining.split_at(remaining.partition_point(|&node| tree.node(node).ordinal < end));
         remaining = later;
@@ -41,10 +43,11 @@ pub fn self_consistency(
     for &spared in remaining {
         tree.prune(spared);
     }
-    Ok(vote(samples, n, job.no_answer()))
+    Ok(vote(samples, n - failed(tree, &candidates), job.no_answer()))
 }
 
-/// What `samples`, of `n` that were to be drawn at most, vote for; `no_answer` is the verdict where none of them answers.
+/// What `samples`, of `n` that were to be drawn at most and did not fail, vote for; `no_answer` is the verdict where
+/// none of them answers.
 pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome {
     let tally = tally(&samples);
     let winner = tally.leader();

@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 
 use petgraph::graph::NodeIndex;
 
+use super::settings::{Aggregate, Steps};
 use super::{Assessment, Job, Sample, Scorer, token_logprobs};
 use crate::engine::{FinishReason, ForkKind, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::task::steps::{Aggregate, Steps};
 use crate::tokenizer::StopMatcher;
 use crate::tree::SamplingTree;
 
@@ -60,7 +60,7 @@ pub struct Stepper<'a> {
 
 impl Stepper<'_> {
     /// Draws `draws` next steps after each of `from`, all in one batch. For each of `from`: what was said, by first draw, each
-    /// once.
+    /// once. A draw that fails said nothing.
     pub fn step(
         &mut self,
         tree: &mut SamplingTree,
@@ -77,14 +77,21 @@ impl Stepper<'_> {
         self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job)?;
         let mut solutions = Vec::new();
         for (&(parent, _), nodes) in from.iter().zip(drawn) {
-            let said = nodes.into_iter().map(|node| self.read(tree, parent, node, job.stop));
+            let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
+            let said = drawn.map(|node| self.read(tree, parent, node, job.stop));
             solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
         }
         Ok(solutions)
     }
 
-    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps.
-    pub fn rollout(&mut self, tree: &mut SamplingTree, from: &[&Solution], job: &mut Job<'_>) -> Result<Vec<Solution>> {
+    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps. `None` where that
+    /// failed.
+    pub fn rollout(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[&Solution],
+        job: &mut Job<'_>,
+    ) -> Result<Vec<Option<Solution>>> {
         let mut nodes = Vec::new();
         for solution in from {
             nodes.extend(tree.fork_as(ForkKind::Value, solution.node, 1)?);
@@ -93,9 +100,12 @@ impl Stepper<'_> {
         let stop = Stop { include_stop: true, ..job.stop.clone() };
         self.grow(tree, &nodes, &before, &stop, job)?;
         let ended = |(&parent, node): (&&Solution, NodeIndex)| {
+            if tree.has_failed(node) {
+                return Ok(None);
+            }
             let mut solution = self.read(tree, parent, node, job.stop)?;
             solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
-            Ok(solution)
+            Ok(Some(solution))
         };
         from.iter().zip(nodes).map(ended).collect()
     }
@@ -191,7 +201,7 @@ impl Job<'_> {
     pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
-        let Assessment { answer, correct, judged } = self.assess(&solution.text)?;
+        let Assessment { answer, correct, detail, .. } = self.assess(&solution.text)?;
         let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
         let sample = Sample {
             index,
@@ -201,9 +211,10 @@ impl Job<'_> {
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
             answer,
             correct,
-            judged,
+            detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
             attention: tree.attention(&path),
+            error: None,
         };
         (self.record)(&sample)?;
         Ok(sample)

@@ -20,6 +20,8 @@ pub enum Event {
     Token { node: NodeIndex, token: TokenId, logprob: f32, text: String },
     /// The node's thought ended; `SamplingTree::node` has it whole.
     Finished { node: NodeIndex },
+    /// The node could not go on, and is closed; `SamplingTree::failure` says why. The others go on.
+    Failed { node: NodeIndex },
 }
 
 /// Dropping it stops the nodes that still grow and waits until they have (a step at most), so that the tree says what the
@@ -47,7 +49,9 @@ impl<'tree> Extension<'tree> {
         self.tree
     }
 
-    /// The next event; `None` once all nodes have finished. Blocks.
+    /// The next event; `None` once all nodes have finished or failed. Blocks.
+    ///
+    /// Errors: `Error::EngineStopped`, after which no node can go on.
     pub fn next_event(&mut self) -> Result<Option<Event>> {
         self.inner.next().map(|event| self.take(event)).transpose()
     }
@@ -88,10 +92,9 @@ impl<'tree> Extension<'tree> {
                 Ok(Event::Finished { node })
             }
             engine::Event::Failed { branch, error } => {
-                // The engine keeps what the branch drew and tells no more of it: nobody may go on from there.
                 let node = self.node_of(branch)?;
-                self.tree.close(node);
-                Err(error)
+                self.tree.fail(node, error)?;
+                Ok(Event::Failed { node })
             }
         }
     }

@@ -8,7 +8,7 @@ mod probe;
 mod questions;
 mod trace;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -95,6 +95,8 @@ pub struct SamplingTree {
     graph: DiGraph<Node, ()>,
     borders: Option<LevelBorders>,
     root: NodeIndex,
+    /// Why nodes could not go on.
+    failures: BTreeMap<NodeIndex, Error>,
     /// The root's branch: what the search asks on its way stands in its place in the engine's line.
     line: BranchId,
 }
@@ -119,7 +121,7 @@ impl SamplingTree {
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, borders, root, line: branch })
+        Ok(Self { engine, item: item.to_string(), graph, borders, root, failures: BTreeMap::new(), line: branch })
     }
 
     pub fn root(&self) -> NodeIndex {
@@ -205,19 +207,31 @@ impl SamplingTree {
         child
     }
 
-    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished.
+    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed.
+    /// A node that fails does not disturb the others; see [`SamplingTree::failure`].
+    ///
+    /// Errors: the first node's failure where all of them fail; the engine's end.
     pub fn extend(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<()> {
         let mut growing = self.start(nodes, how, stop)?;
         while growing.next_event()?.is_some() {}
-        Ok(())
+        drop(growing);
+        self.unless_all_failed(nodes)
     }
 
-    /// Appends given tokens to each of `nodes`.
+    /// Appends given tokens to each of `nodes`; errors as those of `extend`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
         let given = |_: usize, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
-        Ok(())
+        drop(growing);
+        self.unless_all_failed(nodes)
+    }
+
+    fn unless_all_failed(&mut self, nodes: &[NodeIndex]) -> Result<()> {
+        match nodes.iter().all(|&node| self.has_failed(node)) {
+            true => nodes.first().and_then(|node| self.failures.remove(node)).map_or(Ok(()), Err),
+            false => Ok(()),
+        }
     }
 
     /// `extend`, handed over event by event.
@@ -290,6 +304,34 @@ impl SamplingTree {
             self.graph[node].state = State::Pruned;
             below.extend(self.graph.neighbors(node));
         }
+    }
+
+    /// Notes that `at` could not go on. The engine keeps what its branch drew and tells no more of it: nobody may go on
+    /// from there.
+    fn fail(&mut self, at: NodeIndex, error: Error) -> Result<()> {
+        self.close(at);
+        match error {
+            Error::EngineStopped { .. } => Err(error),
+            error => {
+                self.graph[at].finish = Some(FinishReason::Failed);
+                self.failures.insert(at, error);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn has_failed(&self, at: NodeIndex) -> bool {
+        self.graph[at].finish == Some(FinishReason::Failed)
+    }
+
+    /// Why `at` could not go on, if it could not.
+    pub fn failure(&self, at: NodeIndex) -> Option<&Error> {
+        self.failures.get(&at)
+    }
+
+    /// Hands over why nodes could not go on, in the order of their making.
+    pub fn take_failures(&mut self) -> BTreeMap<NodeIndex, Error> {
+        std::mem::take(&mut self.failures)
     }
 
     fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {

@@ -24,7 +24,7 @@ pub enum Shape {
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
-    let mut backend = Cpu::new();
+    let mut backend = Cpu::open().unwrap();
     let decoder = Decoder::random(&mut backend, model(shape, CONTEXT), Dtype::F32, 7).unwrap();
     (backend, decoder)
 }

@@ -1,9 +1,10 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
 
-use offshoot::check::dice;
+use offshoot::lab::check::dice;
 
 mod ahead;
 mod bench;
+mod bursts;
 mod jobs;
 mod levels;
 mod pages;

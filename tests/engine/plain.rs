@@ -21,7 +21,7 @@ pub fn forward_in_levels(shape: Shape, tokens: &[TokenId], borders: LevelBorders
 
 fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], borders: Vec<LevelBorders>) -> Vec<Sampled> {
     let (mut backend, mut decoder) = decoder(shape);
-    let page_tokens = <offshoot::backend::cpu::Cpu as Backend>::PAGE_TOKENS;
+    let page_tokens = offshoot::backend::cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
     let pages: Vec<PageId> = (0..n.div_ceil(page_tokens)).map(PageId).collect();
     let mut kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();

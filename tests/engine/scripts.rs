@@ -6,7 +6,7 @@ use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
 use crate::bench::{draw, engine, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
-use offshoot::check::dice::Dice;
+use offshoot::lab::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.
 fn story(engine: &EngineHandle, seed: u64) -> Vec<Finish> {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::Backend;
-use offshoot::backend::Dtype;
-use offshoot::backend::modelled::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Modelled};
+use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,
@@ -17,7 +16,8 @@ use offshoot::model::Decoder;
 use crate::bench::{Shape, model};
 use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 
-const PAGE_TOKENS: usize = Modelled::PAGE_TOKENS as usize;
+/// Of the H200's profile.
+const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
 
 fn build(pages: usize, config: EngineConfig) -> (Engine<Modelled>, EngineHandle) {
     let mut backend = Modelled::new(Arc::new(DeviceProfile::named("h200").unwrap()));

@@ -121,7 +121,7 @@ impl KvStore {
         self.layout
     }
 
-    /// All pages of one head of one layer, back to back, as stored words (see [`Stored`]).
+    /// All pages of one head of one layer, back to back, as stored words (see `Stored`).
     pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
         let bytes = self.shape.pages * self.layout.bytes();
         bytemuck::cast_slice(&self.layers[layer.ix()][kv_head * bytes..][..bytes])

@@ -1,8 +1,9 @@
-//! The CPU backend. Each op is a clear loop (the definition, `Isa::Clear`) and, where it pays, fast paths beside it, chosen
+//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it, chosen
 //! once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their rooms.
 
 mod activation;
 pub mod attention;
+mod bf16_dot;
 pub mod exp;
 pub mod gemm;
 pub mod isa;
@@ -38,13 +39,14 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The fastest paths that this processor has.
-    pub fn new() -> Self {
-        Self::with_isa(Isa::detect())
+    /// The path that OFFSHOOT_CPU names, else the fastest of this processor. Errors: see [`Isa::chosen`].
+    pub fn open() -> Result<Self> {
+        Ok(Self::with_isa(Isa::chosen()?))
     }
 
-    /// A given instruction set, which the processor must have; `Isa::Clear` is the definition of every op.
+    /// A given path; `Isa::Portable` is the definition of every op. Panics where the processor lacks it.
     pub fn with_isa(isa: Isa) -> Self {
+        assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
         Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
     }
 
@@ -56,12 +58,6 @@ impl Cpu {
 
     pub fn isa(&self) -> Isa {
         self.isa
-    }
-}
-
-impl Default for Cpu {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -92,7 +88,6 @@ impl Backend for Cpu {
     type Rope = RopeTable;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = true;
     const APART: bool = false;
 
@@ -103,6 +98,10 @@ impl Backend for Cpu {
     /// Instruction sets differ in how many products they add at once, and in what they round operands to.
     fn arithmetic(&self) -> String {
         format!("cpu, {}", self.isa)
+    }
+
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
     }
 
     fn cost_model(&self) -> CostModel {

@@ -64,7 +64,8 @@ macro_rules! for_each_isa {
                     $body($($arg),*)
                 }
                 match isa {
-                    Isa::Clear => $clear($($arg),*),
+                    Isa::Portable => $clear($($arg),*),
+                    Isa::Bf16Twin => $body($($arg),*),
                     // SAFETY: an `Isa` is only ever one that the processor has.
                     Isa::Avx2 => unsafe { avx2($($arg),*) },
                     // SAFETY: as above.
@@ -74,7 +75,7 @@ macro_rules! for_each_isa {
             #[cfg(not(target_arch = "x86_64"))]
             {
                 match isa {
-                    Isa::Clear => $clear($($arg),*),
+                    Isa::Portable => $clear($($arg),*),
                     _ => $body($($arg),*),
                 }
             }

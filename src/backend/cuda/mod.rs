@@ -43,8 +43,8 @@ use self::memory::weights::Loader;
 use self::ops::Ops;
 use self::step::Way;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView,
+    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, MOST_HEAD_DIM, RandomWeight, RopeTable, Sampled,
+    StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -142,7 +142,6 @@ impl Backend for Cuda {
     type Rope = Rope;
     type Step = Step;
 
-    const PAGE_TOKENS: u32 = kv::PAGE_TOKENS;
     const MIXES_DTYPES: bool = false;
     const APART: bool = true;
 
@@ -157,6 +156,10 @@ impl Backend for Cuda {
         format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}", Library::version())
     }
 
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
         let cost = Gpu::of(facts.major, facts.minor).cost;
@@ -165,7 +168,7 @@ impl Backend for Cuda {
     }
 
     fn tile(&self) -> u32 {
-        if self.deterministic { attention::TILE } else { 1 }
+        attention::tile(self.deterministic)
     }
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
@@ -263,8 +266,8 @@ impl Backend for Cuda {
     }
 
     fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
-        if heads.head_dim > attention::MOST_HEAD_DIM {
-            let expected = format!("at most {} on a GPU", attention::MOST_HEAD_DIM);
+        if heads.head_dim > MOST_HEAD_DIM {
+            let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
         Step::new(&self.device, heads, dtype, self.kept(heads, dtype), vocab, self.deterministic)

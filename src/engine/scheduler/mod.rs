@@ -60,6 +60,10 @@ pub(super) struct Scheduler {
     yielded: BTreeSet<Place>,
     /// Never let in.
     waiting: BTreeSet<Place>,
+    /// Of the branches that wait and were never let in, all that keep a path; some may have given it up since.
+    waiting_keep: BTreeSet<Place>,
+    /// Of the branches at rest, all that keep a path; some may have given it up since.
+    resting_keep: BTreeSet<BranchId>,
     bookmark: Option<Bookmark>,
     expected: Expectation,
     /// Whether branches came or went since the last schedule.
@@ -108,6 +112,10 @@ impl Scheduler {
         let branch = branches.get_mut(&id).expect("what has got work is a branch");
         branch.stage = Stage::Waiting;
         let place = Place { line: branch.line, branch: id };
+        self.resting_keep.remove(&id);
+        if branch.kept().is_some() {
+            self.waiting_keep.insert(place);
+        }
         self.waiting.insert(place);
         self.changed = true;
         if self.waiting.first() == Some(&place) {
@@ -119,6 +127,19 @@ impl Scheduler {
     pub fn note_end(&mut self, branch: &mut Branch, cut: bool) {
         self.expected.note(branch, cut);
         branch.stage = Stage::Resting;
+        self.note_rest(branch);
+    }
+
+    /// `branch` rests, and may keep a path.
+    pub fn note_rest(&mut self, branch: &Branch) {
+        if branch.kept().is_some() {
+            self.resting_keep.insert(branch.id);
+        }
+    }
+
+    /// The branch, which rests, is no more.
+    pub fn forget(&mut self, id: BranchId) {
+        self.resting_keep.remove(&id);
     }
 
     /// These branches, in rising order, have no work any more.
@@ -132,6 +153,20 @@ impl Scheduler {
         self.changed = true;
     }
 
+    /// Whether every branch that neither runs nor yielded and keeps a path is known to do so. `Err` names one that is
+    /// not.
+    pub fn check(&self, branches: &Branches) -> Result<(), String> {
+        let is_known = |branch: &Branch| match branch.stage {
+            Stage::Resting => self.resting_keep.contains(&branch.id),
+            Stage::Waiting => self.waiting_keep.contains(&Place { line: branch.line, branch: branch.id }),
+            Stage::Running | Stage::Yielded => true,
+        };
+        match branches.values().find(|branch| branch.kept().is_some() && !is_known(branch)) {
+            Some(branch) => Err(format!("branch {} is {:?} and keeps a path unnoticed", branch.id, branch.stage)),
+            None => Ok(()),
+        }
+    }
+
     /// The first in line of those that do not run.
     fn next_in_line(&self) -> Option<Place> {
         self.yielded.first().into_iter().chain(self.waiting.first()).min().copied()
@@ -140,6 +175,7 @@ impl Scheduler {
     /// `place` is none of those that do not run.
     fn leave(&mut self, place: Place) {
         let _ = self.yielded.remove(&place) || self.waiting.remove(&place);
+        self.waiting_keep.remove(&place);
     }
 
     /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone fail.
@@ -244,7 +280,7 @@ impl Scheduler {
                 Err(_) => {
                     if !matches!(branch.hold, Hold::Swapped(_)) {
                         cache.give_up(branch);
-                        cache.bookmark(branch);
+                        self.bookmark_waiting(branch, cache);
                     }
                     return Ready::Now;
                 }

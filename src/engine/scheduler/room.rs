@@ -26,9 +26,17 @@ impl Scheduler {
         };
         if !self.has_promised(first) {
             self.bookmark = None;
-            cache.bookmark(branches.get_mut(&first).expect("what waits is a branch"));
+            self.bookmark_waiting(branches.get_mut(&first).expect("what waits is a branch"), cache);
             let promised = self.commitment(branches, cache).affords(&branches[&first], cache);
             self.bookmark = Some(Bookmark { branch: first, promised });
+        }
+    }
+
+    /// Has `branch`, which does not run, keep what is there of its path.
+    pub(super) fn bookmark_waiting(&mut self, branch: &mut Branch, cache: &mut Cache) {
+        cache.bookmark(branch);
+        if branch.stage == Stage::Waiting && branch.kept().is_some() {
+            self.waiting_keep.insert(Place { line: branch.line, branch: branch.id });
         }
     }
 
@@ -60,7 +68,12 @@ impl Scheduler {
     }
 
     /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised anything.
-    pub(super) fn reserve(&self, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> Result<(), OutOfPages> {
+    pub(super) fn reserve(
+        &mut self,
+        id: BranchId,
+        branches: &mut Branches,
+        cache: &mut Cache,
+    ) -> Result<(), OutOfPages> {
         loop {
             let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
             let Some(need) = branch.need() else { return Ok(()) };
@@ -71,16 +84,16 @@ impl Scheduler {
         }
     }
 
-    /// Tries to have `pages` free pages without taking any that runs or was promised.
-    fn make_room(&self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
+    /// Tries to have `pages` free pages without taking any that runs or was promised. Looks at branches that keep a
+    /// path alone.
+    fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
         if cache.evict_for(pages) {
             return true;
         }
-        let mut resting: Vec<&mut Branch> =
-            branches.values_mut().filter(|branch| branch.stage == Stage::Resting).collect();
-        resting.sort_unstable_by_key(|branch| branch.id);
-        for branch in resting {
-            cache.give_up(branch); // It becomes cache, what was made first the first to go.
+        for resting in std::mem::take(&mut self.resting_keep) {
+            if let Some(branch) = branches.get_mut(&resting).filter(|branch| branch.stage == Stage::Resting) {
+                cache.give_up(branch); // It becomes cache, what was made first the first to go.
+            }
         }
         if cache.evict_for(pages) {
             return true;
@@ -88,21 +101,35 @@ impl Scheduler {
         // Who is passed over because another goes on from what it keeps is asked again when that one has given up.
         let mut gave_up = true;
         while std::mem::take(&mut gave_up) {
-            for &Place { branch: other, .. } in self.waiting.iter().rev() {
-                if other == id || self.has_promised(other) {
+            let mut before = None;
+            while let Some(place) = self.last_keeping(before) {
+                before = Some(place);
+                if place.branch == id || self.has_promised(place.branch) {
                     continue;
                 }
-                let other = branches.get_mut(&other).expect("what waits is a branch");
-                if cache.keeps_pages(other) {
+                let other = branches.get_mut(&place.branch).expect("what waits is a branch");
+                let gives_up = cache.keeps_pages(other);
+                if gives_up {
                     cache.give_up(other);
-                    gave_up = true;
-                    if cache.evict_for(pages) {
-                        return true;
-                    }
                 }
+                if other.kept().is_none() {
+                    self.waiting_keep.remove(&place);
+                }
+                if gives_up && cache.evict_for(pages) {
+                    return true;
+                }
+                gave_up |= gives_up;
             }
         }
         false
+    }
+
+    /// Of those that wait and may keep a path, the last in line, or the last that stands before another.
+    fn last_keeping(&self, before: Option<Place>) -> Option<Place> {
+        match before {
+            Some(before) => self.waiting_keep.range(..before).next_back().copied(),
+            None => self.waiting_keep.last().copied(),
+        }
     }
 
     /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split inside a page
@@ -137,7 +164,10 @@ impl Scheduler {
 
 /// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on its way.
 pub(super) fn brings_rows(branch: &Branch, cache: &Cache) -> bool {
-    let known = |upto: usize| cache.prefix.known(branch.kept(), &branch.tokens[..upto]).0 as usize;
+    let known = |upto: usize| {
+        let (path, rest) = cache.look_up(branch, upto);
+        cache.prefix.known(path, &rest).0 as usize
+    };
     match branch.hold {
         Hold::Swapped(_) => true,
         Hold::Nothing | Hold::Path(_) => {
@@ -158,4 +188,63 @@ pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, sho
         capacity,
         hint: "give the engine more memory for keys and values, or shorten the prompt",
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::branch::{Lease, Need};
+    use crate::engine::cache::Returning;
+    use crate::ids::TokenId;
+
+    const RESTING: u64 = 1000;
+
+    /// Branches at rest, each on a page of its own, and one that is to run and has none.
+    fn resting() -> (Scheduler, Branches, Cache, BranchId) {
+        let returning = Returning { swapped_page: 1.0, computed_row: 1.0 };
+        let mut cache = Cache::new(4, RESTING as usize, 0, returning);
+        let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
+        for id in (0..RESTING).map(BranchId) {
+            let mut branch = Branch::root(id, id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());
+            cache
+                .reserve(&mut branch, Need { match_upto: 4, logits_from: 3, end: 4 })
+                .expect("there is a page for each");
+            scheduler.note_rest(&branch);
+            branches.insert(id, branch);
+        }
+        let new = BranchId(RESTING);
+        branches.insert(new, Branch::root(new, new, vec![TokenId(0); 4]));
+        (scheduler, branches, cache, new)
+    }
+
+    #[test]
+    fn branches_at_rest_are_looked_at_once_however_often_room_is_made() {
+        let (mut scheduler, mut branches, mut cache, new) = resting();
+        assert!(scheduler.make_room(1, new, &mut branches, &mut cache));
+        assert!(branches.values().all(|branch| branch.kept().is_none()), "all of them are cache now");
+        assert!(scheduler.resting_keep.is_empty(), "nobody is left to be looked at");
+        assert_eq!(cache.pages.free(), 1, "and no more than one page was freed");
+        // What was made first is the first to go.
+        let known = |id: u32| cache.prefix.known(None, &[TokenId(4 * id)]).0;
+        assert_eq!([0, 1, 2, 999].map(known), [0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn of_those_that_wait_the_last_in_line_gives_up_first() {
+        let (mut scheduler, mut branches, mut cache, new) = resting();
+        scheduler.resting_keep.clear();
+        for id in (0..RESTING).map(BranchId) {
+            let branch = branches.get_mut(&id).unwrap();
+            branch.stage = Stage::Waiting;
+            let lease = branch.lease().unwrap();
+            branch.hold = Hold::Path(Lease { used: false, ..lease });
+            let place = Place { line: id, branch: id };
+            scheduler.waiting.insert(place);
+            scheduler.bookmark_waiting(branch, &mut cache);
+        }
+        assert!(scheduler.make_room(2, new, &mut branches, &mut cache));
+        let keep = |id: u64| branches[&BranchId(id)].kept().is_some();
+        assert_eq!([0, 997, 998, 999].map(keep), [true, true, false, false]);
+        assert_eq!(scheduler.waiting_keep.len(), 998);
+    }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::programs::{Program, Programs};
 use super::stream::{self, Heard};
 use crate::error::{Error, Result};
+use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
-use crate::task::problem::Limits;
 
 /// Tests whose own work takes longer between two of their words are held to hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

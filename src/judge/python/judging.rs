@@ -11,9 +11,9 @@ use super::stream::{self, Heard};
 use super::{Extent, marshal, on_the_clock};
 use crate::error::{Error, Result};
 use crate::judge::message::last_line;
+use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Ended, How, Running, Sandbox};
 use crate::judge::{Judgement, TestVerdict, Verdict};
-use crate::task::problem::Limits;
 
 /// What the alarm sends that the runner sets for a single test.
 const SIGPROF: i32 = 27;

@@ -24,8 +24,8 @@ use super::Judgement;
 use super::sandbox::Sandbox;
 use super::toolchain::Interpreter;
 use crate::error::{Error, Result};
-use crate::task::json::RawJson;
-use crate::task::problem::{Calls, Limits, Reference, Script};
+use crate::json::RawJson;
+use crate::judge::problem::{Calls, Limits, Reference, Script};
 
 /// How many problems' reference answers are kept.
 const KEPT_ANSWERS: usize = 16;

@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
 use crate::judge::message::last_line;
+use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Confined, Input, Output, Sandbox, WorkFolder};
 use crate::judge::toolchain::Interpreter;
-use crate::task::problem::Limits;
 
 const COMPILE: &str = "import py_compile, sys; py_compile.compile(sys.argv[1], cfile=sys.argv[2], doraise=True)";
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 
 /// An empty folder under the system's folder for temporary files; dropped, it is removed. Its name tells the process whose it is,
-/// and it is locked while it is in use: that of a process that was killed is removed by its warden ([`sweep_behind`]), or, where
-/// that was killed too, found by the lock and removed by the next ([`sweep`]).
+/// and it is locked while it is in use: that of a process that was killed is removed by its warden (`sweep_behind`), or, where
+/// that was killed too, found by the lock and removed by the next (`sweep`).
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::Verdict;
-use crate::task::problem::Limits;
+use crate::judge::problem::Limits;
 
 mod in_force;
 

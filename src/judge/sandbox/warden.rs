@@ -23,7 +23,7 @@ use super::trial::{Deed, Trial};
 use super::wire::{self, Ends, FAREWELL, Order, Request};
 use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
-use crate::task::problem::Limits;
+use crate::judge::problem::Limits;
 
 /// The name under which the helper is run: no program is called that way by its path.
 const HELPER: &str = "offshoot [sandbox helper]";

@@ -19,6 +19,14 @@ pub(super) struct Match {
     pub tokens: usize,
 }
 
+/// The end of a path that nobody may retain. See `PrefixTree::mark`.
+#[derive(Clone, Copy, Debug)]
+pub struct PathMark {
+    segment: SegmentId,
+    born: u64,
+    end: u32,
+}
+
 impl PrefixTree {
     /// Registers a whole prompt and retains the segment in which it ends for the caller. The known beginning is matched,
     /// whether it is computed already, being computed or waiting; only the rest is new and needs pages. The segment is
@@ -30,19 +38,20 @@ impl PrefixTree {
         self.admit_behind(pool, None, tokens)
     }
 
-    /// The same for tokens that begin with the path of `path`, a segment that is retained: nothing above its end is looked at,
-    /// however many siblings it has.
+    /// The same for the path of `path` and then the tokens `rest`. `path`, if there is one, is retained or `within`:
+    /// nothing above its end is looked at, however many siblings it has.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
         path: Option<SegmentId>,
-        tokens: &[TokenId],
+        rest: &[TokenId],
     ) -> Result<SegmentId, OutOfPages> {
-        let known = self.find(path, tokens);
-        let rest = &tokens[known.tokens..];
+        let known = self.find(path, rest);
+        let end = path.map_or(0, |path| self.end(path)) + count(rest.len());
+        let rest = &rest[rest.len() - (end as usize - known.tokens)..];
         let whole = known.segment.filter(|&id| !rest.is_empty() && known.within == self.at(id).len() as usize);
         let open = whole.and_then(|id| self.open_page(pool, id));
-        let missing = self.pages_between(count(known.tokens), count(tokens.len()));
+        let missing = self.pages_between(count(known.tokens), end);
         let taken = pool.take_exactly(missing - usize::from(open.is_some()))?;
         open.into_iter().for_each(|page| pool.share(page));
         let pages = open.into_iter().chain(taken).collect();
@@ -55,32 +64,35 @@ impl PrefixTree {
         Ok(end)
     }
 
-    /// Retains for the caller what is registered of the beginning of `tokens`, and returns the sealed segment in which it ends;
-    /// `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
+    /// Retains for the caller what is registered of the path of `path` and then `rest`, and returns the sealed segment
+    /// in which it ends; `None` where not even the first token is. Needs no page. `path` as in `admit_behind`.
     pub fn retain_known(
         &mut self,
         pool: &mut PagePool,
         path: Option<SegmentId>,
-        tokens: &[TokenId],
+        rest: &[TokenId],
     ) -> Option<SegmentId> {
-        let known = self.find(path, tokens);
+        let known = self.find(path, rest);
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);
         Some(end)
     }
 
-    /// How many leading tokens of `tokens` are registered, and how many of these are computed. `path` as in `admit_behind`.
-    pub fn known(&self, path: Option<SegmentId>, tokens: &[TokenId]) -> (u32, u32) {
-        let known = self.find(path, tokens);
+    /// How many leading tokens of a path are registered, and how many of these are computed. `path` and `rest` as in
+    /// `admit_behind`.
+    pub fn known(&self, path: Option<SegmentId>, rest: &[TokenId]) -> (u32, u32) {
+        let known = self.find(path, rest);
         let matched = count(known.tokens);
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
-    pub(super) fn find(&self, path: Option<SegmentId>, tokens: &[TokenId]) -> Match {
-        let mut found = path.and_then(|path| self.whole(path, tokens)).unwrap_or_default();
+    pub(super) fn find(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Match {
+        let begin = path.map_or(0, |path| self.end(path)) as usize;
+        let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
+        let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
         // All tokens found: no child shares more, however many there are.
-        while found.tokens < tokens.len()
-            && let Some((child, common)) = self.best_child(found.segment, &tokens[found.tokens..])
+        while found.tokens - begin < rest.len()
+            && let Some((child, common)) = self.best_child(found.segment, &rest[found.tokens - begin..])
         {
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
             if common < self.at(child).len() as usize {
@@ -90,12 +102,24 @@ impl PrefixTree {
         found
     }
 
-    /// The whole path of `path`, with which `tokens` begin; `None` where it is empty or not all of it is known.
-    fn whole(&self, path: SegmentId, tokens: &[TokenId]) -> Option<Match> {
-        let end = self.end(path);
-        let last = self.holder(path, end).filter(|&last| !self.at(last).drawing && end as usize <= tokens.len())?;
-        debug_assert!(tokens.starts_with(&self.context(path)), "the path of {path} is no beginning of the tokens");
-        Some(Match { segment: Some(last), within: self.at(last).tokens.len(), tokens: end as usize })
+    /// The last segment of the path of `path` that has tokens, all of them known, and ends at `position` at the latest.
+    pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
+        self.ancestry(path).find(|&id| {
+            let segment = self.at(id);
+            segment.len() > 0 && !segment.drawing && segment.end() <= position
+        })
+    }
+
+    /// What tells whether the path of `segment`, whose tokens are all known, is still there when it is no longer
+    /// retained.
+    pub fn mark(&self, segment: SegmentId) -> PathMark {
+        PathMark { segment, born: self.at(segment).born, end: self.end(segment) }
+    }
+
+    /// The segment that was marked, if its path is there as it was then.
+    pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
+        let segment = self.arena[mark.segment.ix()].as_ref()?;
+        (segment.born == mark.born && segment.end() == mark.end && !segment.drawing).then_some(mark.segment)
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.

@@ -1,6 +1,6 @@
-//! Giving memory back: which released segments go first, and how a segment leaves the tree.
+//! Giving memory back: which released segments go first, and how one loses pages from its end or leaves the tree.
 
-use super::PrefixTree;
+use super::{PrefixTree, count};
 use crate::ids::SegmentId;
 use crate::kv::PagePool;
 
@@ -8,16 +8,40 @@ use crate::kv::PagePool;
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
-    /// Frees at least `pages` pages by removing childless segments without a lease (their parents follow as they become
-    /// childless), least recently used first and those of which nothing was computed before all others. Returns the pages
-    /// freed: fewer than asked when everything left is in use.
+    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least
+    /// recently used first and those of which nothing was computed before all others. Of each the last tokens go first:
+    /// where fewer pages are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked when
+    /// everything left is in use.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
             && let Some(&(.., id)) = self.idle.first()
         {
-            freed += self.remove(pool, id);
+            let wanted = pages - freed;
+            freed += match self.own_pages(id) > wanted {
+                true => self.truncate(pool, id, wanted),
+                false => self.remove(pool, id),
+            };
         }
+        freed
+    }
+
+    /// Takes the last `pages` pages from an idle segment that has more of its own; returns how many became free, which
+    /// is all.
+    fn truncate(&mut self, pool: &mut PagePool, id: SegmentId, pages: usize) -> usize {
+        let page_tokens = self.page_tokens;
+        let segment = self.at_mut(id);
+        let keep = segment.pages.len() - pages;
+        // The pages that stay are full.
+        let end = (segment.first_position / page_tokens + count(keep)) * page_tokens;
+        let tokens = segment.tokens.len();
+        segment.tokens.truncate((end - segment.first_position) as usize);
+        segment.computed = segment.computed.min(segment.len());
+        let gone = segment.pages.split_off(keep);
+        self.held.tokens -= tokens - self.at(id).tokens.len();
+        self.held.pages -= gone.len();
+        let freed = gone.into_iter().filter(|&page| pool.give_back(page)).count();
+        debug_assert_eq!(freed, pages, "only the first page of a segment without children is another's, too");
         freed
     }
 

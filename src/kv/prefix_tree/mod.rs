@@ -42,6 +42,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use admit::FirstKey;
+pub use admit::PathMark;
 use evict::IdleKey;
 use live::Visits;
 pub use usage::{Leased, Usage};

@@ -122,10 +122,10 @@ impl PrefixTree {
         self.ancestry(segment).take_while(|id| !std::mem::replace(&mut met[id.ix()], true))
     }
 
-    /// Pages that a branch of `tokens` would add to those in use, if it were matched with what is there and continued up to
-    /// position `end`, no earlier than the tokens end. `path` as in `admit_behind`.
-    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, tokens: &[TokenId], end: u32) -> usize {
-        let known = self.find(path, tokens);
+    /// Pages that the path of `path` and then `rest` (as in `admit_behind`) would add to those in use, if it were
+    /// matched with what is there and continued up to position `end`, no earlier than its tokens end.
+    pub fn gain(&self, usage: &Usage, path: Option<SegmentId>, rest: &[TokenId], end: u32) -> usize {
+        let known = self.find(path, rest);
         let at = count(known.tokens);
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.pages_between(at, end)
     }
@@ -136,10 +136,10 @@ impl PrefixTree {
         self.unused_upto(usage, segment, at) + self.pages_between(at, end)
     }
 
-    /// Of pages that one lease holds alone (`add_alone`) at least as many as a branch of `tokens` would keep in use beyond its end.
-    /// `path` as in `admit_behind`.
-    pub fn shared_with_one(&self, alone: &Usage, path: Option<SegmentId>, tokens: &[TokenId]) -> usize {
-        let known = self.find(path, tokens);
+    /// Of pages that one lease holds alone (`add_alone`) at least as many as the path of `path` and then `rest` (as in
+    /// `admit_behind`) would keep in use beyond its end.
+    pub fn shared_with_one(&self, alone: &Usage, path: Option<SegmentId>, rest: &[TokenId]) -> usize {
+        let known = self.find(path, rest);
         let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
         // Since it was added others may have come to share it, and have counted it.
         let of_one = ancestry.filter(|&id| alone.has_met(id) && self.at(id).users == 1);

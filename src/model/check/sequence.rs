@@ -21,7 +21,7 @@ pub struct Sequence<'a, B: Backend> {
 impl<'a, B: Backend> Sequence<'a, B> {
     /// Room for `capacity` tokens.
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
-        let pages = capacity.div_ceil(B::PAGE_TOKENS as usize);
+        let pages = capacity.div_ceil(backend.page_tokens() as usize);
         let kv = backend.kv(&model.kv_shape(pages))?;
         let step = model.step(backend)?;
         Ok(Self { backend, model, kv, step, tokens: 0 })
@@ -34,8 +34,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
         self.tokens += new;
         let forest = self.forest(&positions);
         let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
-        let slot =
-            |&position: &u32| KvSlot { page: PageId(position / B::PAGE_TOKENS), slot: position % B::PAGE_TOKENS };
+        let page_tokens = self.backend.page_tokens();
+        let slot = |&position: &u32| KvSlot { page: PageId(position / page_tokens), slot: position % page_tokens };
         let slots = positions.iter().map(slot).collect();
         let rows = wanted.len();
         let batch = StepBatch {
@@ -55,10 +55,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
 
     /// One segment whose page `i` is page `i` of the memory.
     fn forest(&self, positions: &[u32]) -> Forest {
-        let pages = self.tokens.div_ceil(B::PAGE_TOKENS);
+        let pages = self.tokens.div_ceil(self.backend.page_tokens());
         let rows = positions.len() as u32;
         Forest {
-            page_tokens: B::PAGE_TOKENS,
+            page_tokens: self.backend.page_tokens(),
             segments: vec![ForestSegment {
                 id: SegmentId(0),
                 parent: None,

@@ -3,14 +3,13 @@
 
 use std::fmt;
 
-use crate::backend::HeadLayout;
+use crate::backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
 use crate::error::Result;
 use crate::ids::TokenId;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown, whole};
 use super::rope::RopeConfig;
 use super::{Biases, Mlp, ModelConfig, Norm};
-use crate::backend::Dtype;
 
 /// The architectures of config.json's `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +204,11 @@ fn heads(fields: &Fields<'_>, hidden: usize) -> Result<HeadLayout> {
             return Err(fields.error("num_attention_heads", expected, q_heads.to_string()));
         }
     };
-    if q_heads * head_dim > LARGEST_WIDTH {
-        let expected = format!("at most {LARGEST_WIDTH} / num_attention_heads ({q_heads})");
-        return Err(fields.error("head_dim", expected, head_dim.to_string()));
+    let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / q_heads);
+    if !head_dim.is_multiple_of(2) || head_dim > most {
+        let expected = format!("an even number up to {most}");
+        let derived = if fields.value("head_dim").is_some() { "" } else { " (hidden_size / num_attention_heads)" };
+        return Err(fields.error("head_dim", expected, format!("{head_dim}{derived}")));
     }
     Ok(HeadLayout { q_heads, kv_heads, head_dim })
 }

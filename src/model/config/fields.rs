@@ -63,9 +63,10 @@ impl<'a> Fields<'a> {
         self.typed(name, "a whole number from 0", whole)
     }
 
-    /// A finite number above 0.
+    /// A number above 0 that neither ends at 0 nor at infinity when it becomes an f32.
     pub fn positive(&self, name: &str) -> Result<Option<f64>> {
-        self.typed(name, "a number above 0", |value| value.as_f64().filter(|x| x.is_finite() && *x > 0.0))
+        let f32_holds = |x: &f64| (f32::MIN_POSITIVE..=f32::MAX).contains(&(*x as f32));
+        self.typed(name, "a number above 0 that an f32 holds", |value| value.as_f64().filter(f32_holds))
     }
 
     pub fn flag(&self, name: &str) -> Result<Option<bool>> {

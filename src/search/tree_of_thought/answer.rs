@@ -2,12 +2,11 @@
 
 use petgraph::graph::NodeIndex;
 
-use super::{Path, Thinker};
+use super::{Evaluate, Path, Texts, Thinker};
 use crate::error::Result;
 use crate::search::{Outcome, Sample, select};
-use crate::task::tree_of_thought::Evaluate;
 
-impl Thinker<'_, '_> {
+impl<T: Texts> Thinker<'_, '_, T> {
     /// Answers `paths`, the whole ones and then the best first; the outcome is the best's.
     pub(super) fn answer(mut self, mut paths: Vec<Path>) -> Result<Outcome> {
         paths.sort_by(|a, b| self.is_whole(b).cmp(&self.is_whole(a)).then(b.value.total_cmp(&a.value)));
@@ -50,6 +49,11 @@ impl Thinker<'_, '_> {
             ends.extend(self.tree.fork(path.node, 1)?);
         }
         self.draw(&ends, &answering.drawing, false)?;
+        let (answered, failed): (Vec<_>, Vec<_>) =
+            std::mem::take(paths).into_iter().zip(ends).partition(|&(_, end)| !self.tree.has_failed(end));
+        failed.iter().for_each(|(path, _)| self.tree.close(path.node));
+        let ends;
+        (*paths, ends) = answered.into_iter().unzip();
         Ok(ends)
     }
 
@@ -60,7 +64,7 @@ impl Thinker<'_, '_> {
         let mut prompts = Vec::with_capacity(ends.len());
         for (path, &end) in paths.iter().zip(ends) {
             let answer = self.tree.node(end).text.trim().to_string();
-            prompts.push((end, how.ask_about_answer(question, self.item, &path.thoughts, &answer)?));
+            prompts.push((end, self.texts.ask_about_answer(question, &path.thoughts, &answer)?));
         }
         let values = self.values(prompts, words, by)?;
         for ((path, &end), value) in paths.iter_mut().zip(ends).zip(values) {

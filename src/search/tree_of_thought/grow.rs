@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use petgraph::graph::NodeIndex;
 
-use super::{Path, Thinker};
+use super::{Drawing, Generate, Path, Texts, Thinker};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::Result;
-use crate::task::tree_of_thought::{Drawing, Generate, Question};
 
 /// A thought as it came up, its node open.
 struct Grown<'a> {
@@ -17,7 +16,7 @@ struct Grown<'a> {
     ended: bool,
 }
 
-impl Thinker<'_, '_> {
+impl<T: Texts> Thinker<'_, '_, T> {
     /// The paths one thought beyond `paths`, in the order in which they came up.
     pub(super) fn grow(&mut self, paths: &[Path]) -> Result<Vec<Path>> {
         let how = self.how;
@@ -40,9 +39,12 @@ impl Thinker<'_, '_> {
         self.draw(&nodes, drawing, true)?;
         let mut grown = Vec::with_capacity(forks.len());
         for (from, node) in forks {
+            if self.tree.has_failed(node) {
+                continue;
+            }
             let drawn = self.tree.node(node);
             let ended = !matches!(drawn.finish, Some(FinishReason::StopString(_) | FinishReason::Length));
-            match self.how.thought(&drawn.text) {
+            match self.texts.thought(&drawn.text) {
                 Some(thought) => grown.push(Grown { from, node, thought, ended }),
                 None => self.tree.prune(node),
             }
@@ -53,14 +55,14 @@ impl Thinker<'_, '_> {
     fn proposed<'p>(
         &mut self,
         paths: &'p [Path],
-        question: &Question,
+        question: &T::Question,
         lists: usize,
         drawing: &Drawing,
     ) -> Result<Vec<Grown<'p>>> {
         let mut asked = Vec::with_capacity(paths.len());
         for from in paths {
-            let prompt = self.how.ask(question, self.item, &from.thoughts)?;
-            let question = self.ask(ForkKind::Propose, from.node, &prompt)?;
+            let prompt = self.texts.ask(question, &from.thoughts)?;
+            let question = self.tree.ask(ForkKind::Propose, from.node, prompt.tokens, prompt.text)?;
             asked.push((from, question, self.tree.fork_as(ForkKind::Propose, question, lists)?));
         }
         let nodes: Vec<NodeIndex> = asked.iter().flat_map(|(_, _, lists)| lists).copied().collect();
@@ -70,7 +72,7 @@ impl Thinker<'_, '_> {
             let text = |&list: &NodeIndex| self.tree.node(list).text.clone();
             let texts: Vec<String> = lists.iter().map(text).collect();
             let thoughts: Vec<String> =
-                texts.iter().flat_map(|text| text.lines()).filter_map(|line| self.how.thought(line)).collect();
+                texts.iter().flat_map(|text| text.lines()).filter_map(|line| self.texts.thought(line)).collect();
             self.close_question(question);
             if !thoughts.is_empty() {
                 let nodes = self.tree.fork(from.node, thoughts.len())?;
@@ -78,8 +80,9 @@ impl Thinker<'_, '_> {
                 grown.extend(nodes.into_iter().zip(thoughts).map(of));
             }
         }
-        let given = grown.iter().map(|it| Ok((it.node, (self.texts.more)(&format!("{}\n", it.thought))?)));
+        let given = grown.iter().map(|it| Ok((it.node, self.texts.continuation(&format!("{}\n", it.thought))?)));
         self.give(given.collect::<Result<_>>()?, false)?;
+        grown.retain(|it| !self.tree.has_failed(it.node));
         Ok(grown)
     }
 
@@ -89,9 +92,9 @@ impl Thinker<'_, '_> {
         let mut places = HashMap::new();
         for Grown { from, node, thought, ended } in grown {
             let mut thoughts = from.thoughts.clone();
-            let ended = ended || self.how.ends(&thought);
+            let ended = ended || self.texts.ends(&thought);
             thoughts.push(thought.clone());
-            let key = match self.how.state(self.item, &thoughts)? {
+            let key = match self.texts.state(&thoughts)? {
                 Some(state) => (None, state),
                 None => (Some(from.node), thought),
             };

@@ -3,29 +3,27 @@
 use petgraph::graph::NodeIndex;
 use regex::Regex;
 
-use super::{Path, Rendered, Thinker};
+use super::{Drawing, Evaluate, Path, Rendered, Texts, Thinker, ValueBy};
 use crate::engine::ForkKind;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::search::evaluate::{expected_value, value_in, vote_in};
-use crate::task::Prompt;
-use crate::task::tree_of_thought::{Drawing, Evaluate, ValueBy};
 
-impl Thinker<'_, '_> {
+impl<T: Texts> Thinker<'_, '_, T> {
     /// Gives each path its value, and its node that score.
     pub(super) fn judge(&mut self, paths: &mut [Path]) -> Result<()> {
         let how = self.how;
         let values = match &how.evaluate {
             _ if paths.is_empty() => return Ok(()),
             Evaluate::Value { question, words, by, .. } => {
-                let ask = |path: &Path| how.ask(question, self.item, &path.thoughts);
+                let ask = |path: &Path| self.texts.ask(question, &path.thoughts);
                 let prompts = paths.iter().map(|path| Ok((path.node, ask(path)?))).collect::<Result<_>>()?;
                 self.values(prompts, words, by)?
             }
             Evaluate::Vote { question, samples, choice, drawing } => {
-                let thoughts = paths.iter().map(|path| path.thoughts.as_slice());
-                let prompt = how.ask_for_choice(question, self.item, thoughts)?;
-                let ballots = self.ballots(&prompt, *samples as usize, drawing)?;
+                let thoughts: Vec<&[String]> = paths.iter().map(|path| path.thoughts.as_slice()).collect();
+                let prompt = self.texts.ask_for_choice(question, &thoughts)?;
+                let ballots = self.ballots(prompt, *samples as usize, drawing)?;
                 shares(&ballots, choice, paths.len())
             }
         };
@@ -36,17 +34,17 @@ impl Thinker<'_, '_> {
         Ok(())
     }
 
-    /// The values that the answers to `questions`, each about a node, give.
+    /// The values that the answers to `questions`, each about a node, give. An answer that failed counts nowhere; where
+    /// all failed, the value is 0, as where none says a word that has a value.
     pub(super) fn values(
         &mut self,
-        questions: Vec<(NodeIndex, Prompt)>,
+        questions: Vec<(NodeIndex, Rendered)>,
         words: &[(String, f64)],
         by: &ValueBy,
     ) -> Result<Vec<f64>> {
         let mut texts = Vec::with_capacity(questions.len());
         let mut asked: Vec<(String, NodeIndex)> = Vec::new();
-        for (about, prompt) in questions {
-            let Rendered { text, tokens } = (self.texts.prompt)(&prompt)?;
+        for (about, Rendered { text, tokens }) in questions {
             if !self.values.contains_key(&text) && !asked.iter().any(|(known, _)| *known == text) {
                 asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, tokens, text.clone())?));
             }
@@ -58,7 +56,10 @@ impl Thinker<'_, '_> {
                 let answers = self.answers(&new, *samples as usize)?;
                 self.draw(&answers.concat(), drawing, false)?;
                 let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
-                answers.iter().map(|own| mean(own.iter().map(value).collect())).collect()
+                let given = |own: &Vec<NodeIndex>| {
+                    own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()
+                };
+                answers.iter().map(|own| mean(given(own))).collect()
             }
             ValueBy::Probability => self.expected(&new, words)?,
         };
@@ -69,13 +70,15 @@ impl Thinker<'_, '_> {
 
     /// Of each question the mean value of its answers, from the words' probabilities.
     fn expected(&mut self, questions: &[NodeIndex], words: &[(String, f64)]) -> Result<Vec<f64>> {
-        let tokens: Vec<Vec<TokenId>> = words.iter().map(|(word, _)| (self.texts.more)(word)).collect::<Result<_>>()?;
+        let tokens: Vec<Vec<TokenId>> =
+            words.iter().map(|(word, _)| self.texts.continuation(word)).collect::<Result<_>>()?;
         let answers = self.answers(questions, words.len())?;
         let given = answers.iter().flat_map(|own| own.iter().copied().zip(tokens.iter().cloned()));
         self.give(given.collect(), true)?;
         let logprob = |&answer: &NodeIndex| self.tree.node(answer).logprob;
         let value = |own: &Vec<NodeIndex>| {
-            expected_value(words.iter().zip(own).map(|((_, value), answer)| (*value, logprob(answer))))
+            let known = words.iter().zip(own).filter(|(_, answer)| !self.tree.has_failed(**answer));
+            expected_value(known.map(|((_, value), answer)| (*value, logprob(answer))))
         };
         Ok(answers.iter().map(value).collect())
     }
@@ -86,17 +89,13 @@ impl Thinker<'_, '_> {
     }
 
     /// What `n` answers to a question about all paths say.
-    fn ballots(&mut self, prompt: &Prompt, n: usize, drawing: &Drawing) -> Result<Vec<String>> {
-        let question = self.ask(ForkKind::Vote, self.tree.root(), prompt)?;
+    fn ballots(&mut self, prompt: Rendered, n: usize, drawing: &Drawing) -> Result<Vec<String>> {
+        let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt.tokens, prompt.text)?;
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
         self.close_question(question);
-        Ok(ballots.iter().map(|&ballot| self.tree.node(ballot).text.clone()).collect())
-    }
-
-    pub(super) fn ask(&mut self, kind: ForkKind, about: NodeIndex, prompt: &Prompt) -> Result<NodeIndex> {
-        let Rendered { text, tokens } = (self.texts.prompt)(prompt)?;
-        self.tree.ask(kind, about, tokens, text)
+        let cast = ballots.into_iter().filter(|&ballot| !self.tree.has_failed(ballot));
+        Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())
     }
 
     /// Gives back a question and its answers.
@@ -106,10 +105,10 @@ impl Thinker<'_, '_> {
     }
 }
 
-/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts.
+/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts. 0 of no values.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.iter().sum::<f64>() / values.len() as f64
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// The share of the ballots that votes for each candidate.
@@ -118,5 +117,5 @@ fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
     for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {
         votes[candidate] += 1;
     }
-    votes.into_iter().map(|count| f64::from(count) / ballots.len() as f64).collect()
+    votes.into_iter().map(|count| f64::from(count) / ballots.len().max(1) as f64).collect()
 }

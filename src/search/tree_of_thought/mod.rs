@@ -5,6 +5,7 @@
 mod answer;
 mod grow;
 mod judge;
+mod settings;
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +15,34 @@ use super::{Job, Outcome, select};
 use crate::engine::{SamplingParams, Stop};
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::task::tree_of_thought::{Drawing, Search, Select, TreeOfThought};
-use crate::task::{Item, Prompt};
 use crate::tree::SamplingTree;
 
-/// How the search's own texts become tokens.
-#[derive(Clone, Copy)]
-pub struct Texts<'a> {
-    pub prompt: &'a dyn Fn(&Prompt) -> Result<Rendered>,
-    /// A text that goes on from another.
-    pub more: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
+pub use settings::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
+
+/// What a search says to the model about one problem, and how it reads what the model says.
+pub trait Texts {
+    type Question;
+
+    /// A question about the path of `thoughts`.
+    fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<Rendered>;
+
+    /// A question about the path of `thoughts` and the answer that it has come to.
+    fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<Rendered>;
+
+    /// A question about several paths.
+    fn ask_for_choice(&self, question: &Self::Question, paths: &[&[String]]) -> Result<Rendered>;
+
+    /// The thought that a generated text is; `None`: it is none.
+    fn thought(&self, text: &str) -> Option<String>;
+
+    /// Whether a path ends with this thought, however few they are.
+    fn ends(&self, thought: &str) -> bool;
+
+    /// Equal for paths that have come to the same state; `None`: only equal thoughts after the same path are the same.
+    fn state(&self, thoughts: &[String]) -> Result<Option<String>>;
+
+    /// The tokens of a text that goes on from another.
+    fn continuation(&self, text: &str) -> Result<Vec<TokenId>>;
 }
 
 /// A prompt as text, and its tokens with whatever the model wants around them.
@@ -33,14 +52,13 @@ pub struct Rendered {
 }
 
 /// The best answer that the paths from the root come to, by the model's own judgement.
-pub fn tree_of_thought(
+pub fn tree_of_thought<T: Texts>(
     tree: &mut SamplingTree,
-    item: &Item,
-    how: &TreeOfThought,
-    texts: Texts<'_>,
+    how: &ThoughtSearch<T::Question>,
+    texts: &T,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    let mut thinker = Thinker { tree, item, how, texts, job, values: HashMap::new(), coins: 0 };
+    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), coins: 0 };
     let paths = match how.search {
         Search::Bfs => thinker.breadth_first()?,
         Search::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
@@ -49,11 +67,10 @@ pub fn tree_of_thought(
 }
 
 /// What the parts of one search work with.
-struct Thinker<'a, 'j> {
+struct Thinker<'a, 'j, T: Texts> {
     tree: &'a mut SamplingTree,
-    item: &'a Item,
-    how: &'a TreeOfThought,
-    texts: Texts<'a>,
+    how: &'a ThoughtSearch<T::Question>,
+    texts: &'a T,
     job: &'a mut Job<'j>,
     /// Values by question: the same question is asked once.
     values: HashMap<String, f64>,
@@ -77,7 +94,7 @@ struct Path {
     key: (Option<NodeIndex>, String),
 }
 
-impl Thinker<'_, '_> {
+impl<T: Texts> Thinker<'_, '_, T> {
     fn start(&self) -> Path {
         let node = self.tree.root();
         Path { node, thoughts: Vec::new(), value: 0.0, count: 1, ended: false, key: (None, String::new()) }
@@ -166,7 +183,7 @@ impl Thinker<'_, '_> {
         paths.iter().for_each(|path| self.tree.prune(path.node));
     }
 
-    /// Draws on from each of `nodes` until all have ended.
+    /// Draws on from each of `nodes` until all have ended or failed.
     fn draw(&mut self, nodes: &[NodeIndex], drawing: &Drawing, include_stop: bool) -> Result<()> {
         let (params, stop) = self.how_to_draw(drawing, include_stop);
         let mut growing = self.tree.start(nodes, &params, &stop)?;

@@ -1,9 +1,8 @@
 //! The definition of tree attention, one row, head, tile and position at a time. The fast paths sum in other orders, but in the
 //! same ones for a row whatever else the step holds.
 
-use super::super::{Buffer, KvStore};
+use super::super::{Buffer, Isa, KvStore};
 use super::TILE;
-use crate::backend::Dtype;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
 use crate::plan::AttentionPlan;
@@ -56,10 +55,7 @@ pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
 
 /// `x` as it enters a product with stored keys or values.
 pub fn operand(kv: &KvStore, x: f32) -> f32 {
-    match kv.shape().dtype {
-        Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
-        Dtype::F32 | Dtype::F16 => x,
-    }
+    Isa::Portable.attention_operand(kv.shape().dtype).round(x)
 }
 
 impl State {

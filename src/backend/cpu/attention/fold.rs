@@ -9,12 +9,10 @@ use std::ops::Range;
 
 use super::lanes::{Lanes, MAX_ROWS, Path};
 use super::tiles::PAGES;
+use crate::backend::MOST_HEAD_DIM;
 use crate::backend::cpu::kv::SLOTS;
 
 const LANES: usize = PAGES * SLOTS;
-
-/// The largest `head_dim` that the kernels take.
-const MAX_HEAD_DIM: usize = 256;
 
 /// What all calls of a step share.
 #[derive(Clone, Copy)]
@@ -32,7 +30,7 @@ pub struct Geometry {
 impl Geometry {
     pub fn new(head_dim: usize, width: usize, pair: usize, scale: f32) -> Self {
         let exponent = scale * std::f32::consts::LOG2_E;
-        assert!(head_dim <= MAX_HEAD_DIM, "head_dim {head_dim} is above {MAX_HEAD_DIM}");
+        assert!(head_dim <= MOST_HEAD_DIM, "head_dim {head_dim} is above {MOST_HEAD_DIM}");
         assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {scale}");
         Self { key_words: head_dim / pair, width, exponent, lowest: -126.0 / exponent }
     }
@@ -57,12 +55,16 @@ pub struct Coming {
 impl Coming {
     #[inline(always)]
     fn fetch(&self, i: usize) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let (keys, values) = (self.keys.wrapping_add(i * self.strides.0), self.values.wrapping_add(i * self.strides.1));
+        #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch reads nothing, whatever the address.
         unsafe {
-            _mm_prefetch::<_MM_HINT_T1>(self.keys.wrapping_add(i * self.strides.0).cast());
-            _mm_prefetch::<_MM_HINT_T1>(self.values.wrapping_add(i * self.strides.1).cast());
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(keys.cast());
+            _mm_prefetch::<_MM_HINT_T1>(values.cast());
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (keys, values);
     }
 }
 
@@ -140,7 +142,7 @@ pub unsafe fn fold<P: Path, const R: usize>(
     coming: &Coming,
 ) {
     let pages = sight.lanes.start / SLOTS..sight.lanes.end.div_ceil(SLOTS);
-    let mut queries = Tile::<P::Factor, MAX_HEAD_DIM, R>::new();
+    let mut queries = Tile::<P::Factor, MOST_HEAD_DIM, R>::new();
     let mut scores = Tile::<f32, LANES, R>::new();
     let mut numerators = Tile::<P::Factor, LANES, R>::new();
     // SAFETY: `scores` and `numerators` hold a tile for each row and are written before they are read, the latter for every row
@@ -181,7 +183,7 @@ pub unsafe fn fold<P: Path, const R: usize>(
 #[inline(always)]
 unsafe fn score<P: Path, const R: usize, const N: usize>(
     geometry: &Geometry,
-    queries: &mut Tile<P::Factor, MAX_HEAD_DIM, R>,
+    queries: &mut Tile<P::Factor, MOST_HEAD_DIM, R>,
     keys: &[*const P::Word],
     first: usize,
     coming: &Coming,

@@ -76,11 +76,11 @@ pub trait Path {
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
 }
 
-/// Implements the kernels of a [`Path`] as functions compiled for `$features`.
+/// Implements the kernels of a [`Path`] as functions compiled for `$features`, or for any processor.
 macro_rules! kernels {
-    ($features:literal) => {
+    ($($features:literal)?) => {
         unsafe fn fold(geometry: &Geometry, tile: &TileView<Self>, rows: &Rows<Self>, sight: &Sight, coming: &Coming) {
-            #[target_feature(enable = $features)]
+            $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: Path, const R: usize>(
                 geometry: &Geometry,
                 tile: &TileView<P>,
@@ -106,7 +106,7 @@ macro_rules! kernels {
         }
 
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
-            #[target_feature(enable = $features)]
+            $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: Path>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::widen::<P>(geometry, keys, values, to) }
@@ -116,7 +116,7 @@ macro_rules! kernels {
         }
 
         unsafe fn pack(x: &[f32], to: *mut Self::Factor) {
-            #[target_feature(enable = $features)]
+            $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: Path>(x: &[f32], to: *mut P::Factor) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::pack::<P>(x, to) }
@@ -126,7 +126,7 @@ macro_rules! kernels {
         }
 
         unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]) {
-            #[target_feature(enable = $features)]
+            $(#[target_feature(enable = $features)])?
             unsafe fn kernel(o: &[f32], l: &[f32; 16], out: &mut [f32]) {
                 fold::finish(o, l, out)
             }

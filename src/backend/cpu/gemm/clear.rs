@@ -1,20 +1,19 @@
 //! The definition of a linear layer: every output is one chain of f32 multiply-adds over the inputs in rising order. With bf16
 //! weights the input is rounded to bf16 (to nearest even) first, as the bf16 dot product of the fast path needs it.
 
-use half::bf16;
 use rayon::prelude::*;
 
 use super::pack::{PANEL, element};
 use super::{Into, Matrix};
-use crate::backend::Dtype;
-use crate::backend::cpu::Buffer;
+use crate::backend::cpu::{Buffer, Isa};
 
 pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, into: Into) {
     if w.rows == 0 {
         return;
     }
+    let operand = Isa::Portable.linear_operand(w.dtype);
     out.data.par_chunks_exact_mut(w.rows).enumerate().for_each(|(r, out)| {
-        let x: Vec<f32> = x.row(r).iter().map(|&v| operand(v, w.dtype)).collect();
+        let x: Vec<f32> = x.row(r).iter().map(|&v| operand.round(v)).collect();
         for (p, out) in out.chunks_mut(PANEL).enumerate() {
             let sums = panel_dot(w, p, &x);
             for (lane, out) in out.iter_mut().enumerate() {
@@ -26,14 +25,6 @@ pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, in
             }
         }
     });
-}
-
-/// An activation as the products see it.
-fn operand(x: f32, weights: Dtype) -> f32 {
-    match weights {
-        Dtype::F32 | Dtype::F16 => x,
-        Dtype::Bf16 => bf16::from_f32(x).to_f32(),
-    }
 }
 
 fn panel_dot(w: &Matrix, p: usize, x: &[f32]) -> [f32; PANEL] {

@@ -11,22 +11,21 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+mod bf16_twin;
 mod clear;
-#[cfg(target_arch = "x86_64")]
 mod drive;
-#[cfg(target_arch = "x86_64")]
 mod operand;
 mod pack;
 
 use super::rows::for_rows;
 use super::{Buffer, Isa};
+use crate::backend::Dtype;
 use crate::ids::TokenId;
 pub use pack::Matrix;
 
 /// Memory that linear layers reuse from call to call.
 #[derive(Default)]
 pub struct Scratch {
-    #[cfg(target_arch = "x86_64")]
     drive: drive::Scratch,
 }
 
@@ -56,20 +55,24 @@ pub fn linear(
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
     let bias = bias.map(Vec::as_slice);
-    #[cfg(target_arch = "x86_64")]
-    if let Some(kernels) = kernels(isa) {
-        return drive::linear(isa, kernels, &mut scratch.drive, out, x, w, bias, into);
+    match kernels(isa, w.dtype) {
+        Some(kernels) => drive::linear(isa, kernels, &mut scratch.drive, out, x, w, bias, into),
+        None => clear::linear(out, x, w, bias, into),
     }
-    let _ = (isa, scratch);
-    clear::linear(out, x, w, bias, into);
 }
 
-#[cfg(target_arch = "x86_64")]
-fn kernels(isa: Isa) -> Option<&'static drive::Kernels> {
+/// The kernels of a path, where they are not the clear loops.
+fn kernels(isa: Isa, weights: Dtype) -> Option<&'static drive::Kernels> {
     match isa {
-        Isa::Clear => None,
+        Isa::Bf16Twin if weights == Dtype::Bf16 => Some(&bf16_twin::KERNELS),
+        Isa::Portable | Isa::Bf16Twin => None,
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Some(&avx2::KERNELS),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(&avx512::KERNELS),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 => Some(&avx512_bf16::KERNELS),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => None,
     }
 }

@@ -17,7 +17,7 @@ pub const PANEL: usize = 16;
 #[repr(C, align(64))]
 pub struct Line([u8; 64]);
 
-/// A weight matrix `[rows, cols]` (outputs, inputs) in panels of [`PANEL`] outputs; the last one is filled up with zeros.
+/// A weight matrix `[rows, cols]` (outputs, inputs) in panels of `PANEL` outputs; the last one is filled up with zeros.
 /// A panel is `[cols][16]` in f32 and f16; in bf16 `[cols / 2][16][2]`: pairs of inputs, as the bf16 dot product takes them,
 /// an odd last one paired with zero.
 pub struct Matrix {

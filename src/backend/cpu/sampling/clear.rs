@@ -8,7 +8,7 @@ use crate::ids::TokenId;
 
 /// Draws one token.
 pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
-    let model = safe(Isa::Clear, logits);
+    let model = safe(Isa::Portable, logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
         Pick::Greedy => by_score(&scores)[0],

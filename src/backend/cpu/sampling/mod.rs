@@ -21,7 +21,7 @@ pub fn sample(isa: Isa, logits: &Buffer, requests: &[SampleRequest]) -> Vec<Samp
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");
     let rows = requests.par_iter().enumerate();
     match isa {
-        Isa::Clear => rows.map(|(r, request)| clear::sample_row(logits.row(r), request)).collect(),
+        Isa::Portable => rows.map(|(r, request)| clear::sample_row(logits.row(r), request)).collect(),
         _ => {
             let memory = fast::Memory::default;
             rows.map_init(memory, |memory, (r, request)| fast::sample_row(isa, memory, logits.row(r), request))

@@ -18,7 +18,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout};
+use crate::backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
 use crate::error::Result;
 
 /// Threads of a block of tree_attention and tree_attention_any, of merge_states and of tree_attention_wgmma.
@@ -36,11 +36,14 @@ const NARROW_ROWS: usize = 16;
 /// The same of tree_attention_wgmma, and its packed rows of a wide tile.
 const WGMMA_NARROW_ROWS: usize = 8;
 const WGMMA_WIDE_ROWS: usize = 128;
-/// The widest head of any kernel.
-pub const MOST_HEAD_DIM: usize = 256;
 /// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
 /// gets a state for each, which are merged in the order of positions.
 pub const TILE: u32 = 512;
+
+/// The tile of plans: by default reductions may break anywhere.
+pub const fn tile(deterministic: bool) -> u32 {
+    if deterministic { TILE } else { 1 }
+}
 
 /// A place in device memory, in bytes from its start.
 pub type At<'a> = (&'a Memory, usize);
@@ -144,7 +147,7 @@ impl AttentionKernels {
 
     /// The tile of plans for these kernels (see `plan`).
     pub fn tile(&self) -> u32 {
-        if self.deterministic { TILE } else { 1 }
+        tile(self.deterministic)
     }
 
     /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded` alone, so

@@ -1,0 +1,310 @@
+//! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with where it
+//! came from. A profile of another device is another file. What a plan is made by (pages, tile, costs of items) is that of the
+//! backend that the profile names.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{cpu, cuda};
+use crate::error::{Error, Result};
+use crate::plan::{CostModel, Split, Tiles};
+
+/// Times are nanoseconds (`_ns`), rates bytes or floating-point operations a second (`_per_s`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceProfile {
+    pub name: String,
+    #[serde(default)]
+    pub backend: Simulated,
+    /// What weights, activations, keys and values may take together.
+    pub memory_bytes: f64,
+    /// The device's fixed time a step.
+    pub step_ns: f64,
+    /// The host's time a step and a row: scheduling, planning, telling what was drawn. It hides behind the device's where steps
+    /// run ahead.
+    pub host_step_ns: f64,
+    pub host_row_ns: f64,
+    pub linear: LinearTimes,
+    /// Norms, ropes, activations, copies: each by the bytes that it reads and writes.
+    pub small_op: CallTimes,
+    /// Drawing, by the bytes of the logits.
+    pub sample: CallTimes,
+    pub attention: AttentionTimes,
+    /// Pages that go to host memory or come back.
+    pub host_link_bytes_per_s: f64,
+    /// Where constants came from, by their names here.
+    #[serde(default)]
+    pub sources: BTreeMap<String, String>,
+}
+
+/// The backend that would compute on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Simulated {
+    Cpu,
+    #[default]
+    Cuda,
+}
+
+impl Simulated {
+    /// Slots of a page.
+    pub fn page_tokens(self) -> u32 {
+        match self {
+            Simulated::Cpu => cpu::kv::PAGE_TOKENS,
+            Simulated::Cuda => cuda::memory::kv::PAGE_TOKENS,
+        }
+    }
+
+    /// The tile of plans, as it is by default.
+    pub fn tile(self) -> u32 {
+        match self {
+            Simulated::Cpu => cpu::attention::TILE,
+            Simulated::Cuda => cuda::attention::tile(false),
+        }
+    }
+
+    fn cost_model(self) -> CostModel {
+        match self {
+            Simulated::Cpu => CostModel::CPU,
+            Simulated::Cuda => CostModel::CUDA,
+        }
+    }
+}
+
+/// A linear layer: a fixed cost, and about the longer of reading the weights and multiplying.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinearTimes {
+    pub call_ns: f64,
+    pub bytes_per_s: f64,
+    pub flops_per_s: f64,
+}
+
+/// A call: a fixed cost, and the bytes that it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallTimes {
+    pub call_ns: f64,
+    pub bytes_per_s: f64,
+}
+
+/// Attention of one layer. Optional constants are the planner's too (see [`CostModel`]); those that are absent are the backend's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionTimes {
+    pub launch_ns: f64,
+    /// Once, where any row has several states.
+    pub merge_ns: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_ns: Option<f64>,
+    /// What the planner takes for each byte of keys and values that an item reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_byte_ns: Option<f64>,
+    /// Each byte of keys and values that a step reads, the first time and again.
+    pub first_byte_ns: f64,
+    pub again_byte_ns: f64,
+    /// Each byte of a state that is written and merged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_byte_ns: Option<f64>,
+    /// Of reads and products, the shorter one's part that the longer one does not hide.
+    pub unhidden: f64,
+    /// Absent: by the tiles of the backend's cost model; where it has none, as fast as linear layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub products: Option<Products>,
+    /// Where the planner has to divide long items.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitAt>,
+}
+
+/// How products are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Products {
+    FlopsPerS(f64),
+    /// By tiles of `rows` packed rows (rows x heads of a group) a key head; up to `narrow_rows` they hide behind the reads.
+    /// Nanoseconds of the whole device, a tile and a token of a tile, full or at most half full.
+    Tiles {
+        narrow_rows: u32,
+        rows: u32,
+        start_ns: f64,
+        token_ns: f64,
+        half_token_ns: f64,
+    },
+}
+
+/// See [`Split`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitAt {
+    pub parts: u64,
+    pub tokens: u32,
+}
+
+const BUILT_IN: [(&str, &str); 2] = [("h200", include_str!("h200.json")), ("cpu", include_str!("cpu.json"))];
+
+impl DeviceProfile {
+    /// The built-in profile of this name, or the one of the file of this path.
+    pub fn named(name: &str) -> Result<Self> {
+        match BUILT_IN.iter().find(|(known, _)| *known == name) {
+            Some((_, text)) => Self::read(Path::new(&format!("the built-in profile {name}")), text),
+            None if Path::new(name).extension().is_some_and(|extension| extension == "json") => {
+                Self::load(name.as_ref())
+            }
+            None => {
+                let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+                Err(Error::value("device profile", format!("{} or a .json file", known.join(", ")), name))
+            }
+        }
+    }
+
+    fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+        Self::read(path, text.trim_start_matches('\u{feff}'))
+    }
+
+    fn read(path: &Path, text: &str) -> Result<Self> {
+        let profile: Self = serde_json::from_str(text).map_err(|fault| Error::format(path, fault.to_string()))?;
+        match profile.fault() {
+            Some((field, expected, found)) => Err(Error::field(path, field, expected, found.to_string())),
+            None => Ok(profile),
+        }
+    }
+
+    /// The first constant that cannot be: its name, what it must be, what it is.
+    fn fault(&self) -> Option<(&'static str, &'static str, f64)> {
+        let Self { linear, small_op, sample, attention, .. } = self;
+        let mut rates = vec![
+            ("memory_bytes", self.memory_bytes),
+            ("linear.bytes_per_s", linear.bytes_per_s),
+            ("linear.flops_per_s", linear.flops_per_s),
+            ("small_op.bytes_per_s", small_op.bytes_per_s),
+            ("sample.bytes_per_s", sample.bytes_per_s),
+            ("host_link_bytes_per_s", self.host_link_bytes_per_s),
+        ];
+        let mut costs = vec![
+            ("step_ns", self.step_ns),
+            ("host_step_ns", self.host_step_ns),
+            ("host_row_ns", self.host_row_ns),
+            ("linear.call_ns", linear.call_ns),
+            ("small_op.call_ns", small_op.call_ns),
+            ("sample.call_ns", sample.call_ns),
+            ("attention.launch_ns", attention.launch_ns),
+            ("attention.merge_ns", attention.merge_ns),
+            ("attention.item_ns", attention.item_ns.unwrap_or(0.0)),
+            ("attention.kv_byte_ns", attention.kv_byte_ns.unwrap_or(0.0)),
+            ("attention.first_byte_ns", attention.first_byte_ns),
+            ("attention.again_byte_ns", attention.again_byte_ns),
+            ("attention.state_byte_ns", attention.state_byte_ns.unwrap_or(0.0)),
+            ("attention.unhidden", attention.unhidden),
+        ];
+        match attention.products {
+            None => {}
+            Some(Products::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),
+            Some(Products::Tiles { rows, start_ns, token_ns, half_token_ns, .. }) => {
+                rates.push(("attention.products.tiles.rows", f64::from(rows)));
+                costs.push(("attention.products.tiles.start_ns", start_ns));
+                costs.push(("attention.products.tiles.token_ns", token_ns));
+                costs.push(("attention.products.tiles.half_token_ns", half_token_ns));
+            }
+        }
+        let rate = rates.into_iter().find(|&(_, rate)| rate <= 0.0);
+        let cost = costs.into_iter().find(|&(_, cost)| cost < 0.0);
+        let rate = rate.map(|(field, found)| (field, "a number above 0", found));
+        rate.or(cost.map(|(field, found)| (field, "a number from 0 up", found)))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        self.memory_bytes as usize
+    }
+}
+
+impl LinearTimes {
+    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Where reads and products take about
+    /// as long they get in each other's way: the cube root of the sum of their cubes is within 6 % of `bench gemm`'s at 1 to
+    /// 256 rows, where the longer of them alone is up to 18 % short.
+    pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize) -> f64 {
+        let reads = weight_bytes as f64 / self.bytes_per_s;
+        let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / self.flops_per_s;
+        self.call_ns + (reads.powi(3) + products.powi(3)).cbrt() * 1e9
+    }
+}
+
+impl CallTimes {
+    pub(super) fn ns(&self, bytes: usize) -> f64 {
+        self.call_ns + bytes as f64 / self.bytes_per_s * 1e9
+    }
+}
+
+impl DeviceProfile {
+    /// What planners go by: the backend's, but for the constants that the profile has.
+    pub fn cost_model(&self) -> CostModel {
+        let backend = self.backend.cost_model();
+        let AttentionTimes { item_ns, kv_byte_ns, state_byte_ns, products, split, .. } = self.attention;
+        let tiles = match products {
+            None => backend.tiles,
+            Some(Products::FlopsPerS(_)) => None,
+            Some(Products::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns }) => {
+                Some(Tiles { narrow_rows, rows, start: start_ns, token: token_ns, half_token: half_token_ns })
+            }
+        };
+        CostModel {
+            item: item_ns.unwrap_or(backend.item),
+            kv_byte: kv_byte_ns.unwrap_or(backend.kv_byte),
+            state_byte: state_byte_ns.unwrap_or(backend.state_byte),
+            split: split.map(|SplitAt { parts, tokens }| Split { parts, tokens }).or(backend.split),
+            tiles,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::cpu::{Cpu, Isa};
+    use crate::plan::Gpu;
+
+    #[test]
+    fn a_built_in_profile_has_the_pages_tile_and_costs_of_its_backend() {
+        let (cpu, device) = (Cpu::with_isa(Isa::Portable), DeviceProfile::named("cpu").expect("it is built in"));
+        let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
+        assert_eq!(simulated, (cpu.page_tokens(), cpu.tile(), cpu.cost_model()));
+        let device = DeviceProfile::named("h200").expect("it is built in");
+        let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
+        assert_eq!(simulated, (cuda::memory::kv::PAGE_TOKENS, cuda::attention::tile(false), Gpu::of(9, 0).cost));
+    }
+
+    #[test]
+    fn constants_of_a_file_stand_before_the_backends() {
+        let own = BUILT_IN[1].1.replace("\"launch_ns\"", "\"kv_byte_ns\": 0.25, \"launch_ns\"");
+        let profile = DeviceProfile::read(Path::new("own.json"), &own).expect("a good profile");
+        assert_eq!(profile.cost_model(), CostModel { kv_byte: 0.25, ..CostModel::CPU });
+        let (tiles, rate) = (BUILT_IN[0].1, "\"products\": {\"flops_per_s\": 1e14}, \"launch_ns\"");
+        let profile = DeviceProfile::read(Path::new("own.json"), &tiles.replace("\"launch_ns\"", rate));
+        assert_eq!(profile.expect("a good profile").cost_model().tiles, None);
+    }
+
+    #[test]
+    fn what_is_no_profile_is_said_with_file_and_field() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("slow.json");
+        let said = |text: &str| {
+            std::fs::write(&path, text).expect("it is written");
+            let error = DeviceProfile::named(path.to_str().expect("a plain path")).expect_err(text);
+            assert_eq!(error.exit_code(), 2);
+            error.to_string()
+        };
+        let good = BUILT_IN[0].1;
+        let zero = said(&good.replace("\"flops_per_s\": 7.0e14", "\"flops_per_s\": 0"));
+        assert!(zero.contains("slow.json: `linear.flops_per_s`: expected a number above 0, found 0"), "{zero}");
+        let negative = said(&good.replace("\"step_ns\": 20000", "\"step_ns\": -1"));
+        assert!(negative.contains("`step_ns`") && negative.contains("-1"), "{negative}");
+        assert!(said(&good.replace("host_row_ns", "host_rows_ns")).contains("host_rows_ns"));
+        assert!(said("").contains("slow.json"));
+        let unknown = DeviceProfile::named("h300").expect_err("there is none").to_string();
+        assert!(unknown.contains("h200, cpu") && unknown.contains("h300"), "{unknown}");
+    }
+}

@@ -1,0 +1,87 @@
+//! What the user typed: the command line as clap parses it, a file a command. Holds no logic but the choice of a default; `main`
+//! hands each command to the floor that does it.
+
+mod batch;
+mod batches;
+mod bench;
+mod check;
+mod judge;
+mod plan;
+mod refused;
+mod run;
+mod shared;
+pub mod stopping;
+mod tree;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use batch::BatchArgs;
+pub use batches::BatchesArgs;
+pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
+pub use check::CheckArgs;
+pub use judge::JudgeArgs;
+pub use plan::{PlanArgs, Planned};
+pub use run::{RescoreArgs, RunArgs};
+pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
+use shared::{arrivals, each_once, mib, rate, seconds, whole};
+pub use tree::TreeArgs;
+
+use crate::backend::DeviceChoice;
+
+/// More threads than that only wait for each other.
+const MOST_THREADS: u64 = 1024;
+
+/// Environment variables that change what is computed, below the options.
+const ENVIRONMENT: &str = "\
+Environment:
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512 or avx512bf16 (`offshoot check --paths` lists
+                those of this processor; bf16-twin is the last one's arithmetic in software, for tests). Samples may
+                differ between paths. Default: the fastest";
+
+#[derive(Debug, Parser)]
+#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// What computes: auto (a GPU that will do, else the CPU), cpu, cuda or cuda:N [default: auto]
+    #[arg(long, global = true, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
+
+    /// Threads for the CPU backend, and for sorting prompts (default: one a core)
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
+    pub threads: Option<usize>,
+
+    /// Say more on stderr: once for each step of the work, twice for details
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
+    Run(RunArgs),
+    /// What a job will come to without running it: what its prompts share, memory, waves, and on a modelled device its time
+    Plan(PlanArgs),
+    /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
+    /// arithmetic. With --kernels: compile the CUDA kernels
+    Check(CheckArgs),
+    /// Measure: decode steps, matrix products, attention, the machine itself
+    Bench(BenchArgs),
+    /// Answer, vote and grade anew from the samples of a run, without a model
+    Rescore(RescoreArgs),
+    /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
+    Batch(BatchArgs),
+    /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
+    Tree(TreeArgs),
+    /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k
+    Judge(JudgeArgs),
+    /// Write a commented task file and example items to start from
+    New(NewArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// Name of the task; writes NAME.json and NAME.jsonl
+    pub name: String,
+}

@@ -1,0 +1,52 @@
+//! How the command is stopped from outside: by Ctrl-C, or by a signal that asks it to end. The work looks at a flag; what it does
+//! then is its own. A signal that whoever started the command has it ignore (`nohup`, a shell's background job) stays ignored.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use crate::error::{Error, Result};
+use crate::out;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The signal that came first; 0 before any.
+static FIRST: AtomicI32 = AtomicI32::new(0);
+
+/// Set by the first of the signals; a second one ends the program at once.
+pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    let unheard = |error| Error::Internal(format!("signals cannot be handled: {error}"));
+    let ignored = ignored_signals();
+    let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(heard).map_err(unheard)?;
+    let wait = move || {
+        for signal in signals.forever() {
+            if seen.load(Ordering::Relaxed) {
+                std::process::exit(128 + signal);
+            }
+            FIRST.store(signal, Ordering::Relaxed);
+            seen.store(true, Ordering::Release);
+            out::aside("stopping: what is finished is kept (once more to stop at once)");
+        }
+    };
+    std::thread::Builder::new().name("signals".to_string()).spawn(wait).map_err(unheard)?;
+    Ok(flag)
+}
+
+/// The signals that this process ignores from its start on, each the bit of its number less one; none where the system does not
+/// say.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// The error's own exit code; where the program was asked to stop, 128 and the number of the signal, as shells have it.
+pub fn exit_code(error: &Error) -> u8 {
+    match (error, FIRST.load(Ordering::Relaxed)) {
+        (Error::Interrupted, signal @ 1..=127) => 128 + signal as u8,
+        _ => error.exit_code(),
+    }
+}

@@ -1,0 +1,252 @@
+//! The canonical form of a mathematical answer in LaTeX: answers that mean the same have the same text, so that they are one vote
+//! and compare as texts. Where an answer stands is left to `answer`, which one is right to `grade`.
+//!
+//! The conventions are those that MATH is graded by (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving With the MATH
+//! Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with Language Models*, appendix
+//! on answer normalisation). Where both sides are expressions they are compared as such, exactly:
+//!
+//! | equal | because |
+//! |---|---|
+//! | `\dfrac12`, `\frac{1}{2}`, `1/2`, `.5`, `0.50` | exact rational numbers; a digit after `\frac` or `\sqrt` is a whole argument |
+//! | `3\frac{1}{2}`, `3.5`; `0.\overline{3}`, `\frac13` | mixed numbers, repeating decimals |
+//! | `10,000`, `10{,}000`, `10,\!000`, `10000` | groups of three digits; a list has a space behind its comma, or brackets |
+//! | `\sqrt{12}`, `2\sqrt3`; `\frac{1}{\sqrt2}`, `\frac{\sqrt2}{2}` | roots without square factors, denominators without square roots |
+//! | `(x+1)^2`, `x^2+2x+1`; `\frac{\pi}{2}`, `0.5\pi` | sums of products of powers, expanded; `i` is the imaginary unit |
+//! | `\left( 3, 4 \right)`, `(3,4)` | spacing, sizes of brackets and dollars say nothing |
+//! | `10`, `10^\circ`, `10\%`, `\$10`, `10\text{ cm}^2`, `10 km/h` | a known unit at the end, degrees, percent and money are dropped |
+//! | `5`, `5\text{ apples}` | so is one noun behind the one value of an answer, but no time, date or number word |
+//! | `5\text{ million}`, `5000000` | number words behind a number multiply it |
+//! | `x=5`, `AB=5`, `x \in \{5\}` and what stands behind | a name before `=` or `\in` is dropped |
+//! | `√2`, `x²`, `½`; `{\bf 5}` | signs beyond ASCII are LaTeX; fonts and colours say nothing |
+//! | `2x+3y=6`, `4x=12-6y`; `x<5`, `5>x` | an equation's two sides are subtracted, then divided by their common factor |
+//! | `1,2`, `2 and 1`, `\{1,2\}` | a list has no order and is a set; intervals of a union have none |
+//! | `1\pm\sqrt2`, `1+\sqrt2, 1-\sqrt2` | one `\pm` makes two elements |
+//! | `\text{Evelyn}`, `evelyn` | words have no case; answers of letters with three side by side, `no` and `IV` are words |
+//!
+//! Not equal: `(1,2)` and `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8` and its
+//! decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Texts are never products of their letters. Whatever is no such answer, or has numbers beyond 128 bits, equals
+//! what has the same tokens; identities (of logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
+
+mod names;
+mod numbers;
+#[cfg(test)]
+mod properties;
+mod reader;
+mod relation;
+mod sum;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod unicode;
+mod units;
+mod written;
+
+use relation::relation;
+pub(crate) use tokens::group;
+use tokens::{Token, tokens, written};
+use units::{Place, without_units};
+
+/// Brackets within brackets, and tokens, of an answer that is looked into.
+const DEEPEST: usize = 32;
+const LONGEST: usize = 1000;
+/// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where nothing is left.
+pub fn canonical(text: &str) -> Option<String> {
+    let tokens = tokens(text);
+    let plain = || written(&tokens);
+    let is_short = tokens.len() <= LONGEST && depth(&tokens) <= DEEPEST;
+    let read = is_short.then(|| elements(&tokens)).flatten();
+    Some(read.map_or_else(plain, set)).filter(|text| !text.is_empty())
+}
+
+/// One element stands for itself, several are a set.
+fn set(mut elements: Vec<String>) -> String {
+    match &mut elements[..] {
+        [one] => std::mem::take(one),
+        several => braced(several),
+    }
+}
+
+fn braced(elements: &mut [String]) -> String {
+    elements.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    format!("\\{{{}\\}}", elements.join(", "))
+}
+
+fn command(token: &Token) -> &str {
+    if let Token::Command(name) = token { name } else { "" }
+}
+
+fn opens(token: &Token) -> bool {
+    matches!(token, Token::Sign('(' | '[' | '{')) || matches!(command(token), "{" | "begin")
+}
+
+fn closes(token: &Token) -> bool {
+    matches!(token, Token::Sign(')' | ']' | '}')) || matches!(command(token), "}" | "end")
+}
+
+fn depth(tokens: &[Token]) -> usize {
+    let deeper = |(depth, most): (usize, usize), token| match (opens(token), closes(token)) {
+        (true, _) => (depth + 1, most.max(depth + 1)),
+        (_, true) => (depth.saturating_sub(1), most),
+        _ => (depth, most),
+    };
+    tokens.iter().fold((0, 0), deeper).1
+}
+
+/// The parts between separators that stand outside all brackets.
+fn parts(tokens: &[Token], separates: impl Fn(&Token) -> bool) -> Vec<&[Token]> {
+    let (mut found, mut start, mut depth) = (Vec::new(), 0, 0_usize);
+    for (at, token) in tokens.iter().enumerate() {
+        if opens(token) {
+            depth += 1;
+        } else if closes(token) {
+            depth = depth.saturating_sub(1);
+        } else if depth == 0 && separates(token) {
+            found.push(&tokens[start..at]);
+            start = at + 1;
+        }
+    }
+    found.push(&tokens[start..]);
+    found
+}
+
+/// What the first token opens and the last one closes.
+fn enclosed(tokens: &[Token]) -> Option<&[Token]> {
+    let [first, inside @ .., _] = tokens else { return None };
+    let mut depth = 1_usize;
+    for (at, token) in tokens.iter().enumerate().skip(1) {
+        depth = if opens(token) { depth + 1 } else { depth - usize::from(closes(token)) };
+        if depth == 0 {
+            return (opens(first) && at + 1 == tokens.len()).then_some(inside);
+        }
+    }
+    None
+}
+
+/// The elements of a list, each canonical. `None` where one is no answer that is looked into.
+fn elements(tokens: &[Token]) -> Option<Vec<String>> {
+    let is_word =
+        |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
+    let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
+    listed.retain(|part| !part.is_empty());
+    units::are_alike(&listed).then_some(())?;
+    let place = if listed.len() > 1 { Place::Listed } else { Place::Whole };
+    let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
+    names.dedup();
+    let mut found = Vec::new();
+    for part in listed {
+        for part in both_signs(part)? {
+            found.push(element(&part, names.len() > 1, place)?);
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// An element with a plus and with a minus in the place of its `\pm`, which stands outside all sets; itself where it has none.
+fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
+    let mut sets = 0_usize;
+    let mut places = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match command(token) {
+            "{" => sets += 1,
+            "}" => sets = sets.saturating_sub(1),
+            "pm" | "mp" if sets == 0 => places.push(at),
+            _ => {}
+        }
+    }
+    let signed = |place: usize, sign| {
+        let mut tokens = tokens.to_vec();
+        tokens[place] = Token::Sign(sign);
+        tokens
+    };
+    match places[..] {
+        [] => Some(vec![tokens.to_vec()]),
+        [place] => Some(vec![signed(place, '+'), signed(place, '-')]),
+        _ => None,
+    }
+}
+
+/// `is_named`: a name before `=` tells this element from others, and stays.
+fn element(tokens: &[Token], is_named: bool, place: Place) -> Option<String> {
+    words(tokens).or_else(|| {
+        let value = without_units(tokens, place);
+        words(value).or_else(|| relation(value, is_named))
+    })
+}
+
+/// An answer in words, with the numbers in it (a date): in lower case. Words of two letters are some only as texts.
+fn words(tokens: &[Token]) -> Option<String> {
+    let word = |token: &Token| match token {
+        Token::Word(word) | Token::Text(word) => Some(word.to_lowercase()),
+        Token::Number(digits) => Some(digits.clone()),
+        _ => None,
+    };
+    let words: Vec<String> = tokens.iter().map(word).collect::<Option<_>>()?;
+    let is_long = |word: &String| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_plain = |word: &String| is_long(word) || names::has(names::SHORT_WORDS, word);
+    let is_word = |(token, word): (&Token, &String)| match token {
+        Token::Text(_) => word.len() >= 2,
+        _ => is_plain(word),
+    };
+    let is_first = match tokens.first()? {
+        Token::Word(_) => tokens.iter().all(|token| !matches!(token, Token::Text(_))) || is_plain(&words[0]),
+        token => matches!(token, Token::Text(_)),
+    };
+    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
+    if !is_first || has_command || !tokens.iter().zip(&words).any(is_word) {
+        return None;
+    }
+    let joined = words.join(" ");
+    let is_same_without_text = words.iter().any(is_plain) && !words.iter().any(|word| names::is_plain(word));
+    Some(if is_same_without_text { joined } else { format!("\\text{{{joined}}}") })
+}
+
+/// A set, tuple, interval, matrix, union or ratio of values, or an expression.
+fn value(tokens: &[Token]) -> Option<String> {
+    let united = parts(tokens, |token| command(token) == "cup");
+    if united.len() > 1 {
+        let mut united = united.into_iter().map(value).collect::<Option<Vec<_>>>()?;
+        united.sort();
+        return Some(united.join(" \\cup "));
+    }
+    let ratio = parts(tokens, |token| *token == Token::Sign(':'));
+    if ratio.len() > 1 {
+        return Some(ratio.into_iter().map(expression).collect::<Option<Vec<_>>>()?.join(":"));
+    }
+    let Some(inside) = enclosed(tokens) else { return expression(tokens) };
+    match (&tokens[0], &tokens[tokens.len() - 1]) {
+        (Token::Command(open), Token::Command(close)) if open == "{" && close == "}" => match inside {
+            [] => Some("\\emptyset".to_string()),
+            inside => elements(inside).map(|mut elements| braced(&mut elements)),
+        },
+        (Token::Command(open), Token::Command(close)) if open == "begin" && close == "end" => matrix(inside),
+        (Token::Sign(open @ ('(' | '[')), Token::Sign(close @ (')' | ']'))) => {
+            let listed = parts(inside, |token| *token == Token::Sign(','));
+            match listed[..] {
+                [one] if (*open == '(') == (*close == ')') => value(one),
+                [_] => None,
+                _ => {
+                    units::are_alike(&listed).then_some(())?;
+                    let element = |part| element(part, true, Place::Listed);
+                    let listed = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
+                    Some(format!("{open}{}{close}", listed.join(", ")))
+                }
+            }
+        }
+        _ => expression(tokens),
+    }
+}
+
+fn matrix(inside: &[Token]) -> Option<String> {
+    let row = |row: &[Token]| {
+        let entries = parts(row, |token| *token == Token::Sign('&'));
+        Some(entries.into_iter().map(value).collect::<Option<Vec<_>>>()?.join(" & "))
+    };
+    let mut rows = parts(inside, |token| command(token) == "\\");
+    rows.retain(|row| !row.is_empty());
+    let rows: Vec<String> = rows.into_iter().map(row).collect::<Option<_>>()?;
+    Some(format!("\\begin{{pmatrix}}{}\\end{{pmatrix}}", rows.join(" \\\\ ")))
+}
+
+fn expression(tokens: &[Token]) -> Option<String> {
+    reader::sum(tokens).map(|sum| sum.latex())
+}

@@ -1,0 +1,251 @@
+//! Pure text to answer: where in a sample its answer stands, and the canonical form in which answers are counted and
+//! compared (that of mathematics is `latex`'s). Which answer wins is left to the search, which one is right to grade.
+
+mod boxed;
+pub(crate) mod expression;
+pub mod latex;
+mod rational;
+
+use regex::Regex;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::eval::answer::boxed::boxes;
+use crate::eval::source::{Section, Source};
+use crate::json::listed;
+
+/// What a sample answers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Answer {
+    /// Canonical: two samples agree when these are equal.
+    pub value: String,
+    /// As it stood in the text.
+    pub found: String,
+}
+
+/// How a found text becomes canonical.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Normalise {
+    /// A decimal number: `$1,234.50` is `1234.5`, `18.` and `18.0` are `18`.
+    Number,
+    /// Trimmed, inner white space single, lower case, without quotes around it and a full stop behind it.
+    Text,
+    /// One letter, upper case: `(b).` is `B`.
+    Choice,
+    /// Mathematics: `\dfrac12` and `0.5` are `\frac{1}{2}`.
+    Latex,
+    /// Trimmed of white space only.
+    AsIs,
+}
+
+const NORMALISE: [(&str, Normalise); 5] = [
+    ("number", Normalise::Number),
+    ("text", Normalise::Text),
+    ("choice", Normalise::Choice),
+    ("latex", Normalise::Latex),
+    ("none", Normalise::AsIs),
+];
+
+impl Normalise {
+    pub fn read(section: &Section) -> Result<Option<Normalise>> {
+        let Some(name) = section.text("normalise")? else { return Ok(None) };
+        let expected = || format!("one of {}", listed(&NORMALISE.map(|(name, _)| name)));
+        let known = NORMALISE.iter().find(|(known, _)| *known == name).map(|(_, n)| *n);
+        known.map(Some).ok_or_else(|| section.wrong("normalise", expected()))
+    }
+
+    /// The canonical form; `None` where the text has none (no number, no single letter, nothing at all).
+    pub fn apply(self, text: &str) -> Option<String> {
+        let canonical = match self {
+            Normalise::Number => return number(text),
+            Normalise::Choice => return choice(text),
+            Normalise::Latex => return latex::canonical(text),
+            Normalise::Text => {
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+                text.trim_end_matches('.').trim_matches(['"', '\'', '`']).trim_end_matches('.').trim().to_string()
+            }
+            Normalise::AsIs => text.trim().to_string(),
+        };
+        Some(canonical).filter(|text| !text.is_empty())
+    }
+}
+
+/// A decimal number in its shortest form, exactly: no floating point is involved.
+fn number(text: &str) -> Option<String> {
+    let text: String =
+        text.chars().filter(|c| !matches!(c, ',' | '$' | '€' | '£' | '%') && !c.is_whitespace()).collect();
+    let (negative, digits) = match text.strip_prefix(['-', '−']) {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let digits = digits.strip_suffix('.').unwrap_or(digits);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(fraction) || (whole.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let whole = Some(whole.trim_start_matches('0')).filter(|s| !s.is_empty()).unwrap_or("0");
+    let fraction = fraction.trim_end_matches('0');
+    let sign = if negative && !(whole == "0" && fraction.is_empty()) { "-" } else { "" };
+    Some(if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") })
+}
+
+fn choice(text: &str) -> Option<String> {
+    let mut letters = text.trim().trim_matches(|c: char| !c.is_alphanumeric()).chars();
+    match (letters.next(), letters.next()) {
+        (Some(c), None) if c.is_ascii_alphabetic() => Some(c.to_ascii_uppercase().to_string()),
+        _ => None,
+    }
+}
+
+/// Finds a text's answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Extractor {
+    /// Whether boxes are looked into before the regexes are tried.
+    boxed: bool,
+    /// Tried in order; where there is neither box nor regex, the whole text is the answer.
+    regexes: Vec<Regex>,
+    first: bool,
+    pub normalise: Normalise,
+}
+
+impl Extractor {
+    pub const KEYS: [&str; 4] = ["boxed", "regex", "take", "normalise"];
+
+    /// The keys [`Extractor::KEYS`] of a section; `default` stands in for an absent `normalise`.
+    pub fn read(section: &Section, default: Normalise) -> Result<Extractor> {
+        let first = match section.text("take")? {
+            None | Some("last") => false,
+            Some("first") => true,
+            Some(_) => return Err(section.wrong("take", "`last` or `first`")),
+        };
+        let patterns = section.texts("regex")?;
+        let regexes = patterns.iter().map(|p| compile(section.source, &section.field("regex"), p));
+        Ok(Extractor {
+            boxed: section.flag("boxed")?,
+            regexes: regexes.collect::<Result<_>>()?,
+            first,
+            normalise: Normalise::read(section)?.unwrap_or(default),
+        })
+    }
+
+    /// The answer in the last box, where boxes are asked for and there is one, or else of the first regex that finds one: its last
+    /// match. Only boxes and matches that have a canonical form count, and where the task says so the first, not the last. Of a
+    /// match it is the first group that took part, or the whole match where the regex has no groups.
+    pub fn extract(&self, text: &str) -> Option<Answer> {
+        if !self.boxed && self.regexes.is_empty() {
+            return self.answer(text);
+        }
+        let boxed = self.boxed.then(|| self.pick(boxes(text))).flatten();
+        boxed.or_else(|| {
+            self.regexes.iter().find_map(|regex| {
+                self.pick(regex.captures_iter(text).filter_map(|c| {
+                    let found = c.iter().skip(1).flatten().next().or((c.len() == 1).then(|| c.get(0)).flatten())?;
+                    Some(found.as_str())
+                }))
+            })
+        })
+    }
+
+    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<Answer> {
+        let mut answers = found.filter_map(|found| self.answer(found));
+        if self.first { answers.next() } else { answers.last() }
+    }
+
+    fn answer(&self, found: &str) -> Option<Answer> {
+        self.normalise.apply(found).map(|value| Answer { value, found: found.to_string() })
+    }
+}
+
+pub(crate) fn read(source: &Source, value: Option<&Value>) -> Result<Option<Extractor>> {
+    let Some(value) = value else { return Ok(None) };
+    let section = Section::open(source, "answer".to_string(), value, &Extractor::KEYS)?;
+    Extractor::read(&section, Normalise::Text).map(Some)
+}
+
+/// Compiles a regex of the task file.
+pub(crate) fn compile(source: &Source, field: &str, pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|e| Error::field(&source.path, field, "a regular expression", broken(pattern, &e)))
+}
+
+/// A pattern that does not compile and the regex crate's own reason, in one line.
+pub(crate) fn broken(pattern: &str, error: &regex::Error) -> String {
+    let message = error.to_string();
+    let reason = message.lines().last().unwrap_or(&message).trim_start_matches("error: ");
+    format!("`{pattern}` ({reason})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extractor(patterns: &[&str], first: bool, normalise: Normalise) -> Extractor {
+        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), first, normalise }
+    }
+
+    fn value(e: &Extractor, text: &str) -> Option<String> {
+        e.extract(text).map(|a| a.value)
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        let forms = [
+            ("18", "18"),
+            ("18.0", "18"),
+            ("18.", "18"),
+            ("$1,234.50", "1234.5"),
+            ("+007", "7"),
+            ("-0.0", "0"),
+            ("-.5", "-0.5"),
+            (" 3 % ", "3"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ];
+        for (text, expected) in forms {
+            assert_eq!(number(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in ["", ".", "-", "1.2.3", "12a", "1e5", "٣", "--1"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_and_choices_have_one_form() {
+        assert_eq!(Normalise::Text.apply("  \"New \n York.\". ").as_deref(), Some("new york"));
+        assert_eq!(Normalise::Text.apply(" . "), None);
+        assert_eq!(Normalise::AsIs.apply(" A b ").as_deref(), Some("A b"));
+        assert_eq!(Normalise::Choice.apply(" (b).").as_deref(), Some("B"));
+        assert_eq!(Normalise::Choice.apply("bc"), None);
+    }
+
+    #[test]
+    fn last_match_unless_first_is_asked_for() {
+        let pattern = &["#### (-?[0-9.,]+)"];
+        let text = "#### 1\nno, #### 2,000.\n#### .";
+        assert_eq!(value(&extractor(pattern, false, Normalise::Number), text).as_deref(), Some("2000"));
+        assert_eq!(value(&extractor(pattern, true, Normalise::Number), text).as_deref(), Some("1"));
+        assert_eq!(value(&extractor(pattern, false, Normalise::Number), "####"), None);
+    }
+
+    #[test]
+    fn regexes_are_tried_in_order_and_groups_that_took_part_count() {
+        let strict_then_flexible = [r"The answer is (\-?[0-9\.\,]*[0-9]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)"];
+        let e = extractor(&strict_then_flexible, false, Normalise::Number);
+        assert_eq!(value(&e, "The answer is 5. Q: 77").as_deref(), Some("5"));
+        assert_eq!(value(&e, "perhaps $12 or 7").as_deref(), Some("7"));
+        assert_eq!(value(&extractor(&["[A-D]"], false, Normalise::Choice), "A or C").as_deref(), Some("C"));
+        assert_eq!(value(&extractor(&[], false, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
+    }
+
+    #[test]
+    fn boxes_come_before_regexes() {
+        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], false, Normalise::Latex) };
+        assert_eq!(
+            value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
+            Some(r"\frac{1}{2}")
+        );
+        assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
+        assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
+        assert_eq!(value(&Extractor { first: true, ..e }, r"\fbox{1}, no, \boxed{2}").as_deref(), Some("1"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Benchmarks whose samples define a Python function: HumanEval (Chen et al. 2021), MBPP (Austin et al. 2021) and EvalPlus's
+//! larger tests for both (Liu et al. 2023).
+
+use std::time::Duration;
+
+use crate::eval::benchmark::fields::{Fields, Read, check_raw_list, raw_list, wrong};
+use crate::json::RawJson;
+use crate::json::describe;
+use crate::judge::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
+
+/// The least that EvalPlus gives a test; the judge gives more where the reference is slow.
+const EVAL_PLUS_SECONDS: u64 = 4;
+
+pub(crate) fn human_eval(id: &str, fields: Fields) -> Read<Problem> {
+    let prompt = fields.text("prompt")?;
+    let entry = fields.text("entry_point")?;
+    let script = Script {
+        helpers: with_body(prompt),
+        code: format!("{}\ncheck({entry})", fields.text("test")?),
+        entry: Some(entry.to_string()),
+    };
+    Ok(Problem {
+        id: id.to_string(),
+        assembly: Assembly::After(prompt.to_string()),
+        suite: Suite::Script(script),
+        limits: Limits::default(),
+    })
+}
+
+/// A prompt that ends in the head of a function as a program of its own: the function has a body, and functions defined whole
+/// before it work.
+pub fn with_body(prompt: &str) -> String {
+    let prompt = prompt.trim_end();
+    let head = prompt.rfind("\ndef ").map_or(0, |at| at + 1);
+    let last_line = prompt.lines().last().unwrap_or("");
+    let own_body = prompt[head..].contains("\"\"\"") || prompt[head..].contains("'''");
+    let indent: &str = &last_line[..last_line.len() - last_line.trim_start().len()];
+    let indent = if indent.is_empty() { "    " } else { indent };
+    // A docstring is a body; behind one, the last line's indentation may be the docstring's own.
+    if own_body { format!("{prompt}\n") } else { format!("{prompt}\n{indent}pass\n") }
+}
+
+pub(crate) fn mbpp(id: &str, fields: Fields) -> Read<Problem> {
+    let asserts = match fields.optional_text("test")? {
+        Some(script) => vec![script],
+        None => fields.texts("test_list")?,
+    };
+    if asserts.is_empty() {
+        return Err(wrong("test_list", "at least one test", "none"));
+    }
+    let mut code = fields.optional_texts("test_imports")?;
+    code.extend(fields.optional_text("test_setup_code")?.filter(|code| !code.trim().is_empty()));
+    code.extend(asserts);
+    Ok(Problem {
+        id: id.to_string(),
+        assembly: Assembly::Whole,
+        suite: Suite::Script(Script { helpers: String::new(), code: code.join("\n"), entry: None }),
+        limits: Limits::default(),
+    })
+}
+
+/// The text and the tests as a docstring, as BigCode's harness asks.
+pub(crate) fn mbpp_prompt(fields: Fields) -> Read<String> {
+    let text = match fields.optional_text("text")? {
+        Some(text) => text,
+        None => fields.text("prompt")?,
+    };
+    Ok(format!("\"\"\"\n{text}\n{}\n\"\"\"\n", fields.texts("test_list")?.join("\n")))
+}
+
+pub(crate) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
+    let prompt = fields.text("prompt")?;
+    let atol = match fields.get("atol") {
+        None => 0.0,
+        Some(value) => value
+            .as_f64()
+            .filter(|atol| *atol >= 0.0)
+            .ok_or_else(|| wrong("atol", "a number from 0 up", describe(value)))?,
+    };
+    let reference = Reference {
+        program: format!("{prompt}{}", fields.text("canonical_solution")?),
+        entry: fields.text("entry_point")?.to_string(),
+        base: calls(fields, "base_input")?,
+        plus: fields.get("plus_input").map_or(Ok(Vec::new()), |_| calls(fields, "plus_input"))?,
+        atol,
+        mbpp: id.strip_prefix("Mbpp/").and_then(|number| number.parse().ok()),
+    };
+    Ok(Problem {
+        id: id.to_string(),
+        assembly: Assembly::After(prompt.to_string()),
+        suite: Suite::Reference(reference),
+        limits: Limits { cpu: Duration::from_secs(EVAL_PLUS_SECONDS), ..Limits::default() },
+    })
+}
+
+/// Argument lists; an empty object stands for none in EvalPlus's files.
+fn calls(fields: Fields, name: &str) -> Read<Vec<RawJson>> {
+    fields.need(name, "a list of argument lists")?;
+    let Some(value) = fields.raw(name)? else { return Ok(Vec::new()) };
+    if value.object().is_some_and(|object| object.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let calls = raw_list(name, &value)?;
+    for (ix, call) in calls.iter().enumerate() {
+        check_raw_list(&format!("{name}.{ix}"), call)?;
+    }
+    Ok(calls)
+}
+
+/// The prompt and its solution as one program.
+pub(crate) fn canonical(fields: Fields) -> Read<Vec<String>> {
+    Ok(vec![format!("{}{}", fields.text("prompt")?, fields.text("canonical_solution")?)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_without_docstring_gets_a_body() {
+        assert_eq!(with_body("def f():\n"), "def f():\n    pass\n");
+        assert_eq!(with_body("def f(a,\n      b):\n\t# hint\n"), "def f(a,\n      b):\n\t# hint\n\tpass\n");
+        let whole = "def g():\n    '''x'''\n    return 1\n\ndef f():\n";
+        assert_eq!(with_body(whole), format!("{whole}    pass\n"));
+    }
+
+    #[test]
+    fn a_docstring_is_a_body() {
+        let prompt = "import x\n\n\ndef f():\n    \"\"\" Says\n  > f()\n    \"\"\"\n";
+        assert_eq!(with_body(prompt), prompt);
+    }
+}

@@ -1,0 +1,275 @@
+//! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line ends,
+//! with or without a byte order mark. JSON is read as Python writes it (see `json`), numbers that no
+//! value holds as texts of their digits. A record knows its place, so that an error can
+//! name it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::json;
+use crate::json::RawJson;
+
+/// The fields that hold test data as JSON, where they do not hold it as texts of JSON. A record keeps them as texts of JSON where a
+/// [`Value`] would change a number or a surrogate in them.
+const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    JsonLines,
+    JsonList,
+    Csv,
+}
+
+pub(crate) const FORMATS: [(&str, Format); 4] =
+    [("jsonl", Format::JsonLines), ("ndjson", Format::JsonLines), ("json", Format::JsonList), ("csv", Format::Csv)];
+
+impl Format {
+    pub fn named(name: &str) -> Option<Format> {
+        FORMATS.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
+
+    /// By the file's extension; `.gz` behind it is looked through.
+    pub fn of(path: &Path) -> Option<Format> {
+        let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+        Format::named(name.trim_end_matches(".gz").rsplit_once('.')?.1)
+    }
+}
+
+/// Where a record stands in its file; counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Line(usize),
+    Entry(usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(n) => write!(f, "line {n}"),
+            Place::Entry(n) => write!(f, "entry {n}"),
+        }
+    }
+}
+
+pub(crate) type Record = (Place, Map<String, Value>);
+
+/// The records of `path` in the file's order. `columns` names those of a CSV file without a header.
+pub(crate) fn records(
+    path: &Path,
+    format: Format,
+    columns: Option<&[String]>,
+) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+    let reader = open(path)?;
+    Ok(match format {
+        Format::JsonLines => Box::new(JsonLines::new(path, reader)),
+        Format::JsonList => Box::new(json_list(path, &read_all(path, reader)?)?.into_iter().map(Ok)),
+        Format::Csv => Box::new(csv(path, &read_all(path, reader)?, columns)?.into_iter().map(Ok)),
+    })
+}
+
+/// The records of JSON lines, each with its text as it stands there.
+pub(crate) fn lines_and_texts(
+    path: &Path,
+    reader: Box<dyn BufRead>,
+) -> impl Iterator<Item = Result<(Record, RawJson)>> {
+    let mut lines = JsonLines::new(path, reader);
+    std::iter::from_fn(move || {
+        let line = lines.next_line()?;
+        Some(line.and_then(|line| Ok((lines.parse(&line)?, RawJson::part(lines.text(&line)?)))))
+    })
+}
+
+pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>> {
+    let file = File::open(path).map_err(Error::io(path, "open"))?;
+    let zipped = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+    Ok(if zipped { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(BufReader::new(file)) })
+}
+
+fn read_all(path: &Path, mut reader: Box<dyn BufRead>) -> Result<String> {
+    let mut text = String::new();
+    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
+    Ok(text)
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+struct JsonLines {
+    path: PathBuf,
+    reader: Box<dyn BufRead>,
+    line: usize,
+}
+
+impl Iterator for JsonLines {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let line = self.next_line()?;
+        Some(line.and_then(|line| self.parse(&line)))
+    }
+}
+
+impl JsonLines {
+    fn new(path: &Path, reader: Box<dyn BufRead>) -> Self {
+        JsonLines { path: path.to_path_buf(), reader, line: 0 }
+    }
+
+    /// The next line that is not blank.
+    fn next_line(&mut self) -> Option<Result<Vec<u8>>> {
+        loop {
+            let mut bytes = Vec::new();
+            match self.reader.read_until(b'\n', &mut bytes) {
+                Err(e) => return Some(Err(Error::io(&self.path, "read")(e))),
+                Ok(0) => return None,
+                Ok(_) => self.line += 1,
+            }
+            if self.line == 1 && bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.drain(..BYTE_ORDER_MARK.len());
+            }
+            if !bytes.trim_ascii().is_empty() {
+                return Some(Ok(bytes));
+            }
+        }
+    }
+
+    fn text<'l>(&self, line: &'l [u8]) -> Result<&'l str> {
+        std::str::from_utf8(line).map_err(|error| {
+            let (line, column) = (self.line, error.valid_up_to() + 1);
+            Error::format(&self.path, format!("line {line}, column {column}: not JSON: not UTF-8 text"))
+        })
+    }
+
+    fn parse(&self, line: &[u8]) -> Result<Record> {
+        let (place, text) = (Place::Line(self.line), self.text(line)?);
+        match json::read_with_digits(text) {
+            Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
+            Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
+            // serde_json counts lines within the bytes that it was given, here always one.
+            Err(e) => {
+                let what = e.to_string();
+                let what = what.split(" at line ").next().unwrap_or(&what).to_string();
+                Err(Error::format(&self.path, format!("{place}, column {}: not JSON: {what}", e.column())))
+            }
+        }
+    }
+}
+
+fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
+    let text = text.trim_start_matches('\u{feff}');
+    let list: Vec<Value> = json::read_with_digits(text).map_err(|e| {
+        Error::format(path, format!("not a JSON list of items (for one object a line say \"format\": \"jsonl\"): {e}"))
+    })?;
+    let mut records = inline(path, list)?;
+    if records.iter().any(|(_, fields)| has_test_data(fields)) {
+        let texts = RawJson::parse(text).expect("it was read as values").list();
+        for ((_, fields), text) in records.iter_mut().zip(texts.expect("it was read as a list")) {
+            *fields = with_test_data(text.as_str(), std::mem::take(fields));
+        }
+    }
+    Ok(records)
+}
+
+fn has_test_data(fields: &Map<String, Value>) -> bool {
+    TEST_DATA.iter().any(|name| fields.get(*name).is_some_and(is_compound))
+}
+
+fn is_compound(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
+
+/// The fields of the record that `text` is, test data that a [`Value`] does not hold being texts of JSON.
+fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Value> {
+    if has_test_data(&fields) {
+        let parts = RawJson::parse(text).expect("it was read as a value").object().expect("it was read as an object");
+        for name in TEST_DATA {
+            if let (Some(value), Some(raw)) = (fields.get_mut(name), parts.get(name))
+                && is_compound(value)
+                && !raw.is_held_by_value()
+            {
+                *value = Value::String(raw.as_str().to_string());
+            }
+        }
+    }
+    fields
+}
+
+/// Records out of a list of JSON values.
+pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<Record>> {
+    let object = |(ix, value)| match value {
+        Value::Object(map) => Ok((Place::Entry(ix + 1), map)),
+        _ => Err(Error::format(path, format!("{}: not a JSON object", Place::Entry(ix + 1)))),
+    };
+    list.into_iter().enumerate().map(object).collect()
+}
+
+fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<Record>> {
+    let mut rows = csv_rows(text.trim_start_matches('\u{feff}'))
+        .map_err(|line| Error::format(path, format!("line {line}: a quoted field does not end")))?
+        .into_iter();
+    let names = match columns {
+        Some(names) => names.to_vec(),
+        None => rows.next().map(|(_, names)| names).ok_or_else(|| Error::format(path, "no header line"))?,
+    };
+    let record = |(line, row): (usize, Vec<String>)| {
+        if row.len() != names.len() {
+            let what = format!("line {line}: expected {} fields, found {}", names.len(), row.len());
+            return Err(Error::format(path, what));
+        }
+        let fields = names.iter().cloned().zip(row.into_iter().map(Value::String));
+        Ok((Place::Line(line), fields.collect()))
+    };
+    rows.map(record).collect()
+}
+
+/// The rows of a CSV text (RFC 4180: quotes may hold commas, line ends and doubled quotes) and the line on which each
+/// begins; blank lines are no rows. On failure, the line on which a quoted field begins that never ends.
+fn csv_rows(text: &str) -> Result<Vec<(usize, Vec<String>)>, usize> {
+    let (mut rows, mut row, mut field) = (Vec::new(), Vec::new(), String::new());
+    let (mut line, mut row_line, mut quoted_since) = (1, 1, None);
+    let mut chars = text.chars().peekable();
+    loop {
+        let c = chars.next();
+        match (c, quoted_since) {
+            (None, Some(since)) => return Err(since),
+            (Some('"'), Some(_)) if chars.peek() == Some(&'"') => field.push(chars.next().expect("just peeked")),
+            (Some('"'), Some(_)) => quoted_since = None,
+            (Some('\r'), _) if chars.peek() == Some(&'\n') => {}
+            (Some(c), Some(_)) => field.push(c),
+            (Some('"'), None) if field.is_empty() => quoted_since = Some(line),
+            (Some(','), None) => row.push(std::mem::take(&mut field)),
+            (Some('\n') | None, None) => {
+                if !(row.is_empty() && field.is_empty()) {
+                    row.push(std::mem::take(&mut field));
+                    rows.push((row_line, std::mem::take(&mut row)));
+                }
+                row_line = line + 1;
+            }
+            (Some(c), None) => field.push(c),
+        }
+        match c {
+            Some('\n') => line += 1,
+            Some(_) => {}
+            None => return Ok(rows),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_quotes_line_ends_and_blank_lines() {
+        let text = "a,b\r\n\"x, \"\"y\"\"\nz\",2\r\n\r\n,\n3,\"\"";
+        let rows = csv_rows(text).unwrap();
+        let cells: Vec<Vec<&str>> = rows.iter().map(|(_, r)| r.iter().map(String::as_str).collect()).collect();
+        assert_eq!(cells, [vec!["a", "b"], vec!["x, \"y\"\nz", "2"], vec!["", ""], vec!["3", ""]]);
+        assert_eq!(rows.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 2, 5, 6]);
+        assert_eq!(csv_rows("a\n\"b"), Err(2));
+    }
+}

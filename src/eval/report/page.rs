@@ -1,0 +1,199 @@
+//! The numbers of a run as lines for people: what was found first, then what it took. What each number means is said where it is
+//! kept, in the module above.
+
+use std::fmt::{self, Display, Write};
+
+use super::{AtK, Estimate, Interval, LeftOut, LevelUse, PromptTokens, Scores, Summary, Told};
+use crate::backend::KvDtype;
+use crate::eval::task::Spares;
+use crate::figures::{bytes, count, counted, saved};
+
+impl Summary {
+    /// Why there are fewer items than were asked for.
+    fn missing(&self) -> String {
+        let stopped = self.scores.items + self.failed < self.items_asked;
+        let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
+        let early = stopped.then(|| "stopped early".to_string());
+        let on_disk = (self.unfinished_samples > 0)
+            .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
+        [early, failed, self.failed_branches(), on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn failed_branches(&self) -> Option<String> {
+        let failed = self.failed_branches;
+        (failed > 0).then(|| format!("{} failed", counted(failed as u64, "continuation")))
+    }
+
+    /// What the prompts of all samples took.
+    fn prompts(&self) -> String {
+        let PromptTokens { asked, computed } = self.prompts;
+        let saved = match asked {
+            0 => String::new(),
+            _ => format!(": {} saved", saved(computed, asked)),
+        };
+        let without = match self.uncounted_processes {
+            0 => String::new(),
+            1 => " (without a process that left no count)".to_string(),
+            n => format!(" (without {n} processes that left no count)"),
+        };
+        format!("{} tokens asked for, {} computed{saved}{without}", count(asked), count(computed))
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut page = Page(f);
+        page.line("task", format!("{}, {}", self.task, self.method))?;
+        page.line("model", &self.model)?;
+        let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+        let kv = match self.kv_dtype {
+            KvDtype::Model => "",
+            KvDtype::Fp8 => ", fp8 keys and values",
+        };
+        page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
+        let cut = match self.scores.items < self.items_asked {
+            true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
+            false => {
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; --resume tries again)"))
+            }
+        };
+        page.scores(&self.scores, &cut)?;
+        let engine = &self.engine;
+        let rate = self.tokens_per_second();
+        page.line(
+            "sampled",
+            format!("{} tokens in {:.1} s: {rate:.0} tokens/s", count(engine.tokens_sampled), self.seconds),
+        )?;
+        if self.prompts != PromptTokens::default() {
+            page.line("prompts", self.prompts())?;
+        }
+        for level in &self.levels {
+            page.line("", level)?;
+        }
+        if let Some(Told { samples, of }) = self.attention.filter(|told| told.samples < told.of) {
+            page.line("", format!("attention of {} of {} samples", count(samples as u64), count(of as u64)))?;
+        }
+        if engine.rows == 0 {
+            return Ok(()); // Nothing was computed: there is nothing to compare.
+        }
+        page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
+        let of_levels = match engine.kv_bytes_read_levels {
+            0 => String::new(),
+            n => format!("; {} more for attention by levels", bytes(n)),
+        };
+        let read = versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan");
+        page.line("kv read", format!("{read}{of_levels}"))?;
+        if engine.preemptions > 0 {
+            let swapped = match engine.swapped_out {
+                0 => String::new(),
+                n => format!(", {n} of them kept in host memory ({})", bytes(engine.swapped_out_bytes)),
+            };
+            page.line("preempted", format!("{} times a branch made room for older ones{swapped}", engine.preemptions))?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for LevelUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tokens_unshared == 0 {
+            return write!(f, "{}: no tokens", self.level);
+        }
+        let (tokens, unshared) = (self.tokens, self.tokens_unshared);
+        let saved = saved(tokens, unshared);
+        write!(f, "{}: {} of {} tokens ({saved} saved)", self.level, count(tokens), count(unshared))?;
+        write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))?;
+        self.attention.map_or(Ok(()), |part| write!(f, ", {:.1} % of attention", 100.0 * part))
+    }
+}
+
+impl Display for Scores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Page(f).scores(self, "")
+    }
+}
+
+struct Page<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl Page<'_, '_> {
+    fn line(&mut self, name: &str, value: impl Display) -> fmt::Result {
+        writeln!(self.0, "{name:<11} {value}")
+    }
+
+    /// `cut`: what is said of items that are missing.
+    fn scores(&mut self, scores: &Scores, cut: &str) -> fmt::Result {
+        let cancelled = match (scores.cancelled, scores.spares) {
+            (0, _) => String::new(),
+            (n, Some(Spares::Decided)) => format!(", {} more not drawn: the vote was decided", count(n as u64)),
+            (n, Some(Spares::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
+            (n, None) => format!(", {} more not finished", count(n as u64)),
+        };
+        self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
+        if scores.cancelled > 0 {
+            let (spared, drawn) = (scores.tokens_spared, scores.samples_tokens);
+            let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
+            let vain = match scores.cancelled_tokens {
+                0 => String::new(),
+                n => format!("; {} drawn in vain", count(n as u64)),
+            };
+            self.line("spared", format!("about {} tokens, {share:.0} % of all{vain}", count(spared as u64)))?;
+        }
+        if !scores.verdicts.is_empty() {
+            let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+            self.line("verdicts", verdicts.join(", "))?;
+        }
+        if let Some(accuracy) = scores.accuracy {
+            let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
+            self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
+            if scores.cancelled > 0 {
+                let why = "left out, as pass@k and maj@k: samples were spared, which makes the others biased";
+                self.line("one sample", why)?;
+            }
+        }
+        if let Some(single) = scores.single {
+            self.line("one sample", percent(single))?;
+        }
+        self.at_k("pass@k", &scores.pass_at, scores.items)?;
+        self.at_k("maj@k", &scores.maj_at, scores.items)?;
+        self.at_k("best@k", &scores.best_at, scores.items)?;
+        if let Some(LeftOut { k, why }) = &scores.k_left_out {
+            let k: Vec<String> = k.iter().map(u32::to_string).collect();
+            self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
+        }
+        if let Some(vote) = scores.weighted_vote {
+            self.line("weighted", format!("{} by a vote that weighs samples by their likelihood", percent(vote)))?;
+        }
+        if scores.without_answer > 0 {
+            self.line("no answer", counted(scores.without_answer as u64, "sample"))?;
+        }
+        Ok(())
+    }
+
+    /// One row; a k that not all of `items` have samples for is said to cover fewer.
+    fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize) -> fmt::Result {
+        if estimates.is_empty() {
+            return Ok(());
+        }
+        let mut row = String::new();
+        for AtK { k, items: covered, estimate } in estimates {
+            write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
+            if *covered < items {
+                write!(row, " ({covered} items)")?;
+            }
+        }
+        self.line(name, row)
+    }
+}
+
+fn percent(estimate: Estimate) -> String {
+    match estimate.interval {
+        Some(Interval { low, high }) => {
+            format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * estimate.value, 100.0 * low, 100.0 * high)
+        }
+        None => format!("{:.1} %", 100.0 * estimate.value),
+    }
+}
+
+fn versus(ours: u64, theirs: u64, whose: &str) -> String {
+    format!("{}; {} {whose}: {:.1} x", bytes(ours), bytes(theirs), theirs as f64 / ours.max(1) as f64)
+}

@@ -1,0 +1,102 @@
+//! What assesses a run's samples: the task's answer patterns and graders, or, where samples are programs, the judge beside them. How
+//! judging is spread over threads is left to `judging`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::eval::task::candidate::{Candidate, Tests};
+use crate::eval::task::{Item, Task};
+use crate::judge::language::Language;
+use crate::judge::problem::Suite;
+use crate::judge::{Compiler, Interpreter, Isolation, Judge};
+use crate::search::{Assessment, Assessor};
+
+use super::ItemPrompt;
+use super::judging::{JudgePool, JudgeQueue};
+use super::worker::Finished;
+
+/// The judge of a run whose samples are programs.
+pub struct Judging {
+    judge: Arc<Judge>,
+    pool: JudgePool,
+}
+
+impl Judging {
+    /// `None` where the task needs no judge. Whatever keeps a judge from working is said here, before anything is sampled: no
+    /// sandbox, no interpreter, no compiler.
+    pub fn open<'i>(
+        task: &Task,
+        items: impl Iterator<Item = &'i Item> + Clone,
+        isolation: Isolation,
+        judges: Option<usize>,
+    ) -> Result<Option<Judging>> {
+        if !task.is_judged() {
+            return Ok(None);
+        }
+        let judge = Judge::open(isolation)?;
+        let tests = || items.clone().filter_map(Item::tests);
+        if tests().any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, Suite::Streams(_)))
+        {
+            Interpreter::find()?;
+        }
+        if tests().any(|tests| tests.language == Language::Cpp) {
+            Compiler::find()?;
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = JudgePool::new(judges.unwrap_or_else(cores))?;
+        Ok(Some(Judging { judge: Arc::new(judge), pool }))
+    }
+
+    /// Judges by these tests what `grade` finds answers in.
+    fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<Tests>) -> JudgeQueue<'a> {
+        let (judge, tests) = (self.judge.clone(), tests.clone());
+        JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
+            Candidate::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
+            Candidate::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
+        })
+    }
+}
+
+/// By the task's own patterns and graders.
+pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
+    let answer = task.answer(text);
+    let verdict = task.grade(item, text, answer.as_ref());
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment::graded(answer.map(|answer| answer.value), correct)
+}
+
+/// What assesses the samples of `item`.
+pub fn assessor<'a>(judging: Option<&'a Judging>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
+    match (judging, item.tests()) {
+        (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
+        _ => Assessor::new(grade),
+    }
+}
+
+/// A sample as the scorers of HumanEval and of EvalPlus read it.
+#[derive(Serialize)]
+struct Completion<'a> {
+    task_id: &'a str,
+    /// Behind the problem's prompt.
+    completion: String,
+    /// The whole program.
+    solution: String,
+}
+
+/// The samples of judged items, a line each: `samples.jsonl` of the benchmarks' own scorers.
+pub fn completions(prompts: &[ItemPrompt], finished: &[Finished]) -> Result<String> {
+    let mut lines = String::new();
+    for item in finished {
+        let prompt = prompts.iter().find(|prompt| prompt.item.index == item.index);
+        let Some(tests) = prompt.and_then(|prompt| prompt.item.tests()) else { continue };
+        for sample in &item.outcome.samples {
+            let (completion, solution) = (tests.completion(&sample.text), tests.program(&sample.text));
+            let line = serde_json::to_string(&Completion { task_id: &tests.problem.id, completion, solution });
+            lines.push_str(&line.map_err(|error| Error::Internal(format!("a completion is not JSON: {error}")))?);
+            lines.push('\n');
+        }
+    }
+    Ok(lines)
+}

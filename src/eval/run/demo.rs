@@ -1,0 +1,160 @@
+//! `offshoot run` without a task: the first five minutes. A few word problems by vote, the first of them shown as soon as it is
+//! done; then the same samples drawn under a flat and under a tree plan, side by side.
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use crate::bundled::bundled;
+use crate::error::{Error, Result};
+use crate::eval::task::Method;
+use crate::figures::{bytes, count};
+use crate::out;
+use crate::plan::Planner;
+use crate::search::vote::Decided;
+
+use super::resume::Earlier;
+use super::worker::{Finished, Run, search_all, sum_up, work};
+use super::{ItemPrompt, Prepared, RunOptions, dry_run, load};
+use crate::out::Progress;
+
+/// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
+const VOTE_ITEMS: usize = 8;
+const PLAN_ITEMS: usize = 3;
+
+pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+    refuse_what_needs_a_task(options)?;
+    let path = bundled("words-vote.json")?;
+    let vote = RunOptions { limit: options.limit.or(Some(VOTE_ITEMS)), ..options.clone() };
+    let mut prepared = Prepared::new(&path, &vote)?;
+    if options.dry_run {
+        out::text(dry_run::report(&prepared, &vote)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (items, samples) = (prepared.prompts.len(), prepared.task.method.samples());
+    out::line(format_args!("{items} word problems, {samples} samples each, the majority's answer counts.\n"))?;
+    let run = the_vote(&prepared, &vote, interrupted)?;
+    out::line(format_args!("\n{}", run.summary))?;
+    if let Some(ended) = run.ended {
+        return Err(ended);
+    }
+
+    prepared.prompts.truncate(PLAN_ITEMS);
+    out::line(format_args!("The same samples with and without sharing ({} problems):\n", prepared.prompts.len()))?;
+    compare_plans(&mut prepared, options, interrupted)?;
+    out::line(format_args!("\nNext: offshoot run {} for all of them, with results on disk.", path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Options that the demo would have to ignore.
+fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
+    let given = [
+        ("--out", options.out.is_some()),
+        ("--resume", options.resume),
+        ("--trees", options.trees),
+        ("--attention-levels", options.attention_levels),
+        ("--plan", options.plan.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(Error::value(
+            *option,
+            "a task file beside it",
+            "none (the demo writes nothing and compares plans itself)",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// All problems by vote. The first is searched alone and shown at once, the others after it, several at a time.
+fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<Run> {
+    let loaded = load(prepared, options)?;
+    let started = Instant::now();
+    let progress = Progress::new(prepared.prompts.len());
+    let search =
+        |prompts| search_all(prompts, prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
+    let (first, others) = prepared.prompts.split_at(1);
+    let mut searched = search(first);
+    let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
+    if searched.ended.is_none() && shown.is_ok() {
+        let rest = search(others);
+        searched.finished.extend(rest.finished);
+        searched.ended = rest.ended;
+    }
+    progress.finish();
+    shown?;
+    sum_up(prepared, &loaded, options, searched, started.elapsed().as_secs_f64())
+}
+
+/// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so that a
+/// few samples may take another way.
+fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
+    // A vote that is decided early would leave little to compare.
+    if let Method::SelfConsistency { stop, .. } = &mut prepared.task.method {
+        *stop = Decided::Never;
+    }
+    out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
+    let mut texts: Option<Vec<String>> = None;
+    for plan in [Planner::Flat, Planner::Tree] {
+        let options = RunOptions { plan: Some(plan), ..options.clone() };
+        let (run, exact) = quietly(prepared, &options, interrupted)?;
+        if let Some(ended) = run.ended {
+            return Err(ended);
+        }
+        let summary = &run.summary;
+        let rate = count(summary.tokens_per_second() as u64);
+        let (read, held) = (bytes(summary.engine.kv_bytes_read), bytes(summary.engine.kv_bytes_peak));
+        out::line(format_args!("{plan:<6} {:>9.2} {rate:>12} {read:>12} {held:>12}", summary.seconds))?;
+        let drawn: Vec<String> = run.finished.iter().flat_map(texts_of).collect();
+        match &texts {
+            Some(before) => {
+                let same = before.iter().zip(&drawn).filter(|(a, b)| a == b).count();
+                match drawn.len() {
+                    all if same == all => out::line(format_args!("\nAll {all} samples are the same, to the letter."))?,
+                    _ if exact => return Err(Error::Internal("two plans drew different samples".to_string())),
+                    all => out::line(format_args!(
+                        "\n{same} of {all} samples are the same, to the letter; here plans differ in roundings."
+                    ))?,
+                }
+            }
+            None => texts = Some(drawn),
+        }
+    }
+    Ok(())
+}
+
+fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
+    item.outcome.samples.iter().map(|sample| sample.text.clone())
+}
+
+/// A run that leaves nothing on disk, and whether the device is exact.
+fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<(Run, bool)> {
+    let loaded = load(prepared, options)?;
+    let progress = Progress::new(prepared.prompts.len());
+    let run = work(prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
+    progress.finish();
+    Ok((run?, loaded.engine.facts().exact))
+}
+
+/// One problem: its question, its first sample, and what all samples voted for.
+fn show(prompt: &ItemPrompt, item: &Finished) -> Result<()> {
+    out::line(prompt.item.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default())?;
+    if let Some(first) = item.outcome.samples.first() {
+        out::line(format_args!("\none sample ({}):", verdict(first.correct)))?;
+        for line in first.text.trim().lines() {
+            out::line(format_args!("  {line}"))?;
+        }
+    }
+    out::line(format_args!("\nthe vote of {} ({}):", item.outcome.samples.len(), verdict(item.outcome.correct)))?;
+    for (answer, votes) in item.outcome.votes.iter().take(4) {
+        out::line(format_args!("  {votes:>4} x {answer}"))?;
+    }
+    Ok(())
+}
+
+fn verdict(correct: Option<bool>) -> &'static str {
+    match correct {
+        Some(true) => "right",
+        Some(false) => "wrong",
+        None => "not graded",
+    }
+}

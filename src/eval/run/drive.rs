@@ -1,0 +1,100 @@
+//! From a task's method to its driver: what each search needs of the task, the item and the tokenizer is put together here. What a
+//! search does is its own.
+
+use crate::error::{Error, Result};
+use crate::eval::task::tree_of_thought::ItemTexts;
+use crate::eval::task::{Item, Method, Prompt, Scoring, Verdicts};
+use crate::ids::TokenId;
+use crate::search::scorer::{Ask, Question};
+use crate::search::settings::Steps;
+use crate::search::steps::Stepper;
+use crate::search::tree_of_thought::Rendered;
+use crate::search::{
+    Job, Outcome, Scorer, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    tree_of_thought,
+};
+use crate::tokenizer::{AddSpecial, SharedEncoder};
+use crate::tree::SamplingTree;
+
+use super::{ItemPrompt, Prepared};
+
+/// Searches `tree` by the task's method.
+pub(super) fn drive(
+    prepared: &Prepared,
+    prompt: &ItemPrompt,
+    tree: &mut SamplingTree,
+    job: &mut Job<'_>,
+) -> Result<Outcome> {
+    let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
+    let (root, samples) = (tree.root(), method.samples() as usize);
+    match method {
+        Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+        Method::BestByScorer { scorer, .. } => {
+            let ask = |text: &str| question(prepared, prompt, text);
+            best_by_scorer(tree, root, samples, &asking(scorer, &ask), job)
+        }
+        Method::Sample { .. } => sample(tree, root, samples, job),
+        Method::TreeOfThought(how) => {
+            let render = |prompt: &Prompt| {
+                Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+            };
+            let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
+            let texts = ItemTexts { how, item: &prompt.item, render: &render, continuation: &continuation };
+            tree_of_thought(tree, &how.settings, &texts, job)
+        }
+        Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
+        Method::StepBeam { search, .. } => {
+            stepping(prepared, prompt, &search.steps, |s| step_beam(tree, root, search, s, job))
+        }
+        Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
+        Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
+    }
+}
+
+/// Runs a search that goes step by step.
+fn stepping(
+    prepared: &Prepared,
+    prompt: &ItemPrompt,
+    steps: &Steps,
+    search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
+) -> Result<Outcome> {
+    let tokenizer = &prepared.tokenizer;
+    let decode = |context: &[TokenId], tokens: &[TokenId]| {
+        let mut stream = tokenizer.stream(context);
+        let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+        text.push_str(stream.finish());
+        text
+    };
+    let ask = |thoughts: &str| question(prepared, prompt, thoughts);
+    let scorer = match prepared.task.method.scoring() {
+        Some(Scoring::Grade) => Scorer::Grade,
+        Some(Scoring::Verdicts(verdicts)) => asking(verdicts, &ask),
+        Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+    };
+    search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+}
+
+fn asking<'a>(verdicts: &Verdicts, ask: Ask<'a>) -> Scorer<'a> {
+    Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+}
+
+/// What the task's scorer asks about a solution of this item.
+fn question(prepared: &Prepared, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+    let Some(verdicts) = prepared.task.method.verdicts() else {
+        return Err(Error::Internal("a question where the task asks none".to_string()));
+    };
+    question_of(verdicts, &prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
+}
+
+/// What `verdicts` asks about a solution of `item`, in tokens; one question of many.
+pub(super) fn question_of(
+    verdicts: &Verdicts,
+    item: &Item,
+    thoughts: &str,
+    encoder: &mut SharedEncoder,
+) -> Result<Question> {
+    let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
+    Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
+}

@@ -1,0 +1,122 @@
+//! Judging the samples of a run on threads of its own, while others decode. How a candidate is run is `judge`'s, which text is
+//! assessed when is the search's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::judge::{Judgement, Verdict};
+use crate::search::{Assess, Assessment, Request, Sample};
+
+/// The judge's word on a sample: its [`Assessment::detail`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    pub verdict: Verdict,
+    /// Why, in a line, where it is not accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Of the tests that were run.
+    pub tests_passed: usize,
+    pub tests: usize,
+    /// On the clock, and of a processor.
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub peak_bytes: u64,
+}
+
+impl From<Judgement> for Judged {
+    fn from(of: Judgement) -> Self {
+        Self {
+            verdict: of.verdict,
+            message: of.message,
+            tests_passed: of.tests.iter().filter(|test| test.verdict == Verdict::Accepted).count(),
+            tests: of.tests.len(),
+            seconds: of.wall.as_secs_f64(),
+            cpu_seconds: of.cpu.as_secs_f64(),
+            peak_bytes: of.peak_bytes,
+        }
+    }
+}
+
+impl Judged {
+    /// What the judge said of `sample`; `None`: it was not judged.
+    pub fn of(sample: &Sample) -> Option<Judged> {
+        Judged::deserialize(sample.detail.as_ref()?).ok()
+    }
+}
+
+/// The threads on which judges work; the same for all items of a run. Dropping it waits for those that are at work, so that they
+/// clean up behind themselves.
+pub struct JudgePool {
+    pool: rayon::ThreadPool,
+    at_work: Arc<()>,
+}
+
+impl Drop for JudgePool {
+    fn drop(&mut self) {
+        while Arc::strong_count(&self.at_work) > 1 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+impl JudgePool {
+    pub fn new(threads: usize) -> Result<Self> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|ix| format!("judge-{ix}")).build();
+        pool.map(|pool| Self { pool, at_work: Arc::default() })
+            .map_err(|error| Error::Internal(format!("the judges' threads do not start: {error}")))
+    }
+}
+
+type Judge = dyn Fn(&str) -> Result<Judgement> + Send + Sync;
+
+/// The texts of one item that wait for a thread of the pool, first come, first served.
+pub struct JudgeQueue<'a> {
+    grade: &'a dyn Fn(&str) -> Assessment,
+    pool: &'a JudgePool,
+    judge: Arc<Judge>,
+}
+
+impl<'a> JudgeQueue<'a> {
+    /// `grade` finds answers, in microseconds; `judge` says what is right. It fails for its own failures alone, and then the search
+    /// fails.
+    pub fn new(
+        grade: &'a dyn Fn(&str) -> Assessment,
+        pool: &'a JudgePool,
+        judge: impl Fn(&str) -> Result<Judgement> + Send + Sync + 'static,
+    ) -> Self {
+        Self { grade, pool, judge: Arc::new(judge) }
+    }
+}
+
+impl Assess for JudgeQueue<'_> {
+    fn says_what_is_right(&self) -> bool {
+        true
+    }
+
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> Request) -> Option<Assessment> {
+        let (judge, at_work) = (self.judge.clone(), self.pool.at_work.clone());
+        let (graded, request) = ((self.grade)(text), request());
+        self.pool.pool.spawn_fifo(move || {
+            // The judge is dropped first: whoever waits for `at_work` waits until it has given back its folders.
+            let (_at_work, judge) = (at_work, judge);
+            if request.is_abandoned() {
+                return;
+            }
+            let judgement = catch_unwind(AssertUnwindSafe(|| judge(request.text())));
+            let judgement = judgement.unwrap_or_else(|_| Err(Error::Internal("a judge panicked".to_string())));
+            request.reply(judgement.and_then(|judgement| with(judgement, graded)));
+        });
+        None
+    }
+}
+
+/// The judge has the last word on what is right.
+fn with(judgement: Judgement, graded: Assessment) -> Result<Assessment> {
+    let judged = Judged::from(judgement);
+    let detail =
+        serde_json::to_value(&judged).map_err(|error| Error::Internal(format!("a judgement is not JSON: {error}")))?;
+    Ok(Assessment { correct: Some(judged.verdict == Verdict::Accepted), detail: Some(detail), ..graded })
+}

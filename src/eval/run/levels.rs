@@ -1,0 +1,88 @@
+//! Where the tokens of a job lie: for each level of the prompts, root first, and for the samples beneath them, what sharing nothing
+//! would compute and keep, and what sharing every common beginning leaves of that. Counted from the prompts and the samples
+//! that finished; what the engine did (prompts computed again after an eviction, say) is in its own counters.
+
+use crate::eval::report::{LevelUse, Told};
+use crate::kv::PromptTree;
+use crate::search::Sample;
+
+use super::resume::Earlier;
+use super::worker::Finished;
+use super::{ItemPrompt, Prepared};
+
+/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples say where their
+/// attention fell, if any does.
+pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u64) -> (Vec<LevelUse>, Option<Told>) {
+    if finished.is_empty() {
+        return (Vec::new(), None);
+    }
+    let mut uses: Vec<(u64, u64)> = Vec::new();
+    let mut sampled = 0;
+    let samples_of = |prompt: &ItemPrompt| {
+        let at = finished.binary_search_by_key(&prompt.item.index, |item| item.index).ok()?;
+        Some(&finished[at].outcome.samples)
+    };
+    let (prompts, samples): (Vec<_>, Vec<_>) =
+        prepared.prompts.iter().filter_map(|prompt| Some((prompt, samples_of(prompt)?))).unzip();
+    for sorted in PromptTree::new(prompts.as_slice()).sorted() {
+        let (prompt, samples) = (prompts[sorted.prompt as usize], samples[sorted.prompt as usize]);
+        // A choice among given answers draws nothing, and has its prompt computed all the same.
+        add(prompt, samples.len().max(1) as u64, sorted.shared as usize, &mut uses);
+        sampled += samples.iter().map(|sample| sample.tokens as u64).sum::<u64>();
+    }
+    uses.push((sampled, sampled));
+    let last = uses.len();
+    let attention = attention(samples.iter().copied().flatten(), last);
+    let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
+        level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
+        tokens: shared,
+        tokens_unshared: unshared,
+        kv_bytes: shared * kv_bytes_per_token,
+        kv_bytes_unshared: unshared * kv_bytes_per_token,
+        attention: attention.as_ref().map(|parts| parts[ix]),
+    };
+    (uses.into_iter().enumerate().map(level).collect(), told(samples.into_iter().flatten()))
+}
+
+/// How many of `samples` say where their attention fell; `None` where none does.
+fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
+    let mut told = Told { samples: 0, of: 0 };
+    for sample in samples.filter(|sample| sample.tokens > 0) {
+        told.samples += usize::from(sample.attention.is_some());
+        told.of += 1;
+    }
+    (told.samples > 0).then_some(told)
+}
+
+/// Whether attention is asked for where every sample that could say it is there already, and some do not.
+pub fn are_too_late(prepared: &Prepared, earlier: &Earlier) -> bool {
+    let drew = |sample: &&Sample| sample.tokens > 0;
+    let mut samples = earlier.finished.iter().flat_map(|item| &item.outcome.samples).filter(drew);
+    earlier.finished.len() == prepared.prompts.len() && samples.any(|sample| sample.attention.is_none())
+}
+
+/// What part of attention fell on each of `levels` levels, the mean over the tokens of those samples that say it; `None` where
+/// none does.
+fn attention<'a>(samples: impl Iterator<Item = &'a Sample>, levels: usize) -> Option<Vec<f64>> {
+    let (mut sums, mut tokens) = (vec![0.0; levels], 0.0);
+    for sample in samples {
+        let Some((own, prompt)) = sample.attention.as_ref().and_then(|parts| parts.split_last()) else { continue };
+        let weight = sample.tokens as f64;
+        sums.iter_mut().zip(prompt).for_each(|(sum, &part)| *sum += weight * f64::from(part));
+        sums[levels - 1] += weight * f64::from(*own);
+        tokens += weight;
+    }
+    (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())
+}
+
+/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones with which
+/// an earlier prompt begins, too.
+fn add(prompt: &ItemPrompt, samples: u64, shared: usize, uses: &mut Vec<(u64, u64)>) {
+    for (ix, level) in prompt.levels.levels().enumerate() {
+        if uses.len() == ix {
+            uses.push((0, 0));
+        }
+        uses[ix].0 += samples * level.len() as u64;
+        uses[ix].1 += level.end.saturating_sub(level.start.max(shared)) as u64;
+    }
+}

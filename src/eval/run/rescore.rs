@@ -1,0 +1,226 @@
+//! `offshoot rescore`: answers, votes and grades anew from the samples of a run, whose texts are the truth; no model is loaded and
+//! nothing is sampled. What a search chose by other means than answers and grades stays chosen. What cannot be told from the samples
+//! is refused, what is left out is said. The new results take the place of the old ones all or none: see [`replace`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::eval::journal::{Journal, fresh_folder, replace};
+use crate::eval::task::{Method, Overrides, Spares, Task};
+use crate::figures::counted;
+use crate::judge::Isolation;
+use crate::out;
+
+use super::assess::Judging;
+use super::manifest::{self, Manifest};
+use super::regrade::{Graded, Grading};
+use super::summary::scores;
+
+/// What is to be graded anew, and how.
+#[derive(Clone, Debug)]
+pub struct RescoreOptions {
+    pub run: PathBuf,
+    /// `None`: the run's own task, as its manifest has it.
+    pub task: Option<PathBuf>,
+    /// `key=value` changes to the task.
+    pub set: Vec<String>,
+    /// The k of pass@k and the like; `None`: powers of two.
+    pub k: Option<Vec<u32>>,
+    /// `None`: into the run's folder, where what was there is kept as `*.before`.
+    pub out: Option<PathBuf>,
+    /// Candidates judged at once; `None`: one a core.
+    pub judges: Option<usize>,
+    pub isolation: Isolation,
+}
+
+const SAMPLES: &str = "samples.jsonl";
+const ITEMS: &str = "items.jsonl";
+
+pub fn rescore(options: &RescoreOptions) -> Result<()> {
+    let run = &options.run;
+    let Some(mut manifest) = Manifest::read(run)? else {
+        let found = format!("none in {}", run.display());
+        return Err(Error::value("the run to rescore", format!("a folder of results with {}", manifest::NAME), found));
+    };
+    check_both_are_there(run)?;
+    let was = Task::method_of(&manifest.task_file, manifest.task.clone())?;
+    let task = task_of(options, &manifest, &was)?;
+    let folder = options.out.as_ref().unwrap_or(run);
+    if options.out.is_some() {
+        Journal::check_free(folder)?;
+    }
+    let items = task.items(None)?;
+    if let Some(path) = manifest.changed_items(&task)? {
+        out::aside(format_args!(
+            "warning: {} is not what it was when the run was made: grades are by what it holds now",
+            path.display()
+        ));
+    }
+    let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
+    // While the journal is open, no other process writes to the run.
+    let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
+    let lines = lines(&run.join(ITEMS))?;
+    check_method(&task, &manifest, &was, &lines)?;
+    let judging = Judging::open(&task, items.iter(), options.isolation, options.judges)?;
+    let grading = Grading { task: &task, judging: judging.as_ref() };
+    let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
+    say_what_is_left_out(&graded);
+    say_what_was_stopped(&graded, &task, &manifest);
+    let scores = scores(&task, &graded.finished, options.k.as_deref());
+
+    let summary = run.join("summary.json");
+    let mut before = match summary.exists() {
+        true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?)?,
+        false => Map::from_iter([("task".to_string(), json!(task.name))]),
+    };
+    before.insert("method".to_string(), json!(task.method.described()));
+    before.insert("failed".to_string(), json!(graded.failed.len() + graded.unjudged.len()));
+    if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
+        before.extend(scores);
+    }
+    for key in ["answer", "grade", "method"] {
+        match (task.source.get(key), manifest.task.as_object_mut()) {
+            (Some(value), Some(recorded)) => drop(recorded.insert(key.to_string(), value.clone())),
+            (None, Some(recorded)) => drop(recorded.shift_remove(key)),
+            (_, None) => {}
+        }
+    }
+    let files = [
+        (SAMPLES, graded.samples),
+        (ITEMS, graded.items),
+        ("summary.json", format!("{:#}\n", Value::Object(before))),
+        ("task.json", format!("{:#}\n", manifest.task)),
+        (manifest::NAME, manifest.text()?),
+    ];
+    fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
+    if graded.moved {
+        put_trees_aside(folder)?;
+    }
+    // What was there first stays: a second rescore keeps the run's own.
+    files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
+    replace(folder, &files)?;
+    out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
+    if graded.unjudged.is_empty() {
+        return Ok(());
+    }
+    let (failed, first) = (graded.unjudged.len(), graded.unjudged.swap_remove(0));
+    let what = format!("{} could not be graded, first `{}`: {}", counted(failed as u64, "item"), first.id, first.error);
+    Err(Error::format(folder.join(ITEMS), what))
+}
+
+/// Neither of a run's two files of lines says anything without the other.
+fn check_both_are_there(run: &Path) -> Result<()> {
+    for (one, other) in [(SAMPLES, ITEMS), (ITEMS, SAMPLES)] {
+        let has_lines = fs::metadata(run.join(one)).is_ok_and(|file| file.len() > 0);
+        let lost = run.join(other);
+        if has_lines && !lost.exists() {
+            return Err(Error::format(lost, format!("it is missing, though {one} has lines")));
+        }
+    }
+    Ok(())
+}
+
+/// What is recorded of the run's task, or another task, with the changes that were asked for; its samples are as many as were drawn.
+fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
+    const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
+    let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
+    if let Some(set) = options.set.iter().find(of_samples) {
+        let expected = "a key of `answer`, `grade`, `method` or `items`, for the samples stay as they were drawn";
+        return Err(Error::value("--set", expected, format!("`{set}`")));
+    }
+    let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
+    let task = match &options.task {
+        Some(path) => Task::load(path, &overrides)?,
+        None => Task::reload(&manifest.task_file, manifest.task.clone(), &overrides)?,
+    };
+    let (drawn, asked) = (was.samples(), task.method.samples());
+    if drawn == asked || !was.draws_alike() || !task.method.draws_alike() {
+        return Ok(task);
+    }
+    out::aside(format_args!(
+        "warning: the task asks for {asked} samples, the run asked for {drawn}: its own number stays"
+    ));
+    Task::reload(&task.path, task.source, &Overrides { samples: Some(drawn), ..Overrides::default() })
+}
+
+/// Whether what the task's method comes to can be told from samples that were drawn for the method that the run `was` made by.
+fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<String, Value>]) -> Result<()> {
+    if task.method == *was || task.source.get("method") == manifest.task.get("method") {
+        return Ok(());
+    }
+    let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
+    let is_told_by_samples =
+        matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
+    if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
+        return refused(
+            "the run's own method (or, of samples drawn alike, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
+             `mean_logprob` or `grade` that stop nothing early), for no model is asked",
+        );
+    }
+    let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
+    match lines.iter().map(cancelled).sum::<u64>() {
+        0 => Ok(()),
+        spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
+    }
+}
+
+fn say_what_is_left_out(graded: &Graded) {
+    if let [first, ..] = &graded.failed[..] {
+        let failed = counted(graded.failed.len() as u64, "item");
+        out::aside(format_args!(
+            "warning: {failed} failed in the run, first `{first}`, and left out here (`offshoot run --resume` tries again)"
+        ));
+    }
+    if graded.unfinished > 0 {
+        let unfinished = counted(graded.unfinished as u64, "item");
+        out::aside(format_args!(
+            "warning: {unfinished} not finished by the run: no number counts the samples there are"
+        ));
+    }
+}
+
+/// Where sampling stopped early is the old answers' and grades' word.
+fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
+    let (stopped, open) = graded.stopped_early(&task.method);
+    let has_changed = |key: &str| task.source.get(key) != manifest.task.get(key);
+    let items = counted(stopped as u64, "item");
+    match task.method.spares() {
+        Some(Spares::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
+            "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are not decided by \
+             the answers found now"
+        )),
+        Some(Spares::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
+            out::aside(format_args!(
+                "warning: {items} were stopped when a sample had passed by the run's own grader; in {open} of these none passes now"
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// Trees are named by their items' places.
+fn put_trees_aside(folder: &Path) -> Result<()> {
+    let trees = folder.join("trees");
+    if !trees.exists() {
+        return Ok(());
+    }
+    let aside = fresh_folder(&folder.join("trees.before"));
+    out::aside(format_args!(
+        "warning: items stand at other places than in the run: its trees are now in {}",
+        aside.display()
+    ));
+    fs::rename(&trees, &aside).map_err(Error::io(&trees, "rename"))
+}
+
+fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
+    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    text.lines().map(|line| object(path, line)).collect()
+}
+
+fn object(path: &Path, text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).map_err(|error| Error::format(path, format!("not a JSON object: {error}")))
+}

@@ -1,0 +1,151 @@
+//! `--resume`: finds the run to go on with, and sorts what it left behind into items that are done, samples that need not be drawn
+//! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's. What is drawn then is
+//! what one process alone would have drawn, to the last bit where the engine is exact (`EngineFacts::exact`).
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use crate::error::Result;
+use crate::eval::journal::{Journal, Recorded, fresh_folder, run_folders};
+use crate::out;
+use crate::search::Sample;
+
+use super::manifest::{self, Manifest};
+use super::worker::Finished;
+use super::{Prepared, RunOptions};
+
+/// What earlier processes left of a run.
+#[derive(Default)]
+pub struct Earlier {
+    pub finished: Vec<Finished>,
+    /// Samples of items that are not finished, by item.
+    pub samples: HashMap<usize, Vec<Sample>>,
+}
+
+/// Where a run writes.
+pub struct Place {
+    pub folder: PathBuf,
+    pub manifest: Manifest,
+    /// Whether an earlier process began it.
+    resumed: bool,
+}
+
+impl Place {
+    /// Whether an earlier process began the run.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits. Where no run
+    /// was begun yet, a new one is.
+    pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {
+        let now = Manifest::new(prepared, options.budget.kv)?;
+        let base = PathBuf::from("runs").join(&prepared.task.name);
+        if !options.resume {
+            return Self::fresh(&base, now, options);
+        }
+        let folders = options.out.clone().map_or_else(|| run_folders(&base), |folder| vec![folder]);
+        let mut refused = None;
+        for folder in &folders {
+            match fitting(folder, &now, prepared) {
+                Ok(Some(manifest)) => return Ok(Self { folder: folder.clone(), manifest, resumed: true }),
+                Ok(None) => {}
+                Err(error) => drop(refused.get_or_insert(error)),
+            }
+        }
+        match refused {
+            Some(error) => Err(error),
+            None => {
+                let fresh = Self::fresh(&base, now, options)?;
+                out::starting_afresh(&fresh.folder);
+                Ok(fresh)
+            }
+        }
+    }
+
+    fn fresh(base: &Path, manifest: Manifest, options: &RunOptions) -> Result<Self> {
+        let folder = options.out.clone().unwrap_or_else(|| fresh_folder(base));
+        Journal::check_free(&folder)?;
+        Ok(Self { folder, manifest, resumed: false })
+    }
+
+    /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on with.
+    pub fn open(&self, prepared: &Prepared) -> Result<(Journal, Earlier)> {
+        let describe = || {
+            Journal::write(&self.folder, manifest::NAME, &self.manifest.text()?)?;
+            Journal::write(&self.folder, "task.json", &format!("{:#}\n", prepared.task.source))
+        };
+        if !self.resumed {
+            describe()?;
+            return Ok((Journal::create(&self.folder)?, Earlier::default()));
+        }
+        // All of the task's items: an earlier process may have been given more of them.
+        let items = prepared.task.items(None)?;
+        let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
+        let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
+        describe()?;
+        let failed_samples = recorded.failed_samples.clone();
+        let Sorted { earlier, unfinished, anew } = Sorted::new(recorded, prepared);
+        let keeps = |(item, sample)| !anew.contains(&item) && !failed_samples.contains(&(item, sample));
+        Ok((journal.retain(|item| !unfinished.contains(&item), keeps)?, earlier))
+    }
+}
+
+/// The manifest of the run in `folder`, if it can go on; `None` where there is none.
+fn fitting(folder: &Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
+    let Some(before) = Manifest::read(folder)? else { return Ok(None) };
+    before.check(folder, now, prepared.task.method.draws_alike())?;
+    // Fewer items may be asked for now, or others.
+    let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
+    Ok(Some(Manifest { processes: before.processes, prompt_files, ..now.clone() }))
+}
+
+/// What becomes of each item that something is recorded of.
+struct Sorted {
+    earlier: Earlier,
+    /// Items whose line says that they ended, though now there is more to do.
+    unfinished: HashSet<usize>,
+    /// Items that are searched anew, from their first sample.
+    anew: HashSet<usize>,
+}
+
+impl Sorted {
+    /// Where samples are independent draws, an interrupted item goes on with those that it has. Any other search is done whole or
+    /// not at all.
+    fn new(mut recorded: Recorded, prepared: &Prepared) -> Self {
+        let method = &prepared.task.method;
+        let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
+        let asked: HashSet<usize> = prepared.prompts.iter().map(|prompt| prompt.item.index).collect();
+        for index in asked {
+            let mut samples = recorded.samples.remove(&index).unwrap_or_default();
+            samples.sort_by_key(|sample| sample.index);
+            let ended = recorded.finished.remove(&index);
+            // A power cut may keep the item's line and lose a sample's; more samples may be asked for than there were;
+            // and what failed is tried again.
+            let whole = ended.as_ref().is_some_and(|item| {
+                let all = item.samples + item.outcome.cancelled;
+                let none_failed = item.outcome.failed.is_none();
+                none_failed
+                    && item.samples == samples.len()
+                    && (!method.draws_alike() || all == method.samples() as usize)
+            });
+            match ended {
+                Some(item) if whole => {
+                    let mut outcome = item.outcome;
+                    outcome.samples = samples;
+                    sorted.earlier.finished.push(Finished { index, outcome });
+                    continue;
+                }
+                Some(_) => drop(sorted.unfinished.insert(index)),
+                None => {}
+            }
+            // A rescore leaves samples unjudged where it could not judge the item.
+            let are_judged = !prepared.task.is_judged() || samples.iter().all(|sample| sample.detail.is_some());
+            match method.draws_alike() && are_judged {
+                true => drop(sorted.earlier.samples.insert(index, samples)),
+                false => drop(sorted.anew.insert(index)),
+            }
+        }
+        sorted
+    }
+}

@@ -1,0 +1,254 @@
+//! From finished items to the numbers people report: accuracy, pass@k and maj@k with intervals, beside the engine's counters.
+
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::eval::report::{AtK, Estimate, Interval, LeftOut, PromptTokens, Scores, Summary};
+use crate::eval::statistics;
+use crate::eval::statistics::ranked::{Ranked, best_of_k, weighted_leader};
+use crate::eval::task::{Method, Scoring, Task};
+use crate::figures::counted;
+use crate::judge;
+use crate::search::settings::BestBy;
+use crate::search::{Details, Outcome, Sample, tally, verdict_on};
+
+use super::judging::Judged;
+use super::levels::levels;
+use super::worker::Finished;
+use super::{Loaded, Prepared, RunOptions};
+
+/// The k for which pass@k and maj@k are reported where none are asked for, as far as there are samples.
+const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+pub fn summarise(
+    prepared: &Prepared,
+    loaded: &Loaded,
+    options: &RunOptions,
+    finished: &[Finished],
+    seconds: f64,
+) -> Result<Summary> {
+    let task = &prepared.task;
+    let (levels, attention) = levels(prepared, finished, loaded.engine.facts().kv_bytes_per_token as u64);
+    let engine = loaded.engine.metrics()?;
+    Ok(Summary {
+        task: task.name.clone(),
+        method: task.method.described(),
+        model: prepared.model.display().to_string(),
+        device: loaded.engine.facts().device.clone(),
+        kv_dtype: options.budget.kv,
+        not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
+        plan: options.plan.unwrap_or_default(),
+        seed: task.sampling.seed,
+        items_asked: prepared.prompts.len(),
+        unfinished_samples: 0,
+        failed: 0,
+        failed_branches: 0,
+        scores: scores(task, finished, options.k.as_deref()),
+        prompts: PromptTokens::of(&engine),
+        uncounted_processes: 0,
+        levels,
+        attention,
+        seconds,
+        seconds_loading: loaded.seconds_loading,
+        engine,
+    })
+}
+
+/// What the samples of `finished` say, at each k that was `asked` for, or else at the usual ones, as far as there are samples.
+pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scores {
+    let ks = asked.unwrap_or(&KS);
+    let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
+    let all = || samples.iter().flat_map(|samples| samples.iter());
+    let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
+    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
+    // Where a vote was stopped once it was decided, the samples that it has lean to the winner.
+    let is_unbiased = cancelled == 0 && task.method.draws_all();
+    let unbiased = if is_unbiased { samples.as_slice() } else { &[] };
+    let voted = if task.has_answers() { unbiased } else { &[] };
+    let ranked: Vec<Vec<Ranked>> = match is_unbiased {
+        true => finished.iter().map(|item| ranked(&task.method, &item.outcome).unwrap_or_default()).collect(),
+        false => Vec::new(),
+    };
+    let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
+    let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
+    let scores = Scores {
+        items: finished.len(),
+        samples: all().count(),
+        cancelled,
+        spares: task.method.spares(),
+        samples_tokens: all().map(|sample| sample.tokens).sum(),
+        cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
+        tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
+        verdicts: verdicts(all()),
+        without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
+        accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
+        chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
+            || task.method.scoring() == Some(&Scoring::Grade),
+        single: mean(unbiased, 1, single),
+        pass_at: at_k(unbiased, ks, pass_at_k),
+        maj_at: at_k(voted, ks, maj_at_k),
+        best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
+        weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
+        k_left_out: None,
+    };
+    Scores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+}
+
+/// Which of the k `asked` for are in no row of `scores`, and why.
+fn left_out(task: &Task, scores: &Scores, finished: &[Finished], asked: &[u32]) -> Option<LeftOut> {
+    let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
+    let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
+    let k: Vec<u32> = asked.iter().copied().filter(|&k| !shown(k)).collect();
+    let most = finished.iter().map(|item| item.outcome.samples.len()).max().unwrap_or(0);
+    let why = match &task.method {
+        _ if k.iter().all(|&k| k as usize > most) => {
+            format!("no item has more than {}", counted(most as u64, "sample"))
+        }
+        method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
+        method if scores.cancelled > 0 || !method.draws_all() => {
+            "samples may be spared, which makes the others biased".to_string()
+        }
+        _ => "nothing says which samples are right".to_string(),
+    };
+    (!k.is_empty()).then_some(LeftOut { k, why })
+}
+
+/// Tokens that an item's cancelled samples would have drawn beside those they had, at the mean length of the others.
+fn spared(outcome: &Outcome) -> usize {
+    let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
+    let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
+    let all = (mean * outcome.cancelled as f64).round() as usize;
+    all.saturating_sub(outcome.cancelled_tokens)
+}
+
+/// Samples by verdict.
+fn verdicts<'a>(samples: impl Iterator<Item = &'a Sample>) -> BTreeMap<judge::Verdict, usize> {
+    let mut counts = BTreeMap::new();
+    for judged in samples.filter_map(Judged::of) {
+        *counts.entry(judged.verdict).or_default() += 1;
+    }
+    counts
+}
+
+/// A share of items with its Wilson interval.
+fn share(right: usize, of: usize) -> Option<Estimate> {
+    let (low, high) = statistics::wilson(right as u32, of as u32)?;
+    Some(Estimate { value: right as f64 / of as f64, interval: Some(Interval { low, high }) })
+}
+
+/// The mean of `value` over the items for which it is defined. Where each of them is one verdict (it has `drawn` samples, all
+/// of which count) the interval is Wilson's; else it is by bootstrap, which has nothing to say of values that are all equal.
+fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
+    let defined: Vec<(usize, f64)> = items.iter().filter_map(|item| Some((item.len(), value(item)?))).collect();
+    let values: Vec<f64> = defined.iter().map(|&(_, value)| value).collect();
+    // A tied vote is a half, not a verdict; maj@k comes out of logarithms, so a whole one is so but for roundings.
+    let verdict = |&(samples, value): &(usize, f64)| samples == drawn && (value - value.round()).abs() < 1e-9;
+    if !values.is_empty() && defined.iter().all(verdict) {
+        return share(values.iter().filter(|&&value| value > 0.5).count(), values.len());
+    }
+    let (low, high) = statistics::bootstrap(&values, 0)?;
+    let differ = values.iter().any(|value| *value != values[0]);
+    let value = values.iter().sum::<f64>() / values.len() as f64;
+    Some(Estimate { value, interval: differ.then_some(Interval { low, high }) })
+}
+
+/// Share of an item's samples that are right; `None` without a grader.
+fn single(samples: &[Sample]) -> Option<f64> {
+    let verdicts: Vec<bool> = samples.iter().filter_map(|sample| sample.correct).collect();
+    let right = verdicts.iter().filter(|&&right| right).count();
+    (!verdicts.is_empty()).then(|| right as f64 / verdicts.len() as f64)
+}
+
+/// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is nothing
+/// to say that `single` does not.
+fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> Vec<AtK> {
+    let estimate = |&k: &u32| {
+        let at = |samples: &[T]| value(samples, k);
+        let covered = items.iter().filter(|samples| at(samples).is_some()).count();
+        Some(AtK { k: k as usize, items: covered, estimate: mean(items, k as usize, at)? })
+    };
+    let all: Vec<AtK> = ks.iter().filter_map(estimate).collect();
+    if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
+}
+
+fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
+    let verdicts = samples.iter().map(|sample| sample.correct).collect::<Option<Vec<bool>>>()?;
+    let right = verdicts.iter().filter(|&&right| right).count();
+    statistics::pass_at_k(verdicts.len() as u32, right as u32, k)
+}
+
+fn maj_at_k(samples: &[Sample], k: u32) -> Option<f64> {
+    samples.first()?.correct?;
+    statistics::vote_at_k(&tally(samples), |answer| verdict_on(answer, samples) == Some(true), k)
+}
+
+fn by_token(sample: &Sample) -> f64 {
+    sample.logprob / sample.tokens.max(1) as f64
+}
+
+/// The samples as `method` ranks them; where it has no ranking of its own, by log-probability a token. `None` where some are not
+/// graded, or what ranks them is not known.
+fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
+    let samples = &outcome.samples;
+    let scores: Vec<f64> = match (method, &outcome.details) {
+        (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
+            scores.clone()
+        }
+        (Method::BestByScorer { .. }, _) => return None,
+        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
+        _ => samples.iter().map(by_token).collect(),
+    };
+    let ranked = |(sample, score): (&Sample, f64)| Some(Ranked { score, right: sample.correct? });
+    samples.iter().zip(scores).map(ranked).collect()
+}
+
+/// Whether the vote weighted by likelihood is right; nobody answering is wrong. `None` without a grader.
+fn weighted_vote(samples: &[Sample]) -> Option<bool> {
+    samples.first()?.correct?;
+    let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));
+    Some(weighted_leader(votes).is_some_and(|answer| verdict_on(answer, samples) == Some(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::FinishReason;
+
+    fn samples(verdicts: &[bool]) -> Vec<Sample> {
+        let sample = |(index, &right): (usize, &bool)| Sample {
+            index: index as u64,
+            text: String::new(),
+            tokens: 1,
+            finish: FinishReason::EndOfText,
+            logprob: -1.0,
+            logprobs: None,
+            attention: None,
+            answer: Some(right.to_string()),
+            correct: Some(right),
+            detail: None,
+            error: None,
+        };
+        verdicts.iter().enumerate().map(sample).collect()
+    }
+
+    #[test]
+    fn an_interval_never_collapses() {
+        let (right, mixed) = (samples(&[true, true]), samples(&[true, false]));
+        let certain = mean(&[&right, &right], 1, single).expect("two items");
+        assert_eq!((certain.value, certain.interval), (1.0, None), "equal values say nothing of how sure they are");
+        let spread = mean(&[&right, &mixed], 1, single).expect("two items");
+        let interval = spread.interval.expect("the values differ");
+        assert!(interval.low < spread.value && spread.value < interval.high, "{spread:?}");
+
+        let alone = samples(&[true]);
+        let one_each = mean(&[&alone, &alone, &alone], 1, single).expect("three items");
+        assert_eq!(Some(one_each), share(3, 3), "one verdict an item: Wilson");
+    }
+
+    #[test]
+    fn at_k_counts_the_items_that_it_covers() {
+        let (two, four) = (samples(&[true, false]), samples(&[true, true, false, false]));
+        let covered: Vec<_> = at_k(&[&two, &four], &KS, pass_at_k).iter().map(|at| (at.k, at.items)).collect();
+        assert_eq!(covered, [(1, 2), (2, 2), (4, 1)]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Where a sample's program stands in its text: all of it, or the code between a chat model's fences.
+
+use clap::ValueEnum;
+
+use super::samples::Text;
+use crate::eval::benchmark::with_body;
+use crate::eval::task::candidate::fenced as fenced_block;
+use crate::judge::language::Language;
+use crate::judge::problem::{Assembly, Problem};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Extract {
+    /// A fenced block where the text is to be a whole program and has one
+    Auto,
+    /// The text as it stands
+    None,
+    /// A fenced block, also where samples continue a prompt
+    Fence,
+}
+
+/// The program to judge.
+pub fn program(problem: &Problem, language: &Language, text: &Text, extract: Extract) -> String {
+    let fenced = |text: &str| match extract {
+        Extract::None => None,
+        Extract::Auto | Extract::Fence => fenced_block(text).map(str::to_string),
+    };
+    if *language != Language::Python {
+        return fenced(text.as_str()).unwrap_or_else(|| text.as_str().to_string());
+    }
+    match (text, &problem.assembly) {
+        (Text::Completion(text), Assembly::After(prompt)) => match fenced(text).filter(|_| extract == Extract::Fence) {
+            // The block defines the function anew; the prompt's imports and helpers stand above it.
+            Some(block) => format!("{}\n{block}", with_body(prompt)),
+            None => problem.assembly.program(text),
+        },
+        (Text::Completion(text), Assembly::Whole | Assembly::WithImports) | (Text::Program(text), _) => {
+            problem.assembly.whole(&fenced(text).unwrap_or_else(|| text.clone()))
+        }
+    }
+}

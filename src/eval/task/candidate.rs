@@ -1,0 +1,222 @@
+//! The key `grade.judge`: an item's fields as a problem with tests, and what of a sample's text is the candidate program. Text
+//! only; running a candidate is the judge's.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::eval::benchmark;
+use crate::eval::benchmark::{BenchmarkFormat, with_body};
+use crate::eval::source::{Section, Source, read_text};
+use crate::json::listed;
+use crate::judge::language::Language;
+use crate::judge::problem::{Assembly, Compare, Problem, Suite};
+
+/// The settings of `grade.judge`.
+#[derive(Debug)]
+pub(crate) struct JudgeGrade {
+    /// `None`: the format of each item's fields.
+    format: Option<BenchmarkFormat>,
+    extract: Extract,
+    language: Language,
+    timeout: Option<Duration>,
+    memory_bytes: Option<u64>,
+    /// A Python program: see [`Compare::Checker`].
+    checker: Option<String>,
+}
+
+/// What of a sample's text is the candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extract {
+    /// All of it.
+    Completion,
+    /// The longest block between fences (```); without one there is no candidate.
+    Fence,
+    /// That block where there is one, else all.
+    Auto,
+}
+
+const EXTRACTS: [(&str, Extract); 3] =
+    [("auto", Extract::Auto), ("completion", Extract::Completion), ("fence", Extract::Fence)];
+
+/// The tests of one item, and how its samples become candidates.
+#[derive(Clone, Debug)]
+pub struct Tests {
+    pub problem: Problem,
+    pub language: Language,
+    extract: Extract,
+}
+
+/// A candidate in a sample's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Candidate {
+    /// Goes on where the problem's prompt ends, or is whole: as [`Assembly`] says.
+    Completion(String),
+    /// A whole program, whatever the assembly.
+    Program(String),
+}
+
+impl JudgeGrade {
+    pub fn read(source: &Source, section: &Section) -> Result<JudgeGrade> {
+        let names = BenchmarkFormat::ALL.map(BenchmarkFormat::name);
+        let format = section.text("format")?;
+        let format = format.map(|name| {
+            BenchmarkFormat::named(name).ok_or_else(|| section.wrong("format", format!("one of {}", listed(&names))))
+        });
+        let extract = section.text("extract")?.unwrap_or("auto");
+        let extract = EXTRACTS.iter().find(|(name, _)| *name == extract).map(|(_, extract)| *extract);
+        let known = listed(&EXTRACTS.map(|(name, _)| name));
+        let language = match section.get("language") {
+            None => Language::default(),
+            Some(Value::String(name)) => Language::parse(&section.field("language"), name)?,
+            Some(commands) => Language::parse(&section.field("language"), &commands.to_string())?,
+        };
+        let most = 86_400.0;
+        let timeout = section.real("timeout", "seconds above 0, at most a day", |s| s > 0.0 && s <= most)?;
+        let memory = section.count("memory_mb", 1)?;
+        let checker = section.text("checker")?.map(|path| read_text(&source.resolve(path))).transpose()?;
+        Ok(JudgeGrade {
+            format: format.transpose()?,
+            extract: extract.ok_or_else(|| section.wrong("extract", format!("one of {known}")))?,
+            language,
+            timeout: timeout.map(Duration::from_secs_f64),
+            memory_bytes: memory.map(|mb| u64::from(mb) << 20),
+            checker,
+        })
+    }
+
+    /// The item's fields as tests. `path` is the items file, for an error.
+    pub fn tests(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<Tests> {
+        let in_file = |error| match error {
+            Error::Value { what, expected, found } => {
+                Error::format(path, format!("{what}: expected {expected}, found {found}"))
+            }
+            other => other,
+        };
+        let mut problem = benchmark::problem(self.format, id, fields).map_err(in_file)?;
+        problem.limits.cpu = self.timeout.unwrap_or(problem.limits.cpu);
+        problem.limits.memory_bytes = self.memory_bytes.unwrap_or(problem.limits.memory_bytes);
+        if let Some(program) = &self.checker {
+            let Suite::Streams(streams) = &mut problem.suite else {
+                let expected = "tests by standard input and output, for `grade.judge.checker` compares outputs";
+                return Err(Error::format(path, format!("item `{id}`: expected {expected}, found tests by calls")));
+            };
+            streams.compare = Compare::Checker { program: program.clone() };
+        }
+        if self.language != Language::Python && !matches!(problem.suite, Suite::Streams(_)) {
+            let expected = "tests by standard input and output, as `grade.judge.language` is not Python";
+            return Err(Error::format(path, format!("item `{id}`: expected {expected}, found tests in Python")));
+        }
+        Ok(Tests { problem, language: self.language.clone(), extract: self.extract })
+    }
+}
+
+impl Tests {
+    /// The candidate in a sample's text. Code between fences is a program where it begins at the margin, and then follows what
+    /// the prompt defines, so that it may use the prompt's imports; else it is the body of the prompt's function.
+    pub fn candidate(&self, text: &str) -> Candidate {
+        let code = match (self.extract, fenced(text)) {
+            (Extract::Completion, _) | (Extract::Auto, None) => return Candidate::Completion(text.to_string()),
+            (Extract::Fence | Extract::Auto, Some(code)) => code,
+            (Extract::Fence, None) => "",
+        };
+        let indented =
+            code.lines().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with([' ', '\t']));
+        match &self.problem.assembly {
+            Assembly::After(_) if indented => Candidate::Completion(code.to_string()),
+            Assembly::After(prompt) => Candidate::Program(format!("{}\n{code}", with_body(prompt))),
+            _ => Candidate::Completion(code.to_string()),
+        }
+    }
+
+    /// The program that is judged.
+    pub fn program(&self, text: &str) -> String {
+        match self.candidate(text) {
+            Candidate::Completion(text) => self.problem.assembly.program(&text),
+            Candidate::Program(program) => program,
+        }
+    }
+
+    /// What scorers of HumanEval's samples join to the prompt.
+    pub fn completion(&self, text: &str) -> String {
+        match (self.candidate(text), &self.problem.assembly) {
+            (Candidate::Completion(text), _) => text,
+            // Behind a head without docstring the program needs a body to stand behind.
+            (Candidate::Program(program), Assembly::After(prompt)) => {
+                let body = with_body(prompt);
+                let behind = program.strip_prefix(body.as_str()).unwrap_or(&program);
+                format!("{}{behind}", body.strip_prefix(prompt.trim_end()).unwrap_or_default())
+            }
+            (Candidate::Program(program), _) => program,
+        }
+    }
+}
+
+/// The contents of the longest block between lines that begin with ```, of equals the first; one that is never closed ends with the
+/// text. What is shorter beside it is an example of its use.
+pub fn fenced(text: &str) -> Option<&str> {
+    let (mut blocks, mut open, mut at) = (Vec::new(), None, 0);
+    for line in text.split_inclusive('\n') {
+        let end = at + line.len();
+        if line.trim_start().starts_with("```") {
+            match open.take() {
+                None => open = Some(end),
+                Some(begin) => blocks.push(&text[begin..at]),
+            }
+        }
+        at = end;
+    }
+    blocks.extend(open.map(|begin| &text[begin..]));
+    blocks.into_iter().rev().max_by_key(|block| block.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn tests(extract: Extract) -> Tests {
+        let fields = json!({
+            "prompt": "import math\n\ndef f(x):\n    \"\"\"Double.\"\"\"\n",
+            "entry_point": "f",
+            "test": "def check(candidate):\n    assert candidate(2) == 4\n"
+        });
+        let problem = benchmark::problem(None, "f/0", fields.as_object().unwrap()).unwrap();
+        Tests { problem, language: Language::Python, extract }
+    }
+
+    #[test]
+    fn a_fenced_program_follows_the_prompt_and_a_fenced_body_completes_it() {
+        let program = "Sure:\n```python\ndef f(x):\n    return 2 * x\n```\nDone.";
+        let tests = tests(Extract::Auto);
+        let assembled = tests.program(program);
+        assert!(assembled.starts_with("import math\n") && assembled.ends_with("\ndef f(x):\n    return 2 * x\n"));
+        let body = "```\n    return 2 * x\n```";
+        assert_eq!(tests.candidate(body), Candidate::Completion("    return 2 * x\n".to_string()));
+        assert_eq!(tests.candidate("    return x\n"), Candidate::Completion("    return x\n".to_string()));
+    }
+
+    #[test]
+    fn what_other_scorers_are_given_makes_the_same_program() {
+        let tests = tests(Extract::Fence);
+        let Assembly::After(prompt) = &tests.problem.assembly else { panic!("HumanEval") };
+        for text in ["```\ndef f(x):\n    return 2 * x\n```", "```\n    return 2 * x\n```", "no code"] {
+            let (theirs, ours) = (format!("{prompt}{}", tests.completion(text)), tests.program(text));
+            let lines =
+                |program: &str| program.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(lines(&theirs), lines(&ours), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_longest_block_counts_also_where_the_text_is_cut() {
+        assert_eq!(fenced("```\na\n```\n```py\nbb\n```\n"), Some("bb\n"));
+        assert_eq!(fenced("```\na\n```\n```py\nb\n```\n"), Some("a\n"), "of equals the first");
+        assert_eq!(fenced("```py\nx = 1\nprint(x)\n```\nand\n```\nls\n```\n"), Some("x = 1\nprint(x)\n"));
+        assert_eq!(fenced("```\na\n"), Some("a\n"));
+        assert_eq!(fenced("```\na\n```\n```"), Some("a\n"));
+        assert_eq!(fenced("no `code` here"), None);
+    }
+}

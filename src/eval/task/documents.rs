@@ -1,0 +1,191 @@
+//! Documents that are asked several questions: text files as records, and a file of questions of its own that names the
+//! documents. Which items come of them is left to items.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::eval::records;
+use crate::eval::records::{Format, Place};
+use crate::eval::source::{Section, Source, read_text};
+use crate::eval::task::items::{columns_of, format_of};
+use crate::json::describe;
+use crate::json::names;
+
+type Fields = Map<String, Value>;
+
+/// Ends of the names of files that are texts.
+pub(crate) const TEXTS: [&str; 2] = ["txt", "md"];
+
+/// Whether the path is a folder, or a text file by its name.
+pub(crate) fn is_texts(path: &Path) -> bool {
+    is_text(path) || path.is_dir()
+}
+
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|end| TEXTS.iter().any(|text| end.eq_ignore_ascii_case(text)))
+}
+
+/// The text file `path`, or the text files right in the folder `path` by name: each its id, which is the file's name without
+/// its end, and the fields `id`, `name` (with its end) and `document` (the text).
+pub(crate) fn texts(path: &Path) -> Result<Vec<(String, Fields)>> {
+    let text = |file: PathBuf| {
+        let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        let (id, name) = (part(file.file_stem()), part(file.file_name()));
+        let fields = [("id", id.clone()), ("name", name), ("document", read_text(&file)?)];
+        Ok((id, fields.map(|(key, text)| (key.to_string(), Value::String(text))).into_iter().collect()))
+    };
+    let (files, others) = text_files(path)?;
+    if others > 0 {
+        log::warn!("{}: {others} entries that are no .txt or .md files are left out", path.display());
+    }
+    files.into_iter().map(text).collect()
+}
+
+/// The text file `path`, or those right in the folder `path`, by name; and how many other entries that has.
+pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
+    if !path.is_dir() {
+        return Ok((vec![path.to_path_buf()], 0));
+    }
+    let (folder, mut found, mut others) = (path, Vec::new(), 0);
+    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))? {
+        let path = entry.map_err(Error::io(folder, "list the folder"))?.path();
+        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        match is_text(&path) && path.is_file() {
+            true if !is_hidden => found.push(path),
+            false if !is_hidden => others += 1,
+            _ => {}
+        }
+    }
+    if found.is_empty() {
+        return Err(Error::format(folder, format!("no .txt or .md file in this folder, which holds {others} others")));
+    }
+    found.sort();
+    Ok((found, others))
+}
+
+/// Where a document's questions are.
+#[derive(Debug)]
+pub(crate) enum Questions {
+    /// In a list, a field of the document.
+    Listed(String),
+    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every document.
+    Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
+}
+
+impl Questions {
+    /// `value`: the key `items.questions`.
+    pub fn read(source: &Source, value: &Value) -> Result<Questions> {
+        let at = "items.questions";
+        match value {
+            Value::String(field) => Ok(Questions::Listed(field.clone())),
+            Value::Object(_) => {
+                let keys = ["path", "document", "format", "columns"];
+                let section = Section::open(source, at.to_string(), value, &keys)?;
+                section.need("path", "a path, relative to the task file")?;
+                let path = source.resolve(section.text("path")?.expect("`need` found it"));
+                let format = format_of(source, at, &path, section.text("format")?)?;
+                let columns = columns_of(&section, format)?;
+                Ok(Questions::Apart { path, format, columns, document: section.text("document")?.map(str::to_string) })
+            }
+            other => Err(source.wrong(at, "the name of a field, or an object with `path`", Some(other))),
+        }
+    }
+
+    /// The questions, where they are in a file of their own.
+    pub fn asked(&self) -> Result<Option<Asked>> {
+        match self {
+            Questions::Listed(_) => Ok(None),
+            Questions::Apart { path, format, columns, document } => {
+                let questions = records::records(path, *format, columns.as_deref())?;
+                Asked::new(path, document.as_deref(), questions).map(Some)
+            }
+        }
+    }
+}
+
+/// The questions of a file of their own, to be taken document by document.
+pub(crate) enum Asked {
+    /// Of every document.
+    Each(Vec<Fields>),
+    Named(Named),
+}
+
+/// Questions that name their documents.
+pub(crate) struct Named {
+    path: PathBuf,
+    /// The field with the document's name, which is no field of the item.
+    field: String,
+    /// By the document's name, in the file's order: the number of the question in the file, where it stands, and its fields.
+    waiting: HashMap<String, Vec<(usize, Place, Fields)>>,
+    documents: usize,
+    unasked: usize,
+}
+
+impl Asked {
+    /// `field`: the one that names a question's document.
+    pub fn new(
+        path: &Path,
+        field: Option<&str>,
+        questions: impl Iterator<Item = Result<(Place, Fields)>>,
+    ) -> Result<Self> {
+        let Some(field) = field else {
+            return Ok(Asked::Each(questions.map(|question| Ok(question?.1)).collect::<Result<_>>()?));
+        };
+        let mut waiting: HashMap<_, Vec<_>> = HashMap::new();
+        for (ix, question) in questions.enumerate() {
+            let (place, mut fields) = question?;
+            let document = match fields.shift_remove(field) {
+                Some(Value::String(name)) => name,
+                Some(Value::Number(number)) => number.to_string(),
+                other => {
+                    let found = other.as_ref().map_or_else(|| format!("the fields {}", names(&fields)), describe);
+                    return Err(Error::field(path, field, format!("the name of a document at {place}"), found));
+                }
+            };
+            waiting.entry(document).or_default().push((ix, place, fields));
+        }
+        Ok(Asked::Named(Named {
+            path: path.to_path_buf(),
+            field: field.to_string(),
+            waiting,
+            documents: 0,
+            unasked: 0,
+        }))
+    }
+
+    /// The questions of a document that goes by any of these names, in their file's order.
+    pub fn of<'n>(&mut self, known_as: impl Iterator<Item = &'n str>) -> Vec<Fields> {
+        match self {
+            Asked::Each(questions) => questions.clone(),
+            Asked::Named(named) => {
+                let mut own: Vec<_> = known_as.filter_map(|name| named.waiting.remove(name)).flatten().collect();
+                named.documents += 1;
+                named.unasked += usize::from(own.is_empty());
+                own.sort_by_key(|&(ix, ..)| ix);
+                own.into_iter().map(|(_, _, fields)| fields).collect()
+            }
+        }
+    }
+
+    /// To be called after the last document of `documents`. An error names the first question whose document is not there.
+    pub fn finish(self, documents: &Path) -> Result<()> {
+        let Asked::Named(named) = self else { return Ok(()) };
+        let lost = named.waiting.iter().flat_map(|(name, questions)| questions.iter().map(move |q| (q.0, q.1, name)));
+        if let Some((_, place, name)) = lost.min_by_key(|&(ix, ..)| ix) {
+            let expected = format!("a document of {} at {place}", documents.display());
+            return Err(Error::field(&named.path, named.field, expected, format!("\"{}\"", name.escape_debug())));
+        }
+        if named.unasked > 0 {
+            let (unasked, all) = (named.unasked, named.documents);
+            log::warn!(
+                "{}: {unasked} of {all} documents have no question in {}",
+                documents.display(),
+                named.path.display()
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! The items of a task: which records of which file, their ids, and the expansion of documents into one item a question.
+//! Fields are kept as JSON; what is made of them is left to prompt and grade.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::eval::records;
+use crate::eval::records::{FORMATS, Format, Place, Record};
+use crate::eval::source::{Section, Source};
+use crate::eval::task::candidate::Tests;
+use crate::eval::task::documents;
+use crate::eval::task::documents::{Asked, Questions, TEXTS};
+use crate::eval::task::grade::Reference;
+use crate::eval::task::matched;
+use crate::json::names;
+use crate::json::{describe, listed};
+
+/// One problem of a task.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Unique in the task; coins and results are keyed by it.
+    pub id: String,
+    /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
+    pub index: usize,
+    pub fields: Map<String, Value>,
+    /// What is right, where the task says.
+    pub(crate) standard: Option<Standard>,
+}
+
+impl Item {
+    /// What would be right, for the reader of the results. `None`: the task does not say.
+    pub fn reference(&self) -> Option<String> {
+        match &self.standard {
+            Some(Standard::Reference(reference)) => Some(reference.shown()),
+            Some(Standard::Tests(_)) | None => None,
+        }
+    }
+
+    /// What a judge runs its samples against, where the task has one.
+    pub fn tests(&self) -> Option<&Arc<Tests>> {
+        match &self.standard {
+            Some(Standard::Tests(tests)) => Some(tests),
+            Some(Standard::Reference(_)) | None => None,
+        }
+    }
+}
+
+/// What an item's samples are held against.
+#[derive(Clone, Debug)]
+pub(crate) enum Standard {
+    Reference(Reference),
+    Tests(Arc<Tests>),
+}
+
+/// The task file's key `items`.
+#[derive(Debug)]
+pub(crate) struct ItemSource {
+    /// The items file; for inline items the task file itself.
+    pub path: PathBuf,
+    from: From,
+    id: Option<String>,
+    questions: Option<Questions>,
+    skip: usize,
+    limit: Option<usize>,
+}
+
+#[derive(Debug)]
+enum From {
+    Inline(Vec<Value>),
+    /// A text file or a folder of them.
+    Texts,
+    File {
+        format: Format,
+        columns: Option<Vec<String>>,
+    },
+    /// Every file that the path, which has a star in it, names; `star` is the field for what the star stands for.
+    Files {
+        format: Format,
+        columns: Option<Vec<String>>,
+        star: String,
+    },
+}
+
+/// A record, and its id where the task names no field for that.
+struct Found {
+    record: Record,
+    id: Option<String>,
+}
+
+const KEYS: [&str; 8] = ["path", "id", "format", "columns", "matched", "questions", "skip", "limit"];
+
+impl ItemSource {
+    pub fn read(source: &Source, value: Option<&Value>) -> Result<ItemSource> {
+        match value {
+            Some(Value::String(path)) => {
+                let path = source.resolve(path);
+                let from = match documents::is_texts(&path) {
+                    true => From::Texts,
+                    false => From::File { format: format_of(source, "items", &path, None)?, columns: None },
+                };
+                Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
+            }
+            Some(Value::Array(list)) => {
+                let (path, from) = (source.path.clone(), From::Inline(list.clone()));
+                let named = !list.is_empty() && list.iter().all(|item| item.get("id").is_some());
+                let id = named.then(|| "id".to_string());
+                Ok(ItemSource { path, from, id, questions: None, skip: 0, limit: None })
+            }
+            Some(object @ Value::Object(_)) => Self::read_object(source, object),
+            other => Err(source.wrong("items", "a path, a list of items, or an object with `path`", other)),
+        }
+    }
+
+    fn read_object(source: &Source, object: &Value) -> Result<ItemSource> {
+        let section = Section::open(source, "items".to_string(), object, &KEYS)?;
+        section.need("path", "a path, relative to the task file")?;
+        let path = source.resolve(section.text("path")?.expect("`need` found it"));
+        let is_texts = section.get("format").is_none() && documents::is_texts(&path);
+        let from = match section.text("matched")? {
+            None if is_texts => {
+                if section.get("columns").is_some() {
+                    return Err(section.wrong("columns", NO_COLUMNS));
+                }
+                From::Texts
+            }
+            star => {
+                let format = format_of(source, "items", &path, section.text("format")?)?;
+                let columns = columns_of(&section, format)?;
+                match star.map(str::to_string) {
+                    Some(star) => From::Files { format, columns, star },
+                    None => From::File { format, columns },
+                }
+            }
+        };
+        Ok(ItemSource {
+            path,
+            from,
+            id: section.text("id")?.map(str::to_string),
+            questions: section.get("questions").map(|value| Questions::read(source, value)).transpose()?,
+            skip: section.count("skip", 0)?.unwrap_or(0) as usize,
+            limit: section.count("limit", 1)?.map(|n| n as usize),
+        })
+    }
+
+    /// The files of items that the path does not name one by one.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match &self.from {
+            From::Texts => Ok(documents::text_files(&self.path)?.0),
+            From::Files { .. } => Ok(matched::files(&self.path)?.into_iter().map(|(_, path)| path).collect()),
+            From::Inline(_) | From::File { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// The items, `limit` of them at most (and of the task file's own limit), in the file's order.
+    pub fn load(&self, limit: Option<usize>) -> Result<Vec<Item>> {
+        let most = limit.into_iter().chain(self.limit).min().unwrap_or(usize::MAX);
+        let mut items = Vec::new();
+        let mut places: HashMap<String, Place> = HashMap::new();
+        let mut index = 0;
+        let mut asked = self.questions.as_ref().map(Questions::asked).transpose()?.flatten();
+        'file: for found in self.found()? {
+            let Found { record: (place, fields), id } = found?;
+            let id = id.map_or_else(|| self.id_of(&fields, place, index), Ok)?;
+            if let Some(first) = places.insert(id.clone(), place) {
+                return Err(Error::format(
+                    &self.path,
+                    format!("{place}: the id `{id}` occurs twice, first at {first}"),
+                ));
+            }
+            for (id, fields) in self.expand(id, fields, place, asked.as_mut())? {
+                match items.len() == most {
+                    true if asked.is_none() => break 'file,
+                    // The other documents are still to be known by the questions that name them.
+                    true => break,
+                    false => {}
+                }
+                if index >= self.skip {
+                    items.push(Item { id, index, fields, standard: None });
+                }
+                index += 1;
+            }
+        }
+        if let Some(asked) = asked {
+            asked.finish(&self.path)?;
+        }
+        if items.is_empty() {
+            let skipped = if index > 0 { format!(" after skipping {}", self.skip) } else { String::new() };
+            return Err(Error::format(&self.path, format!("no items{skipped}")));
+        }
+        Ok(items)
+    }
+
+    fn found(&self) -> Result<Box<dyn Iterator<Item = Result<Found>> + '_>> {
+        let plain = |record: Result<Record>| record.map(|record| Found { record, id: None });
+        match &self.from {
+            From::Inline(list) => {
+                Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok).map(plain)))
+            }
+            From::Texts => {
+                let found = |(ix, (id, fields))| {
+                    let id = self.id.is_none().then_some(id);
+                    Ok(Found { record: (Place::Entry(ix + 1), fields), id })
+                };
+                Ok(Box::new(documents::texts(&self.path)?.into_iter().enumerate().map(found)))
+            }
+            From::File { format, columns } => {
+                Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
+            }
+            From::Files { format, columns, star } => {
+                let mut all: Vec<Result<Found>> = Vec::new();
+                for (name, path) in matched::files(&self.path)? {
+                    for (ix, record) in records::records(&path, *format, columns.as_deref())?.enumerate() {
+                        all.push(record.map(|(place, mut fields)| {
+                            fields.insert(star.clone(), Value::String(name.clone()));
+                            Found { record: (place, fields), id: self.id.is_none().then(|| format!("{name}/{ix}")) }
+                        }));
+                    }
+                }
+                Ok(Box::new(all.into_iter()))
+            }
+        }
+    }
+
+    /// The id field's text; without an id field, the number of items before this one.
+    fn id_of(&self, fields: &Map<String, Value>, place: Place, index: usize) -> Result<String> {
+        let Some(name) = &self.id else { return Ok(index.to_string()) };
+        match fields.get(name) {
+            Some(Value::String(id)) => Ok(id.clone()),
+            Some(Value::Number(id)) => Ok(id.to_string()),
+            other => {
+                let found = other.map_or_else(|| format!("the fields {}", names(fields)), describe);
+                Err(Error::field(&self.path, name, format!("an id, a string or a number, at {place}"), found))
+            }
+        }
+    }
+
+    /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields and
+    /// the question's own (a question that is a string is the field `question`); anything else as itself. `asked`: the
+    /// questions, where they are in a file of their own.
+    fn expand(
+        &self,
+        id: String,
+        fields: Map<String, Value>,
+        place: Place,
+        asked: Option<&mut Asked>,
+    ) -> Result<Vec<(String, Map<String, Value>)>> {
+        if let Some(asked) = asked {
+            let file = matches!(self.from, From::Texts).then(|| fields["name"].as_str()).flatten();
+            let known_as = std::iter::once(id.as_str()).chain(file.filter(|&file| file != id));
+            let pair = |(ix, own)| {
+                let mut fields = fields.clone();
+                fields.extend(own);
+                (format!("{id}/{ix}"), fields)
+            };
+            return Ok(asked.of(known_as).into_iter().enumerate().map(pair).collect());
+        }
+        let Some(Questions::Listed(name)) = &self.questions else { return Ok(vec![(id, fields)]) };
+        let mut document = fields;
+        let wrong = |found| Error::field(&self.path, name, format!("a list of questions at {place}"), found);
+        let questions = match document.shift_remove(name) {
+            Some(Value::Array(questions)) => questions,
+            Some(other) => return Err(wrong(describe(&other))),
+            None => return Err(wrong(format!("the fields {}", names(&document)))),
+        };
+        let expanded = questions.into_iter().enumerate().map(|(ix, question)| {
+            let mut fields = document.clone();
+            match question {
+                Value::Object(own) => fields.extend(own),
+                Value::String(text) => drop(fields.insert("question".to_string(), Value::String(text))),
+                other => return Err(wrong(format!("{} in it", describe(&other)))),
+            }
+            Ok((format!("{id}/{ix}"), fields))
+        });
+        expanded.collect()
+    }
+}
+
+const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
+
+pub(crate) fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> {
+    let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
+    match columns.is_some() && format != Format::Csv {
+        true => Err(section.wrong("columns", NO_COLUMNS)),
+        false => Ok(columns),
+    }
+}
+
+/// `at`: the dotted path of the object that names the file.
+pub(crate) fn format_of(source: &Source, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
+    let known = listed(&FORMATS.map(|(name, _)| name));
+    match named {
+        Some(name) => Format::named(name).ok_or_else(|| {
+            Error::field(&source.path, format!("{at}.format"), format!("one of {known}"), format!("\"{name}\""))
+        }),
+        None => Format::of(path).ok_or_else(|| {
+            let texts =
+                if at == "items" { format!(", a folder, a text file ({})", listed(&TEXTS)) } else { String::new() };
+            let expected =
+                format!("a file that ends in one of {known} (or .gz behind them){texts}, or `format` beside it");
+            Error::field(&source.path, format!("{at}.path"), expected, path.display().to_string())
+        }),
+    }
+}

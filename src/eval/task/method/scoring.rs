@@ -1,0 +1,85 @@
+//! How a solution, or the beginning of one, is valued: the key `scorer` of several methods. Doing it is the search's.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::eval::source::{Section, Source};
+use crate::eval::task::items::Item;
+use crate::eval::task::prompt::{Prompt, PromptTemplate};
+
+/// Values lie in [0, 1], or where the words' own do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scoring {
+    /// The model's own probability a token: the exponential of the mean log-probability.
+    MeanLogprob,
+    /// The task's grader: 1 or 0.
+    Grade,
+    /// What the model would answer to a question about it.
+    Verdicts(Verdicts),
+}
+
+/// A prompt about a solution, and the words that may answer it: the value is the mean of what they are worth, each weighted by
+/// its probability as the next words of the prompt, among these words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdicts {
+    prompt: PromptTemplate,
+    /// Written directly behind the prompt.
+    pub words: Vec<(String, f64)>,
+}
+
+impl Scoring {
+    /// `"mean_logprob"`, `"grade"`, or `{"prompt": …, "words": {" yes": 1, " no": 0}}`; `at` is its dotted path.
+    pub(crate) fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<Scoring> {
+        match value {
+            Some(Value::String(name)) if name == "mean_logprob" => Ok(Scoring::MeanLogprob),
+            Some(Value::String(name)) if name == "grade" => Ok(Scoring::Grade),
+            Some(object @ Value::Object(_)) => Ok(Scoring::Verdicts(Verdicts::read(source, at, object)?)),
+            other => {
+                let expected = "`mean_logprob`, `grade`, or an object with `prompt` and `words`";
+                Err(source.wrong(at, expected, other))
+            }
+        }
+    }
+}
+
+impl Verdicts {
+    pub(crate) fn read(source: &Source, at: &str, value: &Value) -> Result<Verdicts> {
+        let section = Section::open(source, at.to_string(), value, &["prompt", "words"])?;
+        let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
+        if !prompt.takes_in(THOUGHTS) {
+            let expected = "a prompt that takes in `{{thoughts}}`, the solution that it asks about";
+            return Err(Error::field(&source.path, section.field("prompt"), expected, "one without it"));
+        }
+        let wrong = || section.wrong("words", "at least two words and what each is worth, {\" yes\": 1, \" no\": 0}");
+        let words =
+            section.get("words").and_then(Value::as_object).filter(|words| words.len() > 1).ok_or_else(wrong)?;
+        let worth =
+            |(word, worth): (&String, &Value)| Some((word.clone(), worth.as_f64()?)).filter(|_| !word.is_empty());
+        let words = words.iter().map(|pair| worth(pair).ok_or_else(wrong)).collect::<Result<_>>()?;
+        Ok(Verdicts { prompt, words })
+    }
+
+    /// The question about `thoughts`, which the prompt's templates have as a field beside the item's own.
+    pub fn question(&self, item: &Item, thoughts: &str) -> Result<Prompt> {
+        self.prompt.render(&with(item, thoughts)?)
+    }
+
+    pub(crate) fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        self.prompt.files(&with(item, "")?)
+    }
+}
+
+/// The field that a scorer's prompt has for the solution.
+const THOUGHTS: &str = "thoughts";
+
+fn with(item: &Item, thoughts: &str) -> Result<Item> {
+    if item.fields.contains_key(THOUGHTS) {
+        let expected = "items without a field `thoughts`, which a scorer's prompt has for the solution";
+        return Err(Error::value(format!("item `{}`", item.id), expected, "one"));
+    }
+    let mut item = item.clone();
+    item.fields.insert(THOUGHTS.to_string(), json!(thoughts));
+    Ok(item)
+}

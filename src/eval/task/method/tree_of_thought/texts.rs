@@ -1,0 +1,51 @@
+//! The texts of a tree-of-thought search about one item, from the task's templates and regexes.
+
+use crate::error::Result;
+use crate::eval::task::{Item, Prompt};
+use crate::ids::TokenId;
+use crate::search::tree_of_thought::{Rendered, Texts};
+
+use super::{Question, TreeOfThought};
+
+/// A task's texts about `item`.
+#[derive(Clone, Copy)]
+pub struct ItemTexts<'a> {
+    pub how: &'a TreeOfThought,
+    pub item: &'a Item,
+    /// A prompt as text and tokens.
+    pub render: &'a dyn Fn(&Prompt) -> Result<Rendered>,
+    /// The tokens of a text that goes on from another.
+    pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
+}
+
+impl Texts for ItemTexts<'_> {
+    type Question = Question;
+
+    fn ask(&self, question: &Question, thoughts: &[String]) -> Result<Rendered> {
+        (self.render)(&self.how.ask(question, self.item, thoughts)?)
+    }
+
+    fn ask_about_answer(&self, question: &Question, thoughts: &[String], answer: &str) -> Result<Rendered> {
+        (self.render)(&self.how.ask_about_answer(question, self.item, thoughts, answer)?)
+    }
+
+    fn ask_for_choice(&self, question: &Question, paths: &[&[String]]) -> Result<Rendered> {
+        (self.render)(&self.how.ask_for_choice(question, self.item, paths)?)
+    }
+
+    fn thought(&self, text: &str) -> Option<String> {
+        self.how.thought(text)
+    }
+
+    fn ends(&self, thought: &str) -> bool {
+        self.how.ends(thought)
+    }
+
+    fn state(&self, thoughts: &[String]) -> Result<Option<String>> {
+        self.how.state(self.item, thoughts)
+    }
+
+    fn continuation(&self, text: &str) -> Result<Vec<TokenId>> {
+        (self.continuation)(text)
+    }
+}

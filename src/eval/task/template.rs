@@ -1,0 +1,115 @@
+//! Templates of a task file: Jinja over an item's fields. Where a template stands and what becomes of its text is left to the
+//! keys that hold one.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use minijinja::{Environment, ErrorKind, UndefinedBehavior, escape_formatter};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::eval::source::{Section, Source, read_text};
+use crate::json::names;
+
+/// A template that was found to be one; it knows its place in the task file, so that errors can name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Template {
+    text: String,
+    #[serde(skip)]
+    task: PathBuf,
+    /// The dotted path of its key.
+    #[serde(skip)]
+    at: String,
+}
+
+/// Jinja as in Python, except that the last line end is kept, undefined names and printed nulls are errors and nothing is escaped.
+static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut jinja = Environment::new();
+    jinja.set_keep_trailing_newline(true);
+    jinja.set_undefined_behavior(UndefinedBehavior::Strict);
+    jinja.set_formatter(|out, state, value| match value.is_none() {
+        true => Err(minijinja::Error::new(ErrorKind::InvalidOperation, PRINTS_NULL)),
+        false => escape_formatter(out, state, value),
+    });
+    jinja.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    jinja.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    jinja
+});
+
+/// What the formatter says of a null.
+const PRINTS_NULL: &str = "it prints null";
+
+impl Template {
+    /// The value of the key at the dotted path `at`: a string or `{"file": PATH}`.
+    pub(crate) fn read(source: &Source, at: impl Into<String>, value: &Value) -> Result<Template> {
+        let at = at.into();
+        let text = read_string(source, &at, value)?;
+        match JINJA.template_from_str(&text) {
+            Ok(_) => Ok(Template { text, task: source.path.clone(), at }),
+            Err(e) => Err(Error::field(&source.path, at, "a template", in_one_line(&e))),
+        }
+    }
+
+    /// Whether it takes in the field `name`.
+    pub(crate) fn takes_in(&self, name: &str) -> bool {
+        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
+        template.undeclared_variables(false).contains(name)
+    }
+
+    /// The text for the item `id` with these fields. An error names the item and the fields that it lacks.
+    pub(crate) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
+        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
+        template.render(fields).map_err(|e| {
+            let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
+            let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
+            missing.sort();
+            let nulls = template.undeclared_variables(true).into_iter().filter(|name| is_null(fields, name));
+            let mut nulls: Vec<String> = nulls.map(|v| format!("`{v}`")).collect();
+            nulls.sort();
+            let (expected, found) = match (e.kind(), missing.is_empty()) {
+                _ if e.detail() == Some(PRINTS_NULL) && !nulls.is_empty() => (
+                    format!(
+                        "a text or number in {} of item `{id}`, or a template that tests for null",
+                        nulls.join(", ")
+                    ),
+                    "null".to_string(),
+                ),
+                (ErrorKind::UndefinedError, false) => {
+                    (format!("fields {} in item `{id}`", missing.join(", ")), format!("the fields {}", names(fields)))
+                }
+                _ => (format!("a template that item `{id}` fills"), in_one_line(&e)),
+            };
+            Error::field(&self.task, &self.at, expected, found)
+        })
+    }
+}
+
+/// Whether the field at a dotted path is there and null.
+fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let inner = |value, name| Value::get(value, name);
+    let found =
+        fields.get(first).and_then(|value| rest.split('.').filter(|name| !name.is_empty()).try_fold(value, inner));
+    found.is_some_and(Value::is_null)
+}
+
+/// A string, or the text of `{"file": PATH}`.
+pub(crate) fn read_string(source: &Source, at: &str, value: &Value) -> Result<String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Object(_) => {
+            let section = Section::open(source, at.to_string(), value, &["file"])?;
+            section.need("file", "a path, relative to the task file")?;
+            read_text(&source.resolve(section.text("file")?.expect("`need` found it")))
+        }
+        _ => Err(source.wrong(at, "a string or an object with `file`", Some(value))),
+    }
+}
+
+/// Without the template's name, which our own error says.
+fn in_one_line(e: &minijinja::Error) -> String {
+    let detail = e.detail().map_or_else(|| e.kind().to_string(), |detail| format!("{}: {detail}", e.kind()));
+    e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))
+}

@@ -1,0 +1,154 @@
+//! A run's folder as what is shown: `items.jsonl`, `samples.jsonl`, and `trees/N.json` where the run wrote them. Where it wrote
+//! none, a tree of a prompt and its samples is put together, and the item says what is missing. A line that a killed run left
+//! half-written is passed over.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{ShownItem, ShownRun};
+use crate::engine::{FinishReason, ForkKind};
+use crate::error::{Error, Result};
+use crate::eval::journal::settle;
+use crate::tree::{Trace, TraceNode, TraceState};
+
+const NO_TREE: &str = "The run wrote no tree (offshoot run --trees): this one is put together from its samples, without the \
+                       prompt's text, pruned branches and bytes.";
+const UNFINISHED: &str = "The run ended before this item did: only what is on disk is shown.";
+
+/// Lines of a JSON lines file, each an object.
+type Lines = Vec<Map<String, Value>>;
+
+pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
+    settle(folder)?;
+    let mut items = lines(&folder.join("items.jsonl"))?;
+    let mut samples: HashMap<String, Lines> = HashMap::new();
+    let mut unfinished = Vec::new();
+    for sample in lines(&folder.join("samples.jsonl"))? {
+        let id = id_of(&sample);
+        if !samples.contains_key(&id) {
+            unfinished.push(id.clone());
+        }
+        samples.entry(id).or_default().push(sample);
+    }
+    items.sort_by_key(|item| index_of(item).unwrap_or(usize::MAX));
+    let finished: HashSet<String> = items.iter().map(id_of).collect();
+    unfinished.retain(|id| !finished.contains(id));
+    items.extend(unfinished.into_iter().map(|id| Map::from_iter([("id".to_string(), Value::String(id))])));
+    if let Some(wanted) = wanted {
+        keep(&mut items, wanted, folder)?;
+    }
+    let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+    let name =
+        name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let show = |item: Map<String, Value>| {
+        let samples = samples.remove(&id_of(&item)).unwrap_or_default();
+        show(folder, item, samples)
+    };
+    Ok(ShownRun { name, items: items.into_iter().map(show).collect::<Result<_>>()? })
+}
+
+/// Keeps the item of the id `wanted`, or else of that number.
+fn keep(items: &mut Lines, wanted: &str, folder: &Path) -> Result<()> {
+    let by_id = items.iter().position(|item| id_of(item) == wanted);
+    let by_index = || {
+        let number = wanted.parse().ok();
+        items.iter().position(|item| number.is_some() && index_of(item) == number)
+    };
+    let Some(at) = by_id.or_else(by_index) else {
+        let some: Vec<String> = items.iter().take(3).map(id_of).collect();
+        let expected = format!("an item of {}, by id ({}, ...) or number", folder.display(), some.join(", "));
+        return Err(Error::value("--item", expected, wanted));
+    };
+    *items = vec![items.swap_remove(at)];
+    Ok(())
+}
+
+fn show(folder: &Path, item: Map<String, Value>, mut samples: Lines) -> Result<ShownItem> {
+    let mut notes = Vec::new();
+    let index = index_of(&item);
+    if index.is_none() {
+        notes.push(UNFINISHED.to_string());
+    }
+    samples.sort_by_key(index_of);
+    let file = index.map(|index| folder.join(format!("trees/{index}.json"))).filter(|file| file.exists());
+    let trace = match file {
+        Some(file) => Trace::read(&file)?,
+        None => {
+            notes.push(NO_TREE.to_string());
+            if let Some(cancelled) = item.get("cancelled").and_then(Value::as_u64).filter(|&cancelled| cancelled > 0) {
+                notes.push(format!("{cancelled} more samples were stopped early and are not on disk."));
+            }
+            rebuilt(&item, &samples)
+        }
+    };
+    Ok(ShownItem::new(item, notes, trace, samples))
+}
+
+/// A tree of one prompt and its samples.
+fn rebuilt(item: &Map<String, Value>, samples: &Lines) -> Trace {
+    let count = |of: &Map<String, Value>, key: &str| of.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let root = TraceNode {
+        id: 0,
+        parent: None,
+        kind: ForkKind::Sample,
+        ordinal: 0,
+        state: TraceState::Closed,
+        asks: false,
+        finish: None,
+        score: None,
+        visits: None,
+        tokens: count(item, "prompt_tokens") as usize,
+        logprob: None,
+        text: String::new(),
+        token_ids: None,
+        top: Vec::new(),
+    };
+    let child = |(before, sample): (usize, &Map<String, Value>)| TraceNode {
+        id: before + 1,
+        parent: Some(0),
+        ordinal: count(sample, "index"),
+        finish: sample.get("finish").and_then(|finish| serde_json::from_value::<FinishReason>(finish.clone()).ok()),
+        score: sample.get("score").and_then(Value::as_f64),
+        tokens: count(sample, "tokens") as usize,
+        logprob: sample.get("logprob").and_then(Value::as_f64),
+        text: sample.get("text").and_then(Value::as_str).unwrap_or_default().to_string(),
+        ..root.clone()
+    };
+    let children: Vec<TraceNode> = samples.iter().enumerate().map(child).collect();
+    Trace { item: id_of(item), kv_bytes_per_token: None, nodes: [root].into_iter().chain(children).collect() }
+}
+
+/// An id as it is written: a text, or a number.
+fn id_of(line: &Map<String, Value>) -> String {
+    match line.get("id") {
+        Some(Value::String(id)) => id.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
+}
+
+fn index_of(line: &Map<String, Value>) -> Option<usize> {
+    usize::try_from(line.get("index")?.as_u64()?).ok()
+}
+
+/// The objects of a file of lines. The last line may be cut, where the run was killed.
+fn lines(path: &Path) -> Result<Lines> {
+    let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
+    let mut lines = Vec::new();
+    for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match serde_json::from_slice(line) {
+            Ok(line) => lines.push(line),
+            Err(error) if error.is_eof() => log::warn!("{}: line {} is cut", path.display(), number + 1),
+            Err(error) => {
+                return Err(Error::format(path, format!("line {}: not a JSON object: {error}", number + 1)));
+            }
+        }
+    }
+    Ok(lines)
+}

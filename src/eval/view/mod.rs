@@ -1,0 +1,85 @@
+//! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as text, as one
+//! self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no model is loaded and nothing is sampled.
+
+mod folder;
+mod levels;
+mod outline;
+mod page;
+mod shown;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::error::{Error, Result};
+use crate::out;
+use crate::tree::Trace;
+
+pub use shown::{ShownItem, ShownNode, ShownRun};
+
+/// What of a run is shown, and where.
+#[derive(Clone, Debug, Default)]
+pub struct ViewOptions {
+    /// The folder of its results.
+    pub run: PathBuf,
+    /// An item's id, or its number among the task's items.
+    pub item: Option<String>,
+    pub html: Option<PathBuf>,
+    pub dot: Option<PathBuf>,
+    pub json: Option<PathBuf>,
+    /// A picture of the levels of all items; it takes the run's summary alone.
+    pub svg: Option<PathBuf>,
+}
+
+/// Writes the files asked for; where none is, prints the trees.
+pub fn show(options: &ViewOptions) -> Result<()> {
+    if let Some(path) = &options.svg {
+        write(path, &levels::svg(&options.run)?)?;
+        out::line(format_args!("wrote {}", path.display()))?;
+        if options.html.is_none() && options.json.is_none() && options.dot.is_none() {
+            return Ok(());
+        }
+    }
+    let run = read(&options.run, options.item.as_deref())?;
+    let mut written = Vec::new();
+    if let Some(path) = &options.html {
+        write(path, &page::html(&run)?)?;
+        written.push(path);
+    }
+    if let Some(path) = &options.json {
+        write(path, &to_json(&run)?)?;
+        written.push(path);
+    }
+    if let Some(path) = &options.dot {
+        write(path, &Trace::to_dot(run.items.iter().map(|item| &item.trace)))?;
+        written.push(path);
+    }
+    if written.is_empty() {
+        return out::text(outline::text(&run, options.item.is_some()));
+    }
+    let nodes: usize = run.items.iter().map(|item| item.trace.nodes.len()).sum();
+    for path in written {
+        out::line(format_args!("wrote {} ({} items, {nodes} nodes)", path.display(), run.items.len()))?;
+    }
+    Ok(())
+}
+
+/// What the folder of a run tells of its searches: all items, or the one that is asked for.
+pub fn read(run: &Path, item: Option<&str>) -> Result<ShownRun> {
+    folder::read(run, item)
+}
+
+/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (what the files do not
+/// say), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
+pub fn to_json(run: &ShownRun) -> Result<String> {
+    to_text(&json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items })).map(|text| text + "\n")
+}
+
+fn to_text(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::Internal(format!("a tree is not JSON: {error}")))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(Error::io(path, "write"))
+}

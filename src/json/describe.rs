@@ -1,0 +1,27 @@
+//! JSON values and names as error messages show them.
+
+use serde_json::{Map, Value};
+
+/// A JSON value as an error message shows it.
+pub(crate) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_string(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(s) if s.chars().count() > 60 => {
+            format!("\"{}…\"", s.chars().take(60).collect::<String>().escape_debug())
+        }
+        Value::String(s) => format!("\"{}\"", s.escape_debug()),
+        Value::Array(list) => format!("a list of {}", list.len()),
+        Value::Object(_) => "an object".to_string(),
+    }
+}
+
+/// `a`, `b`, `c`
+pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
+/// The names of an item's fields, for an error.
+pub(crate) fn names(fields: &Map<String, Value>) -> String {
+    listed(&fields.keys().collect::<Vec<_>>())
+}

@@ -1,0 +1,142 @@
+//! A programming problem as the benchmark files give it: how a sample's text becomes a program, and by what tests the program is
+//! judged. Text only: reading the benchmark files is `benchmark`'s, running anything the judge's.
+
+use std::time::Duration;
+
+use crate::json::RawJson;
+use crate::judge::imports::with_imports;
+
+/// One problem of a benchmark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub id: String,
+    pub assembly: Assembly,
+    pub suite: Suite,
+    pub limits: Limits,
+}
+
+/// How a sample's text becomes a whole program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assembly {
+    /// The text is the program.
+    Whole,
+    /// The text goes on where this ends (HumanEval's `prompt`).
+    After(String),
+    /// The text is the program, and names of Python's standard library need no import (APPS, LiveCodeBench).
+    WithImports,
+}
+
+impl Assembly {
+    /// The Python program of a sample's text.
+    pub fn program(&self, text: &str) -> String {
+        match self {
+            Assembly::After(before) => format!("{before}{text}"),
+            Assembly::Whole | Assembly::WithImports => self.whole(text),
+        }
+    }
+
+    /// The Python program of a text that is a whole program already, whatever samples of this benchmark are.
+    pub fn whole(&self, text: &str) -> String {
+        match self {
+            Assembly::Whole | Assembly::After(_) => text.to_string(),
+            Assembly::WithImports => with_imports(text),
+        }
+    }
+}
+
+/// What a candidate may use while one test (a whole [`Script`]) runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Processor time of all its processes; on the clock it may take twice that and a second, so that a machine with as much other
+    /// work again fails nobody.
+    pub cpu: Duration,
+    pub memory_bytes: u64,
+    /// Standard output and standard error, each.
+    pub output_bytes: u64,
+    pub processes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { cpu: Duration::from_secs(3), memory_bytes: 2 << 30, output_bytes: 64 << 20, processes: 64 }
+    }
+}
+
+/// The tests of a problem.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Suite {
+    Script(Script),
+    Calls(Calls),
+    Reference(Reference),
+    Streams(Streams),
+}
+
+/// Python test code that calls the candidate's functions (HumanEval's `check`, MBPP's asserts). It runs in a process that
+/// the candidate has no part in; names that it uses and neither it, nor `helpers`, nor Python defines are the candidate's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Python code run before `code`, on the tests' side (the functions that a HumanEval prompt defines whole).
+    pub helpers: String,
+    pub code: String,
+    /// The candidate's function, whatever `helpers` says of that name.
+    pub entry: Option<String>,
+}
+
+/// Python functions called with data, whose results are compared as data (APPS and LiveCodeBench, call-based).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calls {
+    /// A function, or a method of the class `Solution` where the program defines that.
+    pub function: String,
+    pub tests: Vec<CallTest>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallTest {
+    /// A list.
+    pub arguments: RawJson,
+    /// Any of these is right.
+    pub expected: Vec<RawJson>,
+}
+
+/// Python functions held against a reference on given inputs (EvalPlus).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// The whole reference program.
+    pub program: String,
+    pub entry: String,
+    /// Argument lists: those of the original benchmark, and those that EvalPlus adds.
+    pub base: Vec<RawJson>,
+    pub plus: Vec<RawJson>,
+    /// Absolute tolerance of floating-point results; 0: by EvalPlus's own rule.
+    pub atol: f64,
+    /// The number of the task where it is one of MBPP's: EvalPlus has rules of its own for some of them.
+    pub mbpp: Option<u32>,
+}
+
+/// A program that reads standard input and writes standard output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Streams {
+    pub tests: Vec<StreamTest>,
+    pub compare: Compare,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamTest {
+    pub input: String,
+    pub output: String,
+}
+
+/// When an output is right.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Compare {
+    /// Byte for byte.
+    Exact,
+    /// Line by line, white space at the ends of lines and empty lines at the end aside.
+    Lines,
+    /// The same tokens between white space.
+    Tokens,
+    /// As `Tokens`, numbers within an absolute or relative tolerance.
+    Floats { tolerance: f64 },
+    /// A Python program of the task's that is given the paths of input, output and expected output and exits with 0.
+    Checker { program: String },
+}

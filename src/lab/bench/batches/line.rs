@@ -1,0 +1,77 @@
+//! What is printed of a run: one JSON object, its numbers with five figures.
+
+use serde_json::{Map, Value, json};
+
+use super::BatchesOptions;
+use super::tables::Run;
+use crate::error::Error;
+use crate::lab::replay::{JobRecord, Sustained};
+
+/// The fields of a line.
+pub struct Line(Map<String, Value>);
+
+impl Line {
+    /// What was run, and on what.
+    pub fn of(options: &BatchesOptions, device: &str, run: &Run) -> Self {
+        Self(Map::new()).with(json!({
+            "engine": "offshoot", "device": device, "modelled": options.modelled.is_some(), "shape": options.shape,
+            "dtype": options.dtype, "kv_dtype": options.kv, "table": run.table, "job": run.job, "way": run.way.name,
+            "policy": run.way.policy.to_string(), "plan": run.way.planner, "step_rows": options.step_rows,
+        }))
+    }
+
+    /// A run that ended; `rate`: requests a second, where they arrived over time.
+    pub fn done(self, rate: Option<f64>, record: &JobRecord, step_rows: usize) -> Value {
+        let (totals, metrics) = (record.totals(step_rows), &record.metrics);
+        let a_step = |seconds: f64| 1e3 * seconds / record.steps.len().max(1) as f64;
+        let host = metrics.seconds_scheduling + metrics.seconds_planning + metrics.seconds_committing;
+        let in_steps = record.steps.iter().map(|step| step.end - step.begin).sum();
+        // Beside modelled times, those of the machine that models mean nothing.
+        let is_modelled = self.0.get("modelled") == Some(&Value::Bool(true));
+        let of_host = |seconds: f64| (!is_modelled).then(|| a_step(seconds));
+        let requests = record.requests.len();
+        let line = self.with(json!({
+            "rate": rate, "requests": requests, "requests_per_s": requests as f64 / totals.seconds,
+            "ordered_in_s": record.ordered_in.as_secs_f64(),
+        }));
+        let line = line.with(json!(totals)).with(json!({
+            "pool_slots": record.pool_pages * record.page_tokens, "page_tokens": record.page_tokens,
+            "steps_replanned": metrics.steps_replanned, "mean_step_ms": a_step(in_steps),
+            "host_ms": of_host(host), "submit_ms": of_host(metrics.seconds_forward),
+            "wait_ms": of_host(metrics.seconds_waiting),
+        }));
+        line.rounded()
+    }
+
+    /// A rate that was looked for.
+    pub fn found(self, found: &Sustained) -> Value {
+        self.with(json!({"sustained_rate": found.rate, "tried": found.tried})).rounded()
+    }
+
+    pub fn failed(self, error: &Error) -> Value {
+        self.with(json!({"error": error.to_string()})).rounded()
+    }
+
+    fn with(mut self, more: Value) -> Self {
+        let Value::Object(more) = more else { unreachable!("lines are made of objects") };
+        self.0.extend(more);
+        self
+    }
+
+    fn rounded(self) -> Value {
+        five_figures(Value::Object(self.0))
+    }
+}
+
+/// Every number that is not whole with five figures: more would say nothing.
+fn five_figures(value: Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let figures = format!("{:.4e}", number.as_f64().expect("it is one"));
+            json!(figures.parse::<f64>().expect("it was written as a number"))
+        }
+        Value::Array(values) => values.into_iter().map(five_figures).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, five_figures(value))).collect(),
+        other => other,
+    }
+}

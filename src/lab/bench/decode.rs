@@ -1,0 +1,321 @@
+//! `bench decode`: one prompt, N samples, tokens per second, beside the physical floor of the same shape on the rates that
+//! this machine shows in the same run. Works through the engine as a run does; greedy, and blind to end-of-text, so that
+//! every case does the same work.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
+use crate::engine::{
+    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
+};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+use crate::launch::{Budget, in_bytes};
+use crate::model::check::facts;
+use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::out;
+use crate::plan::Planner;
+
+use super::tables::print_json;
+use super::timed::{Rates, Timed};
+
+/// What `bench decode` is asked to measure.
+#[derive(Clone, Debug)]
+pub struct DecodeOptions {
+    /// Model folder, or a config.json for random weights.
+    pub config: PathBuf,
+    pub random_weights: bool,
+    /// Of random weights; `None`: what the config says, else f32.
+    pub dtype: Option<Dtype>,
+    pub prompt: usize,
+    pub samples: Vec<usize>,
+    pub generate: usize,
+    pub plans: Vec<Planner>,
+    /// Runs of each case.
+    pub repeat: usize,
+    pub json: bool,
+    pub device: DeviceChoice,
+    pub budget: Budget,
+}
+
+/// One case, measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    config: String,
+    dtype: Dtype,
+    kv_dtype: KvDtype,
+    device: String,
+    plan: Planner,
+    #[serde(flatten)]
+    case: DecodeCase,
+    runs: Vec<DecodeRun>,
+    /// Medians, tokens per second.
+    prompt_rate: f64,
+    decode_rate: f64,
+    /// What the rates measured in this run allow; see [`floor_rate`].
+    floor_rate: f64,
+    machine: Rates,
+    engine: Metrics,
+}
+
+/// Samples of a prompt at most: more than any step holds.
+const MOST_SAMPLES: usize = 1 << 20;
+
+/// Measures every plan x samples, prints a table or JSON lines.
+pub fn main(options: &DecodeOptions) -> Result<()> {
+    if options.repeat == 0 {
+        return Err(Error::value("--repeat", "a number from 1 up", "0"));
+    }
+    if let Some(dtype) = options.dtype.filter(|_| !options.random_weights) {
+        let found = format!("{dtype:?} for a folder's weights").to_lowercase();
+        return Err(Error::value("--dtype", "--random-weights beside it (a folder's weights have theirs)", found));
+    }
+    options.budget.check()?;
+    let model = Model::of(options)?;
+    check_cases(options, model.config.context)?;
+    let (device, machine) = match options.device.open(model.weights())? {
+        Opened::Cpu { cpu, .. } => rated(cpu, model.dtype)?,
+        Opened::Cuda(cuda) => rated(*cuda, model.dtype)?,
+    };
+    if !options.json {
+        out::line(format_args!("{device}: {machine}"))?;
+        out::line(format_args!(
+            "{:<9} {:>7} {:>8} {:>12} {:>12} {:>12} {:>7}",
+            "plan", "prompt", "samples", "prompt tok/s", "decode tok/s", "floor tok/s", "share"
+        ))?;
+    }
+    for &plan in &options.plans {
+        for &samples in &options.samples {
+            let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
+            let measured = match options.device.open(model.weights())? {
+                Opened::Cpu { cpu, .. } => measure(cpu, &model, options, plan, case, machine)?,
+                Opened::Cuda(cuda) => measure(*cuda, &model, options, plan, case, machine)?,
+            };
+            match options.json {
+                true => print_json(&measured)?,
+                false => out::line(&measured)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be measured before anything is.
+fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
+    let DecodeOptions { prompt, generate, .. } = *options;
+    for (what, count) in [("--prompt", prompt), ("--generate", generate)] {
+        if count == 0 {
+            return Err(Error::value(what, "a number from 1 up", "0"));
+        }
+    }
+    if let Some(samples) = options.samples.iter().find(|samples| !(1..=MOST_SAMPLES).contains(*samples)) {
+        return Err(Error::value("--samples", format!("numbers from 1 to {MOST_SAMPLES}"), samples.to_string()));
+    }
+    let tokens = prompt.saturating_add(generate);
+    if tokens > context {
+        let what = format!("a prompt of {prompt} and {generate} generated tokens");
+        return Err(Error::ContextTooLong { what, tokens, context });
+    }
+    Ok(())
+}
+
+/// What a backend is called, and what it can do at most.
+fn rated<B: Timed>(mut backend: B, dtype: Dtype) -> Result<(String, Rates)> {
+    Ok((backend.describe(), backend.rates(dtype)?))
+}
+
+fn measure<B: Timed>(
+    mut backend: B,
+    model: &Model,
+    options: &DecodeOptions,
+    plan: Planner,
+    case: DecodeCase,
+    machine: Rates,
+) -> Result<Measured> {
+    let Model { config, dtype, .. } = model;
+    let device = backend.describe();
+    options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
+    let decoder = model.load(&mut backend)?;
+    let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
+    let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
+    let own = case.generate + 2 * backend.page_tokens() as usize;
+    let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
+    let engine = Engine::start(backend, decoder, None, options.budget.engine_config::<B>(branches, plan, useful))?;
+    let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
+    let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
+    Ok(Measured {
+        config: options.config.display().to_string(),
+        dtype: *dtype,
+        kv_dtype: options.budget.kv,
+        device,
+        plan,
+        case,
+        prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
+        decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
+        floor_rate: floor_rate(config, *dtype, kv_element_bytes, case, &machine),
+        runs,
+        machine,
+        engine: engine.metrics()?,
+    })
+}
+
+/// The model to measure on.
+struct Model {
+    config: ModelConfig,
+    dtype: Dtype,
+    /// `None`: random weights.
+    folder: Option<ModelFolder>,
+}
+
+impl Model {
+    fn of(options: &DecodeOptions) -> Result<Self> {
+        if !options.random_weights {
+            let folder = ModelFolder::open(&options.config)?;
+            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
+            return Ok(Self { config, dtype, folder: Some(folder) });
+        }
+        let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
+        let config = ModelConfig::from_file(file)?;
+        let dtype = options.dtype.or(config.dtype).unwrap_or(Dtype::F32);
+        Ok(Self { config, dtype, folder: None })
+    }
+
+    /// In bytes.
+    fn weights(&self) -> usize {
+        self.config.weight_bytes(self.dtype)
+    }
+
+    fn load<B: Timed>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        match &self.folder {
+            Some(folder) => Decoder::load(backend, folder),
+            None => Decoder::random(backend, self.config.clone(), self.dtype, 1),
+        }
+    }
+}
+
+/// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
+/// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
+/// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
+/// takes `kv_element_bytes` bytes.
+pub fn floor_rate(
+    config: &ModelConfig,
+    dtype: Dtype,
+    kv_element_bytes: usize,
+    case: DecodeCase,
+    machine: &Rates,
+) -> f64 {
+    let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;
+    let rows = case.samples as f64;
+    let lookup = if config.tied_embeddings { 0 } else { config.vocab * config.hidden };
+    let weights = (config.parameters() - lookup) as f64;
+    let linear = (2.0 * weights * rows / flops).max(weights * dtype.bytes() as f64 / bandwidth);
+    let own = case.generate as f64 / 2.0;
+    let context = case.prompt as f64 + own;
+    let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
+    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_element_bytes) as f64 / bandwidth;
+    rows / (linear + products.max(reads))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
+impl std::fmt::Display for Measured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DecodeCase { prompt, samples, .. } = self.case;
+        let share = 100.0 * self.decode_rate / self.floor_rate;
+        let plan = self.plan;
+        write!(
+            f,
+            "{plan:<9} {prompt:>7} {samples:>8} {:>12.0} {:>12.0} {:>12.0} {share:>5.0} %",
+            self.prompt_rate, self.decode_rate, self.floor_rate
+        )
+    }
+}
+
+/// One shape to measure.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DecodeCase {
+    pub prompt: usize,
+    pub samples: usize,
+    pub generate: usize,
+}
+
+/// Seconds of one run of a case.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DecodeRun {
+    /// From the prompt's arrival to its first token.
+    pub prompt_seconds: f64,
+    /// From the fork to the last token of the last sample.
+    pub decode_seconds: f64,
+}
+
+impl DecodeCase {
+    pub fn prompt_rate(&self, run: &DecodeRun) -> f64 {
+        self.prompt as f64 / run.prompt_seconds
+    }
+
+    pub fn decode_rate(&self, run: &DecodeRun) -> f64 {
+        (self.samples * self.generate) as f64 / run.decode_seconds
+    }
+
+    /// Samples `generate` tokens from each of `samples` forks of a prompt of its own (`salt` makes prompts differ, so that
+    /// nothing is found in the cache).
+    pub fn run(&self, engine: &EngineHandle, salt: u64) -> Result<DecodeRun> {
+        let started = Instant::now();
+        let root = engine.root(self.prompt_tokens(engine.facts().vocab, salt))?;
+        let first = engine.fork(root, 1)?;
+        drain(engine, &first, 1)?;
+        let prompt_seconds = started.elapsed().as_secs_f64();
+        engine.release(&first);
+
+        let started = Instant::now();
+        let branches = engine.fork(root, self.samples)?;
+        let drawn = drain(engine, &branches, self.generate)?;
+        let decode_seconds = started.elapsed().as_secs_f64();
+        engine.discard(&branches);
+        engine.discard(&[root]);
+        if drawn != self.samples * self.generate {
+            let expected = self.samples * self.generate;
+            return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
+        }
+        Ok(DecodeRun { prompt_seconds, decode_seconds })
+    }
+
+    fn prompt_tokens(&self, vocab: usize, salt: u64) -> Vec<TokenId> {
+        let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
+        (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
+    }
+}
+
+/// Draws exactly `tokens` tokens from each branch; returns how many came.
+fn drain(engine: &EngineHandle, branches: &[BranchId], tokens: usize) -> Result<usize> {
+    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens) };
+    let extends = branches
+        .iter()
+        .map(|&branch| Extend {
+            branch,
+            continuation: Continuation::Sampled {
+                params: SamplingParams::greedy(),
+                stop: stop.clone(),
+                coins: CoinKey::root(0, "bench"),
+            },
+        })
+        .collect();
+    let mut extension = engine.start(extends)?;
+    let mut drawn = 0;
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Token { .. } => drawn += 1,
+            Event::Finished { .. } => {}
+            Event::Failed { error, .. } => return Err(error),
+        }
+    }
+    Ok(drawn)
+}

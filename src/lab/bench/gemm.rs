@@ -1,0 +1,126 @@
+//! Linear layers by number of rows, each beside the bound that holds there: multiply-adds for many rows, reading the weights
+//! for few. Several copies of the weights take turns, so that no cache holds them between calls.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::machine::MachineRates;
+use crate::backend::cpu::gemm::{Into, Matrix, Scratch, linear};
+use crate::backend::cpu::{Buffer, Isa};
+use crate::backend::{Dtype, WeightView};
+
+/// A linear layer `[outputs, inputs]`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GemmShape {
+    pub outputs: usize,
+    pub inputs: usize,
+    pub dtype: Dtype,
+}
+
+impl GemmShape {
+    fn weight_bytes(&self) -> usize {
+        self.outputs * self.inputs * self.dtype.bytes()
+    }
+
+    fn operations(&self, rows: usize) -> f64 {
+        2.0 * rows as f64 * self.outputs as f64 * self.inputs as f64
+    }
+}
+
+/// One measured layer.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GemmRate {
+    pub shape: GemmShape,
+    pub rows: usize,
+    /// Median time of a call.
+    pub microseconds: f64,
+    pub gflops: f64,
+    /// Weights read each second.
+    pub weights_gb_per_s: f64,
+    /// Time that the machine's rates allow at least, over the time taken: 1 is perfect.
+    pub share_of_bound: f64,
+    pub bound: Bound,
+}
+
+/// What limits a layer on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    Arithmetic,
+    Memory,
+}
+
+/// Copies of the weights take turns until they are this large together.
+const WEIGHT_BYTES: usize = 512 << 20;
+/// Calls of a measurement: at least so many, and for at least so long.
+const CALLS: usize = 15;
+const TIME: Duration = Duration::from_millis(250);
+
+/// Measures one layer at each number of rows, in rayon's current pool.
+pub fn measure(isa: Isa, rates: &MachineRates, shape: GemmShape, rows: &[usize]) -> Vec<GemmRate> {
+    let copies = WEIGHT_BYTES.div_ceil(shape.weight_bytes().max(1)).min(256);
+    let bytes = pattern(shape);
+    let view = WeightView { dtype: shape.dtype, rows: shape.outputs, cols: shape.inputs, bytes: &bytes };
+    let copies: Vec<Matrix> = (0..copies).map(|_| Matrix::pack(isa, &[view])).collect();
+    rows.iter().map(|&rows| measure_rows(isa, rates, shape, &copies, rows)).collect()
+}
+
+fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[Matrix], rows: usize) -> GemmRate {
+    let mut x = Buffer::new(rows, shape.inputs);
+    x.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 17) as f32 / 8.0 - 1.0);
+    let mut out = Buffer::new(rows, shape.outputs);
+    let mut scratch = Scratch::default();
+    let mut times = Vec::new();
+    let start = Instant::now();
+    while times.len() < CALLS || start.elapsed() < TIME {
+        let copy = &copies[times.len() % copies.len()];
+        let call = Instant::now();
+        linear(isa, &mut scratch, &mut out, &x, copy, None, Into::Replace);
+        times.push(call.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let seconds = times[times.len() / 2];
+    let (arithmetic, memory) = least_seconds(rates, shape, rows);
+    GemmRate {
+        shape,
+        rows,
+        microseconds: seconds * 1e6,
+        gflops: shape.operations(rows) / seconds * 1e-9,
+        weights_gb_per_s: shape.weight_bytes() as f64 / seconds * 1e-9,
+        share_of_bound: arithmetic.max(memory) / seconds,
+        bound: if arithmetic >= memory { Bound::Arithmetic } else { Bound::Memory },
+    }
+}
+
+/// The times that arithmetic and reading the weights take at the machine's rates.
+fn least_seconds(rates: &MachineRates, shape: GemmShape, rows: usize) -> (f64, f64) {
+    let gflops = if shape.dtype == Dtype::Bf16 { rates.bf16_gflops() } else { rates.f32_gflops };
+    (shape.operations(rows) / gflops * 1e-9, shape.weight_bytes() as f64 / rates.read_gb_per_s * 1e-9)
+}
+
+/// Small weights of either sign.
+fn pattern(shape: GemmShape) -> Vec<u8> {
+    let value = |i: usize| (i % 31) as f32 / 256.0 - 0.06;
+    let elements = 0..shape.outputs * shape.inputs;
+    match shape.dtype {
+        Dtype::F32 => elements.flat_map(|i| value(i).to_le_bytes()).collect(),
+        Dtype::F16 => elements.flat_map(|i| half::f16::from_f32(value(i)).to_le_bytes()).collect(),
+        Dtype::Bf16 => elements.flat_map(|i| half::bf16::from_f32(value(i)).to_le_bytes()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_within_its_bound_by_what_timing_noise_allows() {
+        let rates = MachineRates::measure(Isa::fastest());
+        let shape = GemmShape { outputs: 300, inputs: 130, dtype: Dtype::Bf16 };
+        let rows = [1, 20];
+        let measured = measure(Isa::fastest(), &rates, shape, &rows);
+        assert_eq!(measured.iter().map(|m| m.rows).collect::<Vec<_>>(), rows);
+        assert!(measured.iter().all(|m| m.gflops > 0.0 && m.share_of_bound > 0.0));
+    }
+}

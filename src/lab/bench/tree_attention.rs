@@ -1,0 +1,280 @@
+//! `bench attention --trees`: tree attention of one decode step on any device, a JSON line a tree: time, physical floor, and
+//! error against f64.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::tables::{print_json, rounded};
+use super::timed::{Rates, Timed};
+use super::trees::{Planted, TreeSpec, read_trees};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
+use crate::error::{Error, Result};
+use crate::figures::bytes;
+use crate::ids::{LayerIx, PageId, TokenId};
+use crate::kv::KvSlot;
+use crate::lab::check::attention::context;
+use crate::lab::check::dense::{dense, relative_error};
+use crate::lab::check::dice::Dice;
+use crate::plan::{AttentionPlan, PlanHints, Planner};
+
+/// Timed runs of a tree, of which the median counts.
+const TIMES: usize = 30;
+/// Leaves whose result is held against f64, evenly spread.
+const CHECKED: usize = 8;
+/// Tokens whose keys and values differ; a prime, so that neighbours of a page differ from those of others.
+const DIFFERENT: usize = 2039;
+
+/// What `bench attention --trees` is asked to measure.
+#[derive(Clone, Debug)]
+pub struct TreeOptions {
+    pub trees: PathBuf,
+    /// Only trees of these names; empty: all.
+    pub only: Vec<String>,
+    pub planner: Planner,
+    /// Rates of the floor; `None`: measured.
+    pub bandwidth: Option<f64>,
+    pub flops: Option<f64>,
+    /// No tree is begun after so many seconds.
+    pub budget: Duration,
+    /// Whether a row's result depends on that row alone.
+    pub deterministic: bool,
+    /// What keys and values are rounded to; the error is that against those that are not.
+    pub kv: KvDtype,
+    /// Deviation of queries: of scores too, as keys have 1 and the scale makes up for the length of their product.
+    pub sharpness: f32,
+}
+
+/// One tree, measured.
+#[derive(Debug, Serialize)]
+struct Measured<'a> {
+    workload: &'a str,
+    us: f64,
+    min_us: f64,
+    floor_us: f64,
+    ratio: f64,
+    rel_err: f64,
+    bytes: f64,
+    flops: f64,
+    device: String,
+    plan: Planner,
+    deterministic: bool,
+    kv_dtype: KvDtype,
+    sharpness: f32,
+    items: usize,
+}
+
+/// Measures all trees, printing each as soon as it is done.
+pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
+    let begun = Instant::now();
+    let mut trees = read_trees(&options.trees)?;
+    if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {
+        return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
+    }
+    trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
+    if options.deterministic {
+        backend.be_deterministic();
+    }
+    if let Some(first) = trees.first() {
+        options.kv.keep_on(&mut backend, first.heads(), first.dtype);
+    }
+    let mut known = HashMap::new();
+    for tree in &trees {
+        if begun.elapsed() > options.budget {
+            log::warn!("the time is used up before {}", tree.name);
+            break;
+        }
+        let rates = match known.entry(tree.dtype) {
+            Entry::Occupied(rates) => *rates.get(),
+            Entry::Vacant(new) => *new.insert(rates(&mut backend, options, tree.dtype)?),
+        };
+        print_json(&measure(&mut backend, tree, options, rates)?)?;
+    }
+    Ok(())
+}
+
+/// Those given, and measured ones of products of `dtype` in place of the others.
+fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Result<Rates> {
+    match (options.bandwidth, options.flops) {
+        (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
+        (bandwidth, flops) => {
+            let measured = backend.rates(dtype)?;
+            log::info!("{measured:?}");
+            Ok(Rates {
+                bytes_per_s: bandwidth.unwrap_or(measured.bytes_per_s),
+                flops_per_s: flops.unwrap_or(measured.flops_per_s),
+            })
+        }
+    }
+}
+
+fn measure<'a, B: Timed>(
+    backend: &mut B,
+    tree: &'a TreeSpec,
+    options: &TreeOptions,
+    rates: Rates,
+) -> Result<Measured<'a>> {
+    let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
+    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
+    if tree_bytes > free as f64 {
+        let expected = format!("at least {}", bytes(tree_bytes as u64));
+        return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
+    }
+    let planted = tree.plant(backend.page_tokens())?;
+    let plan = planner.plan(&planted.forest, &hints(backend, tree));
+    let (items, rows) = (plan.items.len(), plan.row_positions.len());
+    let numbers = Numbers::draw(tree, rows, sharpness);
+    let kv = filled(backend, tree, &planted, &numbers)?;
+
+    let heads = tree.heads();
+    let scale = tree.scale();
+    let mut step = backend.step(heads, tree.dtype, 1)?;
+    let shape = backend.load(&mut step, batch(plan))?;
+    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
+    let mut out = backend.buffer(heads.q_width(), Holds::Operands(tree.dtype))?;
+    backend.resize(&mut qkv, shape.rows)?;
+    backend.resize(&mut out, shape.rows)?;
+    backend.write(&mut qkv, rows, &numbers.queries)?;
+    let mut us = backend.time(&mut step, shape, TIMES, |backend, step| {
+        backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, scale);
+        Ok(())
+    })?;
+    us.sort_by(f64::total_cmp);
+    let (median, least) = (us[us.len() / 2], us[0]);
+    let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let found = backend.read(&out, rows)?;
+    Ok(Measured {
+        workload: &tree.name,
+        us: rounded(median, 2),
+        min_us: rounded(least, 2),
+        floor_us: rounded(floor_us, 2),
+        ratio: rounded(median / floor_us, 2),
+        rel_err: rounded(numbers.error(tree, &planted, &found), 8),
+        bytes: tree_bytes,
+        flops: tree.flops(),
+        device: backend.describe(),
+        plan: planner,
+        deterministic,
+        kv_dtype,
+        sharpness,
+        items,
+    })
+}
+
+const LAYER: LayerIx = LayerIx(0);
+
+impl TreeSpec {
+    fn heads(&self) -> HeadLayout {
+        HeadLayout { q_heads: self.q_heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
+    }
+
+    fn scale(&self) -> f32 {
+        (self.head_dim as f32).powf(-0.5)
+    }
+}
+
+fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
+    crate::lab::check::attention::hints(backend, tree.heads(), tree.dtype, None)
+}
+
+fn batch(plan: AttentionPlan) -> StepBatch {
+    let positions = plan.row_positions.clone();
+    let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
+    StepBatch { tokens, positions, plans: vec![plan], ..StepBatch::default() }
+}
+
+/// Queries of all rows, and keys and values of some tokens, which repeat, of variance 1, as far as the dtype holds them.
+struct Numbers {
+    /// `[rows, qkv width]`, keys and values zero.
+    queries: Vec<f32>,
+    /// `[DIFFERENT, qkv width]`, queries zero.
+    stored: Vec<f32>,
+}
+
+impl Numbers {
+    /// `sharpness`: deviation of queries.
+    fn draw(tree: &TreeSpec, rows: usize, sharpness: f32) -> Self {
+        let heads = tree.heads();
+        let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width(), sharpness);
+        let stored = drawn(tree.dtype, 2, DIFFERENT, heads.qkv_width(), heads.q_width()..heads.qkv_width(), 1.0);
+        Self { queries, stored }
+    }
+
+    /// The row of `stored` that lies in slot `at`.
+    fn stored_at(&self, tree: &TreeSpec, page_tokens: u32, at: KvSlot) -> &[f32] {
+        let width = tree.heads().qkv_width();
+        &self.stored[place(page_tokens, at) * width..][..width]
+    }
+
+    /// The relative error of some rows of `found`.
+    fn error(&self, tree: &TreeSpec, planted: &Planted, found: &[f32]) -> f64 {
+        let last = planted.forest.row_positions.len() - 1;
+        let (width, spread) = (tree.heads().q_width(), CHECKED.min(last + 1));
+        let rows: Vec<usize> = (0..spread).map(|i| i * last / (spread - 1).max(1)).collect();
+        let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, planted, row)).collect();
+        let found = rows.iter().map(|&row| &found[row * width..][..width]);
+        relative_error(found.zip(exact.iter().map(Vec::as_slice)))
+    }
+
+    /// The definition of one row.
+    fn dense(&self, tree: &TreeSpec, planted: &Planted, row: usize) -> Vec<f64> {
+        let (heads, page_tokens) = (tree.heads(), planted.forest.page_tokens);
+        let context = context(&planted.forest, row);
+        let stored: Vec<&[f32]> =
+            context.iter().map(|&at| &self.stored_at(tree, page_tokens, at)[heads.q_width()..]).collect();
+        let query = &self.queries[row * heads.qkv_width()..][..heads.q_width()];
+        dense(heads, tree.scale(), query, &stored)
+    }
+}
+
+/// Which of the different tokens lies in slot `at`.
+fn place(page_tokens: u32, at: KvSlot) -> usize {
+    (at.page.ix() * page_tokens as usize + at.slot as usize) % DIFFERENT
+}
+
+/// `[rows, width]`, numbers of this deviation in the columns `filled`, zero elsewhere.
+fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize>, deviation: f32) -> Vec<f32> {
+    let mut values = vec![0.0; rows * width];
+    values.par_chunks_exact_mut(width).enumerate().for_each(|(row, values)| {
+        let mut dice = Dice::new(seed << 32 | row as u64);
+        // Uniform in [-1, 1) has a variance of a third.
+        values[filled.clone()].iter_mut().for_each(|x| *x = dtype.round(deviation * 3f32.sqrt() * dice.number()));
+    });
+    values
+}
+
+/// Memory with numbers in every slot of every page.
+fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, planted: &Planted, numbers: &Numbers) -> Result<B::Kv> {
+    let heads = tree.heads();
+    let shape = KvShape { layers: 1, heads, dtype: tree.dtype, pages: planted.pages };
+    let mut kv = backend.kv(&shape)?;
+    let page_tokens = backend.page_tokens();
+    let slots: Vec<KvSlot> = (0..planted.pages)
+        .flat_map(|page| (0..page_tokens).map(move |slot| KvSlot { page: PageId::new(page), slot }))
+        .collect();
+    let mut step = backend.step(heads, tree.dtype, 1)?;
+    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
+    let mut written = 0;
+    for slots in slots.chunks(DIFFERENT) {
+        let rows = slots.len();
+        let tokens = vec![RowToken::Known(TokenId(0)); rows];
+        let batch = StepBatch { tokens, positions: vec![0; rows], slots: slots.to_vec(), ..StepBatch::default() };
+        let shape = backend.load(&mut step, batch)?;
+        if rows != written {
+            backend.resize(&mut qkv, shape.rows)?;
+            backend.write(&mut qkv, rows, &numbers.stored[..rows * heads.qkv_width()])?;
+            written = rows;
+        }
+        backend.run(&mut step, shape, |backend, step| {
+            backend.kv_append(&mut kv, LAYER, &qkv, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+    }
+    Ok(kv)
+}

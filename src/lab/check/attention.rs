@@ -1,0 +1,337 @@
+//! Tree attention against the dense definition in f64: random forests by every planner, on the numbers that the device stores.
+//! A forest's keys, values and queries are functions of where they stand, so that nothing of them has to be held here.
+
+use std::fmt;
+
+use rayon::prelude::*;
+
+use super::case::{ANY_VOCAB, buffer, rows_at};
+use super::dense::{dense, relative_error};
+use super::device::Effort;
+use super::dice::{Dice, noise};
+use super::forests::{Shape, grow};
+use super::report::{Found, Report, Worst};
+use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::error::{Error, Result};
+use crate::ids::{LayerIx, PageId};
+use crate::kv::{Forest, KvSlot};
+use crate::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
+
+/// Of two layers the second is used.
+pub const LAYERS: usize = 2;
+pub const LAYER: LayerIx = LayerIx(1);
+
+const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
+const GROUPS: [(usize, usize); 5] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1)];
+const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
+/// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way.
+/// How much it rises before kernels act on it differs: where that is by more than f16 holds, elements are larger still. In f32,
+/// roundings of larger scores would count.
+pub const fn sharpness(dtype: Dtype) -> [f32; 3] {
+    match dtype {
+        Dtype::F32 => [1.0, 1.0, 16.0],
+        Dtype::F16 => [1.0, 1.0, 64.0],
+        Dtype::Bf16 => [1.0, 64.0, 2048.0],
+    }
+}
+
+/// What attention computes with, apart from the tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub heads: HeadLayout,
+    pub dtype: Dtype,
+    pub kv: KvDtype,
+    pub window: Option<u32>,
+    pub sharpness: f32,
+}
+
+impl Setting {
+    /// Setting number `i`: periods without a common factor, so that few settings meet all neighbours.
+    pub fn number(i: usize, dtype: Dtype) -> Self {
+        let (q_heads, kv_heads) = GROUPS[i % GROUPS.len()];
+        Setting {
+            heads: HeadLayout { q_heads, kv_heads, head_dim: HEAD_DIMS[i % HEAD_DIMS.len()] },
+            dtype,
+            kv: KvDtype::Model,
+            window: WINDOWS[i / 2 % WINDOWS.len()],
+            sharpness: sharpness(dtype)[i % 3],
+        }
+    }
+
+    /// The same with fp8 keys and values, and more often heads that are kept in a byte an element somewhere.
+    pub fn fp8(i: usize, dtype: Dtype) -> Self {
+        let setting = Self::number(i, dtype);
+        let head_dim = [128, 64, setting.heads.head_dim][i / 3 % 3];
+        Self { kv: KvDtype::Fp8, heads: HeadLayout { head_dim, ..setting.heads }, ..setting }
+    }
+
+    pub fn scale(&self) -> f32 {
+        (self.heads.head_dim as f32).powf(-0.5)
+    }
+
+    /// Key and value heads of the token in slot `at`, one after another, as they are kept.
+    pub fn kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
+        let (dtype, kv) = (self.dtype, self.kv);
+        self.given_kv(at).map(move |x| kv.round(dtype, x))
+    }
+
+    /// The same as they are appended.
+    pub fn given_kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
+        let (dtype, width) = (self.dtype, 2 * self.heads.kv_heads * self.heads.head_dim);
+        (0..width as u64).map(move |i| dtype.round(noise([1, at.page.0.into(), at.slot.into(), i])))
+    }
+
+    /// Query heads of `row` at `position`.
+    pub fn query(&self, row: usize, position: usize) -> impl Iterator<Item = f32> {
+        let (dtype, sharpness) = (self.dtype, self.sharpness);
+        (0..self.heads.q_width() as u64)
+            .map(move |i| dtype.round(sharpness * noise([2, row as u64, position as u64, i])))
+    }
+
+    /// See [`tolerance`]: a backend may round both to the dtype of keys and values. Of fp8 keys and values the definition has the
+    /// rounded ones, so that these roundings do not count; numerators beside them are f16's or finer.
+    pub fn tolerance(&self) -> f64 {
+        tolerance(self.dtype, self.dtype)
+    }
+
+    /// The definition of one row, whose own position is the last of `context`.
+    pub fn dense(&self, row: usize, context: &[KvSlot]) -> Vec<f64> {
+        let hidden = self.window.map_or(0, |window| context.len().saturating_sub(window as usize));
+        let query: Vec<f32> = self.query(row, context.len() - 1).collect();
+        let stored: Vec<Vec<f32>> = context[hidden..].iter().map(|&at| self.kv(at).collect()).collect();
+        dense(self.heads, self.scale(), &query, &stored.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    /// What the device found beside the definition of the same rows: see `tolerance`. `repeats` as given.
+    pub fn found(&self, pairs: &[(&[f32], &[f64])], repeats: bool) -> Found {
+        let error = relative_error(pairs.iter().copied());
+        Found::twice(Worst { error, tolerance: self.tolerance() }, repeats)
+    }
+}
+
+/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of the
+/// difference over the length of the result.
+///
+/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by chance in small
+/// results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance, which is what
+/// single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
+pub fn tolerance(numerators: Dtype, results: Dtype) -> f64 {
+    (0.48 * numerators.rounding().hypot(results.rounding())).max(1e-5)
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HeadLayout { q_heads, kv_heads, head_dim } = self.heads;
+        write!(f, "{q_heads} / {kv_heads} x {head_dim}")?;
+        if self.kv != KvDtype::Model {
+            write!(f, ", {}", self.kv)?;
+        }
+        self.window.map_or(Ok(()), |window| write!(f, ", window {window}"))
+    }
+}
+
+pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> PlanHints {
+    let small = |size: usize| u32::try_from(size).expect("heads are far below 2^32");
+    PlanHints {
+        tile: backend.tile(),
+        window,
+        q_heads: small(heads.q_heads),
+        kv_heads: small(heads.kv_heads),
+        head_dim: small(heads.head_dim),
+        kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
+        cost: backend.cost_model(),
+    }
+}
+
+/// The plan of rows that each see one token alone: position 0, in the first slot of a page of its own.
+pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> AttentionPlan {
+    let each = || (0..pages.len() as u32).map(|i| i..i + 1);
+    AttentionPlan {
+        page_tokens,
+        tile: hints.tile,
+        window: hints.window,
+        items: each().map(|one| WorkItem { rows: one.clone(), spans: one }).collect(),
+        spans: each().map(|one| KvSpan { pages: one, first_position: 0, tokens: 1 }).collect(),
+        pages: pages.to_vec(),
+        row_positions: vec![0; pages.len()],
+        merge: Csr { offsets: (0..=pages.len() as u32).collect(), values: (0..pages.len() as u32).collect() },
+        growing: Vec::new(),
+        flat_kv_tokens: pages.len() as u64,
+    }
+}
+
+/// The context of a row of a forest: where its positions `0 ..= pos(row)` lie.
+pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
+    let position = forest.row_positions[row];
+    let mut slots = vec![None; position as usize + 1];
+    let mut at = Some(forest.row_segments[row]);
+    while let Some(ix) = at {
+        let segment = &forest.segments[ix as usize];
+        let first_page = segment.first_position / forest.page_tokens;
+        for p in segment.first_position..(segment.first_position + segment.tokens).min(position + 1) {
+            let page = segment.pages.start + p / forest.page_tokens - first_page;
+            slots[p as usize] = Some(KvSlot { page: forest.pages[page as usize], slot: p % forest.page_tokens });
+        }
+        at = segment.parent;
+    }
+    slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
+}
+
+/// Rows of an append: few enough that its buffers stay small.
+const APPENDED: usize = 4096;
+
+/// Memory with keys and values of all `slots`; every other slot of their pages is not a number. It has at least `pages` pages.
+pub fn filled<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    slots: impl Iterator<Item = KvSlot>,
+    pages: usize,
+) -> Result<B::Kv> {
+    let mut slots: Vec<(u32, u32)> = slots.map(|at| (at.page.0, at.slot)).collect();
+    slots.par_sort_unstable();
+    slots.dedup();
+    let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1).max(pages);
+    let shape = KvShape { layers: LAYERS, heads: setting.heads, dtype: setting.dtype, pages };
+    let mut kv = backend.kv(&shape)?;
+    let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
+    held.dedup();
+    let page_tokens = backend.page_tokens();
+    let all = held.iter().flat_map(|&page| (0..page_tokens).map(move |slot| KvSlot { page: PageId(page), slot }));
+    let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
+    let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
+    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let mut qkv = backend.buffer(setting.heads.qkv_width(), Holds::Operands(setting.dtype))?;
+    // What is not a number goes first: storing a number beside it may clear it, as the CPU does.
+    for (slots, holes) in
+        unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
+    {
+        let batch = StepBatch { slots: slots.to_vec(), ..rows_at(&vec![0; slots.len()]) };
+        let shape = backend.load(&mut step, batch)?;
+        backend.resize(&mut qkv, shape.rows)?;
+        let row = |at: &KvSlot| -> Vec<f32> {
+            let queries = std::iter::repeat_n(0.0, setting.heads.q_width());
+            let stored = setting.given_kv(*at).map(|x| if holes { f32::NAN } else { x });
+            queries.chain(stored).collect()
+        };
+        let values: Vec<f32> = slots.par_iter().flat_map_iter(row).collect();
+        backend.write(&mut qkv, slots.len(), &values)?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.kv_append(&mut kv, LAYER, &qkv, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+    }
+    Ok(kv)
+}
+
+/// Query heads of all rows; their keys and values are zeros that nothing stores.
+pub fn queries(setting: &Setting, positions: &[u32]) -> Vec<f32> {
+    let stored = setting.heads.qkv_width() - setting.heads.q_width();
+    let row = |(row, &position): (usize, &u32)| {
+        setting.query(row, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
+    };
+    positions.par_iter().enumerate().flat_map_iter(row).collect()
+}
+
+/// The result of one plan, `[R, q_width]`, and whether the same step gave the same bits three times over: a backend may run it
+/// by other ways the second and the third time.
+pub fn attend<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    kv: &B::Kv,
+    plan: &AttentionPlan,
+    queries: &[f32],
+) -> Result<(Vec<f32>, bool)> {
+    let rows = plan.row_positions.len();
+    let batch = || StepBatch { plans: vec![plan.clone()], ..rows_at(&plan.row_positions) };
+    let holds = Holds::Operands(setting.dtype);
+    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let padded = backend.load(&mut step, batch())?.rows;
+    let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
+    let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
+    let mut results = Vec::new();
+    for _ in 0..3 {
+        // So that an op which writes nothing is seen.
+        backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
+        let shape = backend.load(&mut step, batch())?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scale());
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+        results.push(backend.read(&out, rows)?);
+    }
+    let first = results.swap_remove(0);
+    let same = |other: &Vec<f32>| first.iter().zip(other).all(|(a, b)| a.to_bits() == b.to_bits());
+    let repeats = results.iter().all(same);
+    Ok((first, repeats))
+}
+
+/// Rows of a forest that are held against the definition, which is slow.
+const CHECKED: usize = 24;
+
+/// Every planner on random forests of every shape.
+pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+    let (shapes, seeds): (&[Shape], _) = match effort {
+        Effort::Quick => (&[Shape::MidPageForks], 1),
+        Effort::Full => (
+            &[
+                Shape::DeepChain,
+                Shape::Star,
+                Shape::OneTokenSegments,
+                Shape::EmptyLeaves,
+                Shape::MidPageForks,
+                Shape::Many(300),
+                Shape::Ragged,
+            ],
+            5,
+        ),
+    };
+    let mut number = 0;
+    for dtype in Dtype::ALL {
+        for seed in 0..seeds {
+            for &shape in shapes {
+                let setting = Setting::number(number, dtype);
+                number += 1;
+                forest(backend, &setting, shape, seed, report)?;
+            }
+        }
+        for (i, &shape) in shapes.iter().enumerate() {
+            forest(backend, &Setting::fp8(i, dtype), shape, seeds, report)?;
+        }
+    }
+    backend.keep_kv(KvDtype::Model);
+    Ok(())
+}
+
+fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
+    backend.keep_kv(setting.kv);
+    let grown = grow(shape, backend.page_tokens(), seed);
+    let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
+    let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
+    let queries = queries(setting, &grown.forest.row_positions);
+    let first = Dice::new(seed).next() as usize % contexts.len().div_ceil(CHECKED);
+    let checked: Vec<usize> = (first..contexts.len()).step_by(contexts.len().div_ceil(CHECKED)).collect();
+    let exact: Vec<Vec<f64>> = checked.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect();
+    for planner in Planner::ALL {
+        let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
+        plan.check(&grown.forest).map_err(|fault| Error::Internal(format!("{planner} plan of {shape:?}: {fault}")))?;
+        let (out, repeats) = attend(backend, setting, &kv, &plan, &queries)?;
+        let width = setting.heads.q_width();
+        let rows = checked.iter().zip(&exact).map(|(&row, exact)| (&out[row * width..][..width], exact.as_slice()));
+        let found = setting.found(&rows.collect::<Vec<_>>(), repeats);
+        log::debug!("{shape:?}, seed {seed}, {setting}, {planner}: {:.2e}", found.worst.error);
+        report.see(op(planner), Some(setting.dtype), format_args!("{shape:?}, seed {seed}, {setting}"), found);
+    }
+    Ok(())
+}
+
+/// The planner's row of the table.
+fn op(planner: Planner) -> &'static str {
+    match planner {
+        Planner::Flat => "attention flat",
+        Planner::SingleLevel => "attention single",
+        Planner::Tree => "attention tree",
+        Planner::Balanced => "attention bal.",
+    }
+}

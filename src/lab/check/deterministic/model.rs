@@ -1,0 +1,245 @@
+//! Small models through the engine: samples of some prompts, drawn together, and the same ones drawn alone, by other planners, in
+//! other steps, after others were cancelled and where a run is gone on with. Prompts are longer than a tile of any device.
+
+use super::Differences;
+use crate::backend::{Backend, Dtype};
+use crate::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
+    SamplingParams, Stop,
+};
+use crate::error::{Error, Result};
+use crate::ids::{BranchId, TokenId};
+use crate::lab::check::device::Effort;
+use crate::lab::check::dice::Dice;
+use crate::lab::check::report::Report;
+use crate::lab::check::whole::finish;
+use crate::model::check::chunks;
+use crate::model::{Decoder, ModelConfig};
+use crate::plan::Planner;
+
+/// Full attention; windows in some layers, longer and shorter than a tile.
+const FAMILIES: [(&str, &str); 3] = [
+    ("llama", r#""head_dim": 64"#),
+    ("qwen2", r#""sliding_window": 700, "use_sliding_window": true, "max_window_layers": 1"#),
+    ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#),
+];
+
+pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: &mut Report) -> Result<()> {
+    // Each dtype has kernels of its own where models are computed apart; f16 has those of bf16.
+    let few = &FAMILIES[..1];
+    let dtypes: &[(Dtype, &[_])] = match effort {
+        Effort::Quick => &[(Dtype::Bf16, few)],
+        Effort::Full if B::APART => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
+        Effort::Full => &[(Dtype::F32, &FAMILIES)],
+    };
+    for &(dtype, families) in dtypes {
+        for (family, changes) in families {
+            let config = ModelConfig::from_json(&format!(
+                r#"{{ "model_type": "{family}", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
+                    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
+                    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, {changes} }}"#
+            ))?;
+            let setup = Setup { open: &open, config, dtype };
+            let case = format!("{family}, {changes}");
+            in_chunks(&setup, &case, report)?;
+            through_the_engine(&setup, effort, &case, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// A model of random weights, on any number of devices.
+struct Setup<'a, F> {
+    open: &'a F,
+    config: ModelConfig,
+    dtype: Dtype,
+}
+
+impl<B: Backend, F: Fn() -> Result<B>> Setup<'_, F> {
+    fn load(&self) -> Result<(B, Decoder<B>)> {
+        let mut backend = (self.open)()?;
+        let decoder = Decoder::random(&mut backend, self.config.clone(), self.dtype, 9)?;
+        Ok((backend, decoder))
+    }
+
+    fn engine(&self, steps: Steps) -> Result<EngineHandle> {
+        let (backend, decoder) = self.load()?;
+        let useful = 16 * self.config.context * decoder.kv_bytes_per_token();
+        let Steps { planner, max_branches, step_rows } = steps;
+        let config = EngineConfig {
+            planner,
+            max_branches,
+            step_rows,
+            pool: PoolSize::Share { of_free: 0.5, at_most: useful },
+            run_ahead: true,
+            deterministic: true,
+            check_plans: true,
+            ..EngineConfig::default()
+        };
+        Engine::start(backend, decoder, None, config)
+    }
+}
+
+/// How an engine goes about what it is asked.
+#[derive(Clone, Copy)]
+struct Steps {
+    planner: Planner,
+    max_branches: usize,
+    step_rows: usize,
+}
+
+const USUAL: Steps = Steps { planner: Planner::Balanced, max_branches: 64, step_rows: 256 };
+
+/// The logits of every position of a text, in one step and in chunks.
+fn in_chunks<B: Backend, F: Fn() -> Result<B>>(setup: &Setup<'_, F>, case: &str, report: &mut Report) -> Result<()> {
+    let (mut backend, mut decoder) = setup.load()?;
+    decoder.be_deterministic(&mut backend);
+    let text = Dice::new(5).text(700, setup.config.vocab);
+    let chunked = chunks(&mut backend, &mut decoder, &text)?;
+    let mut differences = Differences::default();
+    if !chunked.passes() {
+        differences.note(chunked.different.max(chunked.not_finite), || chunked.to_string());
+    }
+    differences.file(report, "alone, chunks", setup.dtype, case);
+    Ok(())
+}
+
+/// What is drawn: so many samples of each prompt, each of so many tokens.
+struct Job {
+    prompts: Vec<Vec<TokenId>>,
+    samples: u64,
+    tokens: usize,
+}
+
+impl Job {
+    fn new(effort: Effort, vocab: usize) -> Self {
+        let (prompts, samples, tokens) = if effort == Effort::Quick { (2, 2, 6) } else { (3, 5, 70) };
+        let header = Dice::new(6).text(960, vocab);
+        let own = |prompt: usize| Dice::new(100 + prompt as u64).text(40 + 67 * prompt, vocab);
+        let prompts = (0..prompts).map(|prompt| [header.clone(), own(prompt)].concat()).collect();
+        Job { prompts, samples, tokens }
+    }
+
+    /// All samples: prompt and number.
+    fn all(&self) -> Vec<(usize, u64)> {
+        (0..self.prompts.len()).flat_map(|prompt| (0..self.samples).map(move |sample| (prompt, sample))).collect()
+    }
+
+    /// Sample `sample` of prompt `prompt`, from its token `from` on.
+    fn draw(&self, branch: BranchId, (prompt, sample): (usize, u64), from: usize) -> Extend {
+        let coins = CoinKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
+        let params = SamplingParams { top_p: 0.95, top_logprobs: Some(2), ..SamplingParams::default() };
+        let stop = Stop { ignore_eos: true, ..Stop::max_tokens(self.tokens - from) };
+        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+    }
+
+    /// A branch for each of `samples`, forked from their prompts.
+    fn extends(&self, engine: &EngineHandle, samples: &[(usize, u64)]) -> Result<Vec<Extend>> {
+        let roots = self.prompts.iter().map(|prompt| engine.root(prompt.clone())).collect::<Result<Vec<_>>>()?;
+        let extend = |&(prompt, sample): &(usize, u64)| {
+            let branch = engine.fork(roots[prompt], 1)?[0];
+            Ok(self.draw(branch, (prompt, sample), 0))
+        };
+        let extends = samples.iter().map(extend).collect();
+        engine.release(&roots);
+        extends
+    }
+}
+
+fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
+    setup: &Setup<'_, F>,
+    effort: Effort,
+    case: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let job = Job::new(effort, setup.config.vocab);
+    let all = job.all();
+    let expected = drawn(&setup.engine(USUAL)?, &job, &all)?;
+    let mut differences = Differences::default();
+    let mut see = |how: &str, samples: &[(usize, u64)], from: usize, found: &[Finish]| {
+        for (sample, found) in samples.iter().zip(found) {
+            let at = all.iter().position(|other| other == sample).expect("one of all samples");
+            compare(&mut differences, format!("sample {sample:?} {how}"), &expected[at], from, found);
+        }
+    };
+    for planner in [Planner::Flat, Planner::SingleLevel, Planner::Tree] {
+        see(&format!("by {planner}"), &all, 0, &drawn(&setup.engine(Steps { planner, ..USUAL })?, &job, &all)?);
+    }
+    let few = Steps { max_branches: 2, step_rows: 37, ..USUAL };
+    see("in small steps", &all, 0, &drawn(&setup.engine(few)?, &job, &all)?);
+    for &alone in [all.first(), all.last()].into_iter().flatten() {
+        see("alone", &[alone], 0, &drawn(&setup.engine(USUAL)?, &job, &[alone])?);
+    }
+    let (kept, pruned): (Vec<_>, Vec<_>) = all.iter().copied().partition(|(_, sample)| sample % 2 == 0);
+    see("after others were pruned", &kept, 0, &drawn_while_pruning(&setup.engine(USUAL)?, &job, &kept, &pruned)?);
+    let from = job.tokens / 3;
+    let resumed = setup.engine(USUAL)?;
+    let go_on = |(&sample, before): (&(usize, u64), &Finish)| {
+        let text = [&job.prompts[sample.0][..], &before.tokens[..from]].concat();
+        Ok(job.draw(resumed.root(text)?, sample, from))
+    };
+    let extends = all.iter().zip(&expected).skip(1).step_by(2).map(go_on).collect::<Result<Vec<_>>>()?;
+    let every_other: Vec<_> = all.iter().copied().skip(1).step_by(2).collect();
+    see("resumed", &every_other, from, &finish(&resumed, extends)?);
+    differences.file(report, "alone, model", setup.dtype, case);
+    Ok(())
+}
+
+/// What `samples` come to, drawn together.
+fn drawn(engine: &EngineHandle, job: &Job, samples: &[(usize, u64)]) -> Result<Vec<Finish>> {
+    finish(engine, job.extends(engine, samples)?)
+}
+
+/// What `kept` come to where `pruned` begin beside them and are given up with the first token that is told.
+fn drawn_while_pruning(
+    engine: &EngineHandle,
+    job: &Job,
+    kept: &[(usize, u64)],
+    pruned: &[(usize, u64)],
+) -> Result<Vec<Finish>> {
+    let extends = job.extends(engine, &[kept, pruned].concat())?;
+    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+    let (kept, pruned) = branches.split_at(kept.len());
+    let mut finished: Vec<Option<Finish>> = vec![None; branches.len()];
+    let mut extension = engine.start(extends)?;
+    let mut told = false;
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Token { .. } if told => {}
+            Event::Token { .. } => {
+                told = true;
+                extension.cancel(pruned);
+            }
+            Event::Finished { branch, finish } => {
+                let at = branches.iter().position(|&other| other == branch).expect("events are of our branches");
+                if at >= kept.len() {
+                    engine.discard(&[branch]);
+                }
+                finished[at] = Some(finish);
+            }
+            Event::Failed { error, .. } => return Err(error),
+        }
+    }
+    finished.truncate(kept.len());
+    let all = finished.into_iter().collect::<Option<Vec<_>>>();
+    all.ok_or_else(|| Error::Internal("a branch that nobody cancelled did not finish".to_owned()))
+}
+
+/// `expected` from its token `from` on, beside `found`: tokens, their log-probabilities, and those of the likeliest.
+fn compare(differences: &mut Differences, how: String, expected: &Finish, from: usize, found: &Finish) {
+    let tokens = &expected.tokens[from..];
+    if let Some(at) = tokens.iter().zip(&found.tokens).position(|(a, b)| a != b) {
+        let (expected, found) = (tokens[at], found.tokens[at]);
+        differences.note(1, || format!("{how}: token {} is {found}, which was {expected}", from + at));
+    }
+    if tokens.len() != found.tokens.len() {
+        differences.note(1, || format!("{how}: {} tokens, where {} were", found.tokens.len(), tokens.len()));
+    }
+    let likeliest = |top: &[Vec<(TokenId, f32)>]| top.concat().iter().map(|(_, logprob)| *logprob).collect::<Vec<_>>();
+    differences.see(
+        format_args!("{how}, log-probabilities from token {from} on"),
+        &expected.logprobs[from..],
+        &found.logprobs,
+    );
+    differences.see(format_args!("{how}, the likeliest"), &likeliest(&expected.top[from..]), &likeliest(&found.top));
+}

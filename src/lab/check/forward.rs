@@ -1,0 +1,62 @@
+//! Whole forwards without an engine: small random models of every family, in every dtype, on the device and in the CPU's clear
+//! loops. What goldens show of the arithmetic, this shows of the device, and needs no file.
+
+use super::case::ANY_VOCAB;
+use super::device::Effort;
+use super::dice::Dice;
+use super::report::{Found, Report, Worst};
+use crate::backend::cpu::{Cpu, Isa};
+use crate::backend::{Backend, Dtype};
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::model::check::{Sequence, tolerance};
+use crate::model::{Decoder, ModelConfig};
+
+/// What distinguishes the families: grouped heads; windows and biases in some layers; normalised heads, wider than the hidden
+/// state; layer norms, biases everywhere, a partial rope and a feed-forward part beside the attention.
+const FAMILIES: [(&str, &str); 4] = [
+    ("llama", r#""num_key_value_heads": 2"#),
+    ("qwen2", r#""num_key_value_heads": 2, "sliding_window": 40, "use_sliding_window": true, "max_window_layers": 1"#),
+    ("qwen3", r#""num_key_value_heads": 1, "head_dim": 64"#),
+    ("phi", r#""num_key_value_heads": 4, "hidden_act": "gelu_new""#),
+];
+
+/// Tokens of each step: a long prompt, an odd chunk, then one by one, so that the same shape comes often enough to be replayed.
+const STEPS: [usize; 7] = [93, 17, 1, 1, 1, 1, 1];
+
+pub fn forwards<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+    let families = if effort == Effort::Quick { &FAMILIES[..1] } else { &FAMILIES };
+    for dtype in Dtype::ALL {
+        for (family, changes) in families {
+            let config = ModelConfig::from_json(&format!(
+                r#"{{ "model_type": "{family}", "hidden_size": 128, "intermediate_size": 200, "num_hidden_layers": 3,
+                    "num_attention_heads": 4, "vocab_size": {ANY_VOCAB}, "max_position_embeddings": 256,
+                    "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, {changes} }}"#
+            ))?;
+            let tokens = Dice::new(7).text(STEPS.iter().sum(), ANY_VOCAB);
+            let expected = logits(&mut Cpu::with_isa(Isa::Portable), &config, dtype, &tokens)?;
+            let found = logits(backend, &config, dtype, &tokens)?;
+            let repeats = found == logits(backend, &config, dtype, &tokens)?;
+            let scale = expected.iter().fold(0.0f32, |scale, logit| scale.max(logit.abs()));
+            let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
+            let error = found.iter().zip(&expected).map(difference);
+            let error = error.fold(0.0, |worst: f64, e| if e.is_nan() { f64::INFINITY } else { worst.max(e) });
+            let worst = Worst { error, tolerance: f64::from(tolerance(dtype, config.layers, scale)) };
+            report.see("forward", Some(dtype), family, Found::twice(worst, repeats));
+        }
+    }
+    Ok(())
+}
+
+/// Logits of all positions.
+fn logits<B: Backend>(backend: &mut B, config: &ModelConfig, dtype: Dtype, tokens: &[TokenId]) -> Result<Vec<f32>> {
+    let mut model = Decoder::random(backend, config.clone(), dtype, 5)?;
+    let mut sequence = Sequence::new(backend, &mut model, tokens.len())?;
+    let (mut logits, mut left) = (Vec::new(), tokens);
+    for rows in STEPS {
+        let (chunk, rest) = left.split_at(rows);
+        logits.extend(sequence.extend(chunk, 0..rows as u32)?);
+        left = rest;
+    }
+    Ok(logits)
+}

@@ -1,0 +1,89 @@
+//! `gated_silu` and `gelu`, over all sizes of numbers.
+
+use std::fmt;
+
+use super::Suite;
+use crate::backend::{Backend, Dtype, Holds};
+use crate::error::Result;
+use crate::lab::check::case::{Case, F32, buffer, rounded};
+use crate::lab::check::dice::Dice;
+
+/// Where exponentials overflow, vanish, or must not; all within f16.
+const EDGES: [f32; 10] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0];
+
+pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+    let dtype = suite.dtype;
+    for &(rows, width) in suite.shapes() {
+        let mut x: Vec<f32> = (0..2 * rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
+        x.iter_mut().zip(EDGES).for_each(|(x, edge)| *x = dtype.round(edge));
+        suite.hold("gelu", &Gelu { dtype, width, x: x.clone() })?;
+        // Ups of at most 2 keep products within f16.
+        for row in x.chunks_exact_mut(2 * width) {
+            row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
+        }
+        suite.hold("gated_silu", &GatedSilu { dtype, width, x })?;
+    }
+    Ok(())
+}
+
+struct GatedSilu {
+    dtype: Dtype,
+    /// Of the result; `x` is twice as wide.
+    width: usize,
+    x: Vec<f32>,
+}
+
+impl Case for GatedSilu {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width / 2;
+        let x = buffer(backend, Holds::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
+        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        backend.gated_silu(&mut out, &x);
+        backend.read(&out, rows)
+    }
+
+    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are around
+    /// it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let (row, i) = (at / self.width, at % self.width);
+        let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
+        let (gate, up) = (f64::from(gate).abs(), f64::from(up).abs());
+        rounded(self.dtype, y) + y.abs() * (24.0 + 2.0 * gate.min(100.0)) * F32 + gate * up * (-87.0f64).exp()
+    }
+}
+
+impl fmt::Display for GatedSilu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.x.len() / self.width / 2, self.width)
+    }
+}
+
+struct Gelu {
+    dtype: Dtype,
+    width: usize,
+    x: Vec<f32>,
+}
+
+impl Case for Gelu {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width;
+        let mut x = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &self.x)?;
+        backend.gelu(&mut x);
+        backend.read(&x, rows)
+    }
+
+    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of tanh
+    /// there; on both sides.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let x = f64::from(self.x[at]);
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        let slope = 1.0 / inner.abs().min(300.0).cosh().powi(2);
+        rounded(self.dtype, y) + 0.5 * x.abs() * F32 * (24.0 + 32.0 * inner.abs().min(1e6) * slope)
+    }
+}
+
+impl fmt::Display for Gelu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.x.len() / self.width, self.width)
+    }
+}

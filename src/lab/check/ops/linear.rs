@@ -1,0 +1,139 @@
+//! `linear` into operands and into sums, and `linear_add`, with and without bias.
+
+use std::fmt;
+
+use super::Suite;
+use crate::backend::{Backend, Dtype, Holds};
+use crate::error::Result;
+use crate::lab::check::case::{Case, F32, buffer, matrix, numbers, rounded, vector};
+use crate::lab::check::device::Effort;
+use crate::lab::check::dice::Dice;
+
+/// Rows, outputs and inputs.
+const SHAPES: [(usize, usize, usize); 16] = [
+    (1, 1, 1),
+    (1, 300, 193),
+    (2, 16, 3),
+    (3, 15, 2),
+    (4, 260, 1025),
+    (5, 172, 64),
+    (7, 64, 172),
+    (8, 128, 256),
+    (15, 33, 385),
+    (17, 105, 48),
+    (31, 2304, 768),
+    (33, 200, 4096),
+    (64, 512, 512),
+    (128, 96, 320),
+    (255, 64, 130),
+    (300, 384, 256),
+];
+
+pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+    let dtype = suite.dtype;
+    let few = [(3, 15, 2), (5, 64, 48)];
+    let shapes: &[_] = if suite.effort == Effort::Quick { &few } else { &SHAPES };
+    for &(rows, outputs, inputs) in shapes {
+        let x = numbers(dice, dtype, rows * inputs);
+        let weights = numbers(dice, dtype, outputs * inputs);
+        let (before, bias) = (dice.numbers(rows * outputs), dice.numbers(outputs));
+        for bias in [None, Some(bias)] {
+            let linear = |into: Into| Linear {
+                dtype,
+                into,
+                inputs,
+                x: x.clone(),
+                weights: weights.clone(),
+                bias: bias.clone(),
+                norms: [norms(&x, inputs), norms(&weights, inputs)],
+            };
+            suite.hold("linear", &linear(Into::Replace(Holds::Operands(dtype))))?;
+            suite.hold("linear", &linear(Into::Replace(Holds::Sums)))?;
+            suite.hold("linear_add", &linear(Into::Add(before.clone())))?;
+        }
+    }
+    Ok(())
+}
+
+/// The length of each row.
+fn norms(values: &[f32], width: usize) -> Vec<f64> {
+    values.chunks_exact(width).map(|row| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt()).collect()
+}
+
+enum Into {
+    Replace(Holds),
+    /// What the residual held before.
+    Add(Vec<f32>),
+}
+
+struct Linear {
+    dtype: Dtype,
+    into: Into,
+    inputs: usize,
+    x: Vec<f32>,
+    weights: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    /// Lengths of the rows of `x` and of `weights`.
+    norms: [Vec<f64>; 2],
+}
+
+impl Linear {
+    fn rows(&self) -> usize {
+        self.x.len() / self.inputs
+    }
+
+    fn outputs(&self) -> usize {
+        self.weights.len() / self.inputs
+    }
+}
+
+impl Case for Linear {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let (rows, outputs) = (self.rows(), self.outputs());
+        let x = buffer(backend, Holds::Operands(self.dtype), rows, self.inputs, &self.x)?;
+        let weights = matrix(backend, self.dtype, outputs, &self.weights)?;
+        let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
+        let out = match &self.into {
+            Into::Replace(holds) => {
+                let mut out = buffer(backend, *holds, rows, outputs, &[])?;
+                backend.linear(&mut out, &x, &weights, bias.as_ref());
+                out
+            }
+            Into::Add(before) => {
+                let mut out = buffer(backend, Holds::Sums, rows, outputs, before)?;
+                backend.linear_add(&mut out, &x, &weights, bias.as_ref());
+                out
+            }
+        };
+        backend.read(&out, rows)
+    }
+
+    /// Of k products summed in f32 in any order, roundings add up like a random walk: with a probability beyond doubt at most
+    /// `8 sqrt(k)` of them, each of a sum that is at most the product of the rows' lengths (Higham and Mary, "A new approach
+    /// to probabilistic rounding error analysis", 2019); on both sides. Tensor cores cut off instead of rounding, once for
+    /// each 8 or 16 products: at most `k / 8` cuts of two roundings each of the partial sum, which is some `sqrt(k)` times
+    /// less than the bound. Products of numbers cut to fewer bits (TF32) do not pass.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let (row, output) = (at / self.outputs(), at % self.outputs());
+        let size = self.norms[0][row] * self.norms[1][output];
+        let walk = 2.0 * (8.0 * (self.inputs as f64).sqrt() + 4.0) * F32 * size;
+        let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]).abs());
+        match &self.into {
+            // The bias may be added to a result that was stored already.
+            Into::Replace(Holds::Operands(dtype)) => walk + 2.0 * rounded(*dtype, y.abs() + bias),
+            Into::Replace(Holds::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
+            Into::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
+        }
+    }
+}
+
+impl fmt::Display for Linear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let into = match &self.into {
+            Into::Replace(holds) => format!("into {holds:?}"),
+            Into::Add(_) => "added".to_owned(),
+        };
+        let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
+        write!(f, "{} rows, {} -> {}, {into}, {bias}", self.rows(), self.inputs, self.outputs())
+    }
+}

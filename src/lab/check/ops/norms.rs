@@ -1,0 +1,77 @@
+//! `rms_norm` and `layer_norm`: f32 rows in, operands out.
+
+use std::fmt;
+
+use super::Suite;
+use crate::backend::{Backend, Dtype, Holds};
+use crate::error::Result;
+use crate::lab::check::case::{Case, F32, buffer, rounded, vector};
+use crate::lab::check::dice::Dice;
+
+const EPS: f32 = 1e-5;
+
+pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+    for &(rows, width) in suite.shapes() {
+        // Rows of all sizes: where they are small, epsilon counts.
+        let size = dice.pick(&[1e-3, 1.0, 300.0]);
+        let x: Vec<f32> = (0..rows * width).map(|_| size * (dice.number() + 0.2)).collect();
+        let (weight, bias) = (dice.numbers(width), dice.numbers(width));
+        let norm =
+            |bias: Option<Vec<f32>>| Norm { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), bias };
+        let (rms, layer) = (norm(None), norm(Some(bias)));
+        suite.hold("rms_norm", &rms)?;
+        suite.hold("layer_norm", &layer)?;
+    }
+    Ok(())
+}
+
+struct Norm {
+    dtype: Dtype,
+    width: usize,
+    x: Vec<f32>,
+    weight: Vec<f32>,
+    /// Of a layer norm; an RMS norm has none.
+    bias: Option<Vec<f32>>,
+}
+
+impl Case for Norm {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.x.len() / self.width;
+        let x = buffer(backend, Holds::Sums, rows, self.width, &self.x)?;
+        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        let weight = vector(backend, &self.weight)?;
+        match &self.bias {
+            None => backend.rms_norm(&mut out, &x, &weight, EPS),
+            Some(bias) => {
+                let bias = vector(backend, bias)?;
+                backend.layer_norm(&mut out, &x, &weight, &bias, EPS);
+            }
+        }
+        backend.read(&out, rows)
+    }
+
+    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few roundings
+    /// are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the root divides, and
+    /// its variance by twice that mean's error times the mean distance, which is less.
+    fn tolerance(&self, at: usize, y: f64) -> f64 {
+        let (n, i) = (self.width as f64, at % self.width);
+        let row = &self.x[at - i..][..self.width];
+        let sum = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(f64::from(x))).sum::<f64>() / n;
+        let stored = rounded(self.dtype, y);
+        let Some(bias) = &self.bias else { return stored + y.abs() * (n + 12.0) * F32 };
+        let mean = sum(&|x| x);
+        let deviation = (sum(&|x| (x - mean).powi(2)) + f64::from(EPS)).sqrt();
+        let size = sum(&|x| x.abs()) / deviation;
+        let normed = (f64::from(row[i]) - mean).abs() / deviation;
+        let weight = f64::from(self.weight[i]).abs();
+        let mean_error = 2.0 * (n + 2.0) * F32 * size;
+        let square_error = 2.0 * mean_error + (n + 12.0) * F32;
+        stored + 2.0 * F32 * (y.abs() + f64::from(bias[i]).abs()) + weight * (mean_error + normed * square_error)
+    }
+}
+
+impl fmt::Display for Norm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {}", self.x.len() / self.width, self.width)
+    }
+}

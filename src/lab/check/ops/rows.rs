@@ -1,0 +1,94 @@
+//! `embed` and `select_rows`: copies, which are exact.
+
+use std::fmt;
+
+use super::Suite;
+use crate::backend::{Backend, Dtype, Holds, RowToken, StepBatch};
+use crate::error::Result;
+use crate::ids::TokenId;
+use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, Case, buffer, matrix, numbers, rows_at};
+use crate::lab::check::dice::Dice;
+
+pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+    let dtype = suite.dtype;
+    for &(rows, width) in suite.shapes() {
+        let vocab = dice.pick(&[1, 7, 320, 1001]);
+        let table = numbers(dice, dtype, vocab * width);
+        suite.hold("embed", &Embed { dtype, width, table, tokens: dice.text(rows, vocab) })?;
+        let x = numbers(dice, dtype, rows * width);
+        let mut wanted: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
+        wanted.sort_unstable();
+        for holds in [Holds::Sums, Holds::Operands(dtype)] {
+            suite.hold("select_rows", &SelectRows { holds, rows, width, x: x.clone(), wanted: wanted.clone() })?;
+        }
+    }
+    Ok(())
+}
+
+struct Embed {
+    dtype: Dtype,
+    width: usize,
+    table: Vec<f32>,
+    tokens: Vec<TokenId>,
+}
+
+impl Case for Embed {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.tokens.len();
+        let table = matrix(backend, self.dtype, self.table.len() / self.width, &self.table)?;
+        let mut step = backend.step(ANY_HEADS, self.dtype, ANY_VOCAB)?;
+        let tokens = self.tokens.iter().copied().map(RowToken::Known).collect();
+        let shape = backend.load(&mut step, StepBatch { tokens, ..rows_at(&vec![0; rows]) })?;
+        let mut out = buffer(backend, Holds::Sums, shape.rows, self.width, &[])?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.embed(&mut out, &table, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+        backend.read(&out, rows)
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+}
+
+impl fmt::Display for Embed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows of a table of {} x {}", self.tokens.len(), self.table.len() / self.width, self.width)
+    }
+}
+
+struct SelectRows {
+    holds: Holds,
+    rows: usize,
+    width: usize,
+    x: Vec<f32>,
+    wanted: Vec<u32>,
+}
+
+impl Case for SelectRows {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let mut step = backend.step(ANY_HEADS, Dtype::F32, ANY_VOCAB)?;
+        let batch = StepBatch { wanted: self.wanted.clone(), ..rows_at(&vec![0; self.rows]) };
+        let shape = backend.load(&mut step, batch)?;
+        let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
+        let mut out = buffer(backend, self.holds, shape.wanted, self.width, &[])?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.select_rows(&mut out, &x, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+        backend.read(&out, self.wanted.len())
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+}
+
+impl fmt::Display for SelectRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} x {} ({:?})", self.wanted.len(), self.rows, self.width, self.holds)
+    }
+}

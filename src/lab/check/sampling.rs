@@ -1,0 +1,243 @@
+//! Sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same tokens but for coins
+//! within rounding of a border, and the same log-probabilities.
+
+use super::case::{ANY_HEADS, F32, buffer, rows_at};
+use super::device::Effort;
+use super::dice::Dice;
+use super::leaves::greedy;
+use super::report::{Found, Report, Worst, share};
+use crate::backend::cpu::{Cpu, Isa};
+use crate::backend::{Backend, Dtype, Holds, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use crate::error::Result;
+use crate::ids::{PageId, TokenId};
+use crate::kv::KvSlot;
+
+/// How far a border of the distribution may be off, as a share of the whole: weights are f32 exponentials of arguments down to
+/// -87, good to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
+const BORDER: f64 = 1e-6;
+
+pub fn sampling<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+    let (vocabs, asks): (&[usize], _) = match effort {
+        Effort::Quick => (&[7, 320], 12),
+        Effort::Full => (&[1, 7, 320, 32_016, 128_256], 64),
+    };
+    let mut dice = Dice::new(3);
+    for &vocab in vocabs {
+        for asks in [1, asks] {
+            let draws = Draws::throw(&mut dice, vocab, asks);
+            let expected = draws.draw(&mut Cpu::with_isa(Isa::Portable), &draws.requests)?;
+            let found = draws.draw(backend, &draws.requests)?;
+            let repeats = found == draws.draw(backend, &draws.requests)?;
+            draws.hold(&expected, &found, repeats, report)?;
+            draws.greedy().hold_counts(backend, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// Steps that are advanced behind the one that is loaded, in which requests with penalties count what they draw by themselves.
+const ADVANCED: usize = 12;
+
+/// One row of logits for each request.
+struct Draws {
+    vocab: usize,
+    logits: Vec<f32>,
+    requests: Vec<SampleRequest>,
+    /// What the step before draws, for requests that count it among the tokens seen.
+    before: Vec<TokenId>,
+}
+
+impl Draws {
+    fn throw(dice: &mut Dice, vocab: usize, asks: usize) -> Self {
+        let logits = (0..asks).flat_map(|_| row(dice, vocab)).collect();
+        let requests = (0..asks).map(|ask| request(dice, vocab, ask)).collect();
+        Self { vocab, logits, requests, before: dice.text(asks, vocab) }
+    }
+
+    /// Two steps: one that draws what is given, and the one at hand.
+    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
+        let asks = requests.len();
+        let mut step = backend.step(ANY_HEADS, Dtype::F32, self.vocab)?;
+        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let mut drawn = Vec::new();
+        for requests in [given, requests.to_vec()] {
+            let wanted = (0..asks as u32).collect();
+            let shape = backend.load(&mut step, StepBatch { wanted, requests, ..rows_at(&vec![0; asks]) })?;
+            let logits = buffer(backend, Holds::Sums, shape.wanted, self.vocab, &self.logits)?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            drawn = backend.collect(&mut step)?;
+        }
+        Ok(drawn)
+    }
+
+    /// The same draws of the best token: no border decides, so that every token must be the definition's.
+    fn greedy(&self) -> Self {
+        let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
+        Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
+    }
+
+    /// What the loaded step and those advanced behind it draw, from the same logits.
+    fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
+        let asks = self.requests.len();
+        let mut step = backend.step(ANY_HEADS, Dtype::F32, self.vocab)?;
+        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
+        let wanted: Vec<u32> = (0..asks as u32).collect();
+        let batch = |requests| {
+            let (wanted, slots) = (wanted.clone(), slots.clone());
+            StepBatch { wanted, slots, requests, ..rows_at(&vec![0; asks]) }
+        };
+        let mut walked = Vec::new();
+        for number in 0..2 + ADVANCED {
+            let shape = match number {
+                0 => backend.load(&mut step, batch(Vec::clone(&given)))?,
+                1 => backend.load(&mut step, batch(self.requests.clone()))?,
+                _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
+            };
+            let logits = buffer(backend, Holds::Sums, shape.wanted, self.vocab, &self.logits)?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            walked.push(backend.collect(&mut step)?.into_iter().map(|drawn| drawn.token).collect());
+        }
+        Ok(walked)
+    }
+
+    fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut Report) -> Result<()> {
+        let expected = self.walk(&mut Cpu::with_isa(Isa::Clear))?;
+        let found = self.walk(backend)?;
+        let repeats = found == self.walk(backend)?;
+        let misses = if found == expected { 0.0 } else { 1.0 };
+        let what = format!("{} of {}, {ADVANCED} steps on", self.requests.len(), self.vocab);
+        report.see("counted", None, &what, Found::twice(Worst { error: misses, tolerance: 0.0 }, repeats));
+        Ok(())
+    }
+
+    fn hold(&self, expected: &[Sampled], found: &[Sampled], repeats: bool, report: &mut Report) -> Result<()> {
+        let mut wrong = None;
+        let mut others = None;
+        for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
+            if expected.token == found.token {
+                continue;
+            }
+            if others.is_none() {
+                others = Some(self.at_borders()?);
+            }
+            if !others.iter().flatten().any(|drawn| drawn[ask].token == found.token) {
+                wrong = wrong.or(Some((ask, expected.token, found.token)));
+            }
+        }
+        let (vocab, asks) = (self.vocab, self.requests.len());
+        let what = match wrong {
+            None => format!("{asks} of {vocab}"),
+            Some((ask, expected, found)) => {
+                format!("{asks} of {vocab}: token {found} for {expected} by {:?}", self.requests[ask])
+            }
+        };
+        let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
+        report.see("sample", None, &what, Found::twice(Worst { error: misses, tolerance: 0.0 }, repeats));
+        let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
+        let worst = worst.fold(Worst::default(), |most, worst| if share(worst) > share(most) { worst } else { most });
+        report.see("log-probability", None, &what, Found::twice(worst, repeats));
+        Ok(())
+    }
+
+    /// What the definition draws where coins or filters are a little off, either way.
+    fn at_borders(&self) -> Result<Vec<Vec<Sampled>>> {
+        type Nudge = fn(&mut f64, &mut f32, &mut f32);
+        let nudges: [Nudge; 6] = [
+            |coin, _, _| *coin = (*coin - BORDER).max(0.0),
+            |coin, _, _| *coin += BORDER,
+            |_, top_p, _| *top_p *= 1.0 - BORDER as f32,
+            |_, top_p, _| *top_p = (*top_p * (1.0 + BORDER as f32)).min(1.0),
+            |_, _, min_p| *min_p *= 1.0 - BORDER as f32,
+            |_, _, min_p| *min_p *= 1.0 + BORDER as f32,
+        ];
+        let nudged = |nudge: Nudge| {
+            let mut requests = self.requests.clone();
+            for request in &mut requests {
+                if let Pick::Random { top_p, min_p, coin, .. } = &mut request.pick {
+                    nudge(coin, top_p, min_p);
+                }
+            }
+            self.draw(&mut Cpu::with_isa(Isa::Portable), &requests)
+        };
+        nudges.into_iter().map(nudged).collect()
+    }
+}
+
+/// The largest difference of two draws' log-probabilities. Both are differences of f32 numbers of their own size, whose
+/// logarithm of a sum of exponentials is good to 2e-5: each term is within some roundings for each unit below the largest,
+/// and chunks of some thousand are summed in f32. Where the tokens differ, nothing can be said.
+fn logprobs(expected: &Sampled, found: &Sampled) -> Worst {
+    let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
+    let same_top =
+        expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);
+    if !same_top {
+        return Worst { error: f64::INFINITY, tolerance: 0.0 };
+    }
+    let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
+    let differences = own.into_iter().chain(top).map(|(a, b)| {
+        let (a, b) = (f64::from(a), f64::from(b));
+        let error = if a == b { 0.0 } else { (a - b).abs() };
+        Worst { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
+    });
+    differences.fold(Worst::default(), |most, worst| if share(worst) > share(most) { worst } else { most })
+}
+
+/// Logits: as models make them, on a coarse grid (ties), far down, or none at all.
+fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
+    match dice.within(0, 9) {
+        0 => vec![f32::NEG_INFINITY; vocab],
+        1 => vec![f32::NAN; vocab],
+        2 => vec![1.5; vocab],
+        3 => (0..vocab).map(|_| (6.0 * dice.number()).round() / 2.0).collect(),
+        4 => {
+            let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -300.0];
+            (0..vocab).map(|_| if dice.one_in(8) { dice.pick(&odd) } else { 9.0 * dice.number() }).collect()
+        }
+        5 => (0..vocab).map(|_| 80.0 * dice.number()).collect(),
+        // Sums of four are nearly normal.
+        _ => (0..vocab).map(|_| 4.0 * dice.numbers(4).iter().sum::<f32>()).collect(),
+    }
+}
+
+fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
+    let last = vocab as u32 - 1;
+    let pick = match dice.within(0, 9) {
+        0 => Pick::Greedy,
+        1 => Pick::Given(TokenId(dice.within(0, last))),
+        _ => Pick::Random {
+            temperature: dice.pick(&[1.0, 0.7, 0.05, 2.5]),
+            top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
+            top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
+            min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
+            coin: if dice.one_in(20) { 0.0 } else { dice.coin() },
+        },
+    };
+    let mut request = SampleRequest { pick, top_logprobs: dice.pick(&[0, 1, 5, 20]), ..greedy() };
+    if dice.one_in(2) {
+        request.repetition_penalty = dice.pick(&[1.0, 1.3, 0.8]);
+        request.frequency_penalty = dice.pick(&[0.0, 0.4, -0.3]);
+        request.presence_penalty = dice.pick(&[0.0, 0.7]);
+        let mut seen: Vec<u32> = (0..dice.within(0, 300)).map(|_| dice.within(0, last)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let see = |token| SeenToken { token: TokenId(token), sampled: dice.within(0, 3), in_prompt: dice.one_in(2) };
+        request.seen = seen.into_iter().map(see).collect();
+        request.unseen = dice.one_in(2).then_some(ask as u32);
+    }
+    if dice.one_in(3) {
+        let bias = |dice: &mut Dice| if dice.one_in(4) { f32::NEG_INFINITY } else { 9.0 * dice.number() };
+        let mut biased: Vec<u32> = (0..dice.within(1, 20)).map(|_| dice.within(0, last)).collect();
+        biased.sort_unstable();
+        biased.dedup();
+        request.logit_bias = biased.into_iter().map(|token| (TokenId(token), bias(dice))).collect();
+        request.banned = (0..dice.within(0, 5)).map(|_| TokenId(dice.within(0, last))).collect();
+    }
+    request
+}

@@ -1,0 +1,214 @@
+//! Whole models: goldens, and a tree of prompts and forks through the engine, on the device and on the CPU. The tokens are
+//! given, so that one other choice does not make two runs incomparable; behind them follows greedy text, as far as margins
+//! allow to compare it.
+
+use std::path::{Path, PathBuf};
+
+use super::device::Effort;
+use super::dice::Dice;
+use super::report::{Found, Report, Worst};
+use crate::backend::cpu::Cpu;
+use crate::backend::{Backend, Dtype};
+use crate::bundled::bundled;
+use crate::engine::{
+    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, PoolSize, SamplingParams, Stop,
+};
+use crate::error::{Error, Result};
+use crate::ids::BranchId;
+use crate::model::check::{golden, tolerance};
+use crate::model::{Decoder, ModelConfig, ModelFolder};
+
+/// Names that golden files have.
+const GOLDEN_FILES: [&str; 2] = ["golden.json", "golden_greedy.json"];
+/// Folders of folders are looked into, so deep.
+const DEPTH: usize = 3;
+
+/// The golden files beneath `folder`, at least one.
+pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    find_goldens(folder, DEPTH, &mut files)?;
+    if files.is_empty() {
+        let expected = format!("model folders with a {} beneath it", GOLDEN_FILES.join(" or "));
+        return Err(Error::value(format!("--goldens {}", folder.display()), expected, "none"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Holds the model folders of these golden files against them.
+pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Report) -> Result<()> {
+    for file in files {
+        let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
+        let mut decoder = Decoder::load(backend, &model)?;
+        let found = golden(backend, &mut decoder, file)?;
+        for case in &found.cases {
+            // Greedy tokens are part of the verdict, and have no size.
+            let error = if case.passes(found.dtype) { f64::from(case.logits) } else { f64::INFINITY };
+            let worst = Worst { error, tolerance: f64::from(case.tolerance) };
+            let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
+            report.see("golden", Some(found.dtype), what, Found::once(worst));
+        }
+    }
+    Ok(())
+}
+
+fn find_goldens(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+    found.extend(GOLDEN_FILES.map(|name| folder.join(name)).into_iter().find(|file| file.is_file()));
+    if depth == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list"))? {
+        let path = entry.map_err(Error::io(folder, "list"))?.path();
+        if path.is_dir() {
+            find_goldens(&path, depth - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// A model for the runs: the bundled one, or, where that is not at hand, random weights of a small shape.
+enum Model {
+    Folder(ModelFolder),
+    Random(ModelConfig),
+}
+
+impl Model {
+    fn find() -> Result<Self> {
+        match bundled("models/demo/config.json") {
+            Ok(config) => ModelFolder::open(config.parent().unwrap_or(Path::new("."))).map(Model::Folder),
+            Err(_) => ModelConfig::from_json(SMALL_SHAPE).map(Model::Random),
+        }
+    }
+
+    fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        match self {
+            Model::Folder(folder) => Decoder::load(backend, folder),
+            Model::Random(config) => Decoder::random(backend, config.clone(), Dtype::Bf16, 1),
+        }
+    }
+}
+
+const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
+
+/// The same tree on `backend` and on the CPU.
+pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> Result<()> {
+    let model = Model::find()?;
+    let decoder = model.load(&mut backend)?;
+    let (dtype, layers) = (decoder.dtype(), decoder.config().layers);
+    let mut cpu = Cpu::open()?;
+    let on_cpu = model.load(&mut cpu)?;
+    let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);
+
+    let given = |run: &Run| run.given.concat();
+    let scale = given(&expected).iter().fold(1.0f32, |scale, logprob| scale.max(logprob.abs()));
+    // Of differences of two values that may each be off.
+    let tolerance = 2.0 * f64::from(tolerance(dtype, layers, scale));
+    let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
+    let differences: Vec<f64> = given(&found).iter().zip(&given(&expected)).map(difference).collect();
+    let worst = differences.iter().fold(0.0, |worst: f64, e| if e.is_nan() { f64::INFINITY } else { worst.max(*e) });
+    let same_shape = found.given.iter().map(Vec::len).eq(expected.given.iter().map(Vec::len));
+    let error = if same_shape { worst } else { f64::INFINITY };
+    let branches = expected.given.len();
+    let found_given = Found::once(Worst { error, tolerance });
+    report.see("run, given", Some(dtype), format_args!("{branches} branches"), found_given);
+
+    // The largest of so many is some four deviations, and a mean is less than one.
+    let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+    let found_mean = Found::once(Worst { error: mean, tolerance: tolerance / 4.0 });
+    report.see("run, mean", Some(dtype), format_args!("{} tokens", differences.len()), found_mean);
+
+    let margins = found.greedy.iter().zip(&expected.greedy).map(|(found, expected)| margin(found, expected));
+    let error = margins.fold(0.0, f64::max);
+    let found_greedy = Found::once(Worst { error, tolerance });
+    report.see(
+        "run, greedy",
+        Some(dtype),
+        format_args!("the margin of another token, {branches} branches"),
+        found_greedy,
+    );
+    Ok(())
+}
+
+/// By how much `expected` preferred its own token where the two texts part; 0 where they never do.
+fn margin(found: &Finish, expected: &Finish) -> f64 {
+    let parted = found.tokens.iter().zip(&expected.tokens).position(|(found, expected)| found != expected);
+    match parted.map(|at| expected.top[at].as_slice()) {
+        None if found.tokens.len() == expected.tokens.len() => 0.0,
+        Some([(_, first), (_, second), ..]) => f64::from(first - second),
+        _ => f64::INFINITY,
+    }
+}
+
+/// What came of the tree: log-probabilities of given tokens and greedy text, each by branch.
+struct Run {
+    given: Vec<Vec<f32>>,
+    greedy: Vec<Finish>,
+}
+
+/// Prompts with a common header; forks of each are scored, the last of them pruned, the others forked and scored again; behind
+/// those, greedy text. All that can run together does.
+fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Run> {
+    let (prompts, forks, greedy) = if effort == Effort::Quick { (2, 2, 4) } else { (4, 6, 32) };
+    let dice = &mut Dice::new(4);
+    let vocab = decoder.config().vocab;
+    let tokens = prompts * 200 + prompts * forks * 3 * 100;
+    let useful = tokens * decoder.kv_bytes_per_token();
+    let pool = PoolSize::Share { of_free: 0.5, at_most: useful };
+    let config = EngineConfig { pool, run_ahead: true, check_plans: true, ..EngineConfig::default() };
+    let engine = Engine::start(backend, decoder, None, config)?;
+    let mut text = |shortest: u32, longest: u32| {
+        let len = dice.within(shortest, longest);
+        dice.text(len as usize, vocab)
+    };
+    let header = text(60, 90);
+    let mut score = |branches: &[BranchId]| -> Vec<Extend> {
+        let given = |&branch: &BranchId| Extend {
+            branch,
+            continuation: Continuation::Given { tokens: text(1, 40), logprobs: true },
+        };
+        branches.iter().map(given).collect()
+    };
+    let mut first = Vec::new();
+    for prompt in 0..prompts {
+        let own = Dice::new(prompt as u64).text(20 + 9 * prompt, vocab);
+        first.extend(engine.fork(engine.root([header.clone(), own].concat())?, forks)?);
+    }
+    let mut given = finish(&engine, score(&first))?;
+    let (kept, pruned): (Vec<_>, Vec<_>) = first.iter().enumerate().partition(|(i, _)| i % forks != forks - 1);
+    engine.discard(&pruned.iter().map(|(_, branch)| **branch).collect::<Vec<_>>());
+    let mut second = Vec::new();
+    for (_, branch) in kept {
+        second.extend(engine.fork(*branch, 2)?);
+    }
+    given.extend(finish(&engine, score(&second))?);
+    let draws = second.iter().map(|&branch| Extend {
+        branch,
+        continuation: Continuation::Sampled {
+            params: SamplingParams { top_logprobs: Some(2), ..SamplingParams::greedy() },
+            stop: Stop { ignore_eos: true, ..Stop::max_tokens(greedy) },
+            coins: CoinKey::root(0, "check"),
+        },
+    });
+    let greedy = finish(&engine, draws.collect())?;
+    Ok(Run { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
+}
+
+/// Runs `extends` to their end; what became of each, in their order.
+pub(super) fn finish(engine: &EngineHandle, extends: Vec<Extend>) -> Result<Vec<Finish>> {
+    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+    let mut finished: Vec<Option<Finish>> = branches.iter().map(|_| None).collect();
+    let mut extension = engine.start(extends)?;
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Token { .. } => {}
+            Event::Finished { branch, finish } => {
+                let at = branches.iter().position(|&other| other == branch);
+                finished[at.expect("events are of our branches")] = Some(finish);
+            }
+            Event::Failed { error, .. } => return Err(error),
+        }
+    }
+    Ok(finished.into_iter().flatten().collect())
+}

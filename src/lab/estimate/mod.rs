@@ -1,0 +1,141 @@
+//! `offshoot plan`: what a job will come to, without running it. Reads its prompts, finds what they share, and says what each way
+//! of sharing computes, what keys and values take and how often they fill the memory; then the real scheduler runs it on a
+//! device that only keeps time. No weights are read and no device is needed.
+
+mod decode_step;
+mod device;
+mod drawing;
+mod explain;
+mod job;
+mod pool;
+mod predict;
+mod report;
+mod rows;
+mod sharing;
+mod source;
+pub mod trace;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Dtype;
+use crate::error::{Error, Result};
+use crate::figures::count;
+use crate::kv::PromptTree;
+use crate::launch::Budget;
+use crate::out;
+
+use decode_step::DecodeStep;
+use device::Device;
+use pool::Need;
+use predict::predict;
+use report::{Forecast, Sizes};
+use sharing::Samples;
+
+/// What `offshoot plan` is asked.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// A task file (.json), or lines of prompts or of OpenAI Batch requests.
+    pub input: PathBuf,
+    /// A model folder or a config.json; `None`: the task's.
+    pub model: Option<PathBuf>,
+    /// Of weights, keys and values; `None`: the config's.
+    pub dtype: Option<Dtype>,
+    pub limit: Option<usize>,
+    pub samples: Option<u32>,
+    /// `key=value` changes to the task file.
+    pub set: Vec<String>,
+    /// Tokens that a sample is expected to have at most.
+    pub output_tokens: Option<u32>,
+    /// A built-in profile's name or a file.
+    pub device_profile: String,
+    pub budget: Budget,
+    pub predict: Predict,
+    /// Also says of each node what attention makes of it.
+    pub explain: bool,
+    pub json: bool,
+    pub svg: Option<PathBuf>,
+}
+
+/// Whether the job is run on the modelled device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Predict {
+    /// Where that takes seconds.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// Samples of a job at most.
+const MOST_SAMPLES: u64 = 100_000_000;
+
+/// Jobs that are predicted without being asked for: by samples, and by tokens drawn.
+pub const FEW_SAMPLES: u64 = 20_000;
+pub const FEW_TOKENS: u64 = 5_000_000;
+
+/// Prints what the job comes to.
+pub fn main(options: &PlanOptions) -> Result<()> {
+    if let (Some(svg), Ok(input)) = (&options.svg, options.input.canonicalize())
+        && svg.canonicalize().is_ok_and(|svg| svg == input)
+    {
+        return Err(Error::value("--svg", "another file than the input", svg.display().to_string()));
+    }
+    let (model, mut job) = source::read(options)?;
+    if job.samples() > MOST_SAMPLES {
+        let expected = format!("at most {}", count(MOST_SAMPLES));
+        return Err(Error::value("samples of the job", expected, count(job.samples())));
+    }
+    let device = Device::open(&options.device_profile, &options.budget, &model)?;
+    let tree = job.tree();
+    let draws = job.draws();
+    let need = Need::new(&job, &tree, device.pool);
+    let waves = need.waves(&tree.order_by(&draws))?;
+    let (kv, kv_unshared) = need.at_once();
+    let hints = decode_step::hints(&model, device.kv_element_bytes, device.cost, device.tile);
+    let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
+    let first = waves.first().ok_or_else(nothing)?;
+    let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
+    let sample_tree = PromptTree::new(&Samples::of(&job));
+    let drawn: u64 = draws.iter().sum();
+    let wanted = match options.predict {
+        Predict::Always => true,
+        Predict::Never => false,
+        Predict::Auto => job.samples() <= FEW_SAMPLES && drawn <= FEW_TOKENS,
+    };
+    let predictions = match wanted {
+        true => predict(&job, &sample_tree, &device)?,
+        false => Vec::new(),
+    };
+    if !wanted && options.predict == Predict::Auto {
+        let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
+        job.notes.push(format!("time is not predicted for {sizes} unless --predict always asks for it"));
+    }
+    let forecast = Forecast {
+        job: Sizes::of(&options.input, &job, &tree),
+        model: report::ModelSizes::of(&model, device.kv_element_bytes),
+        device: device.described.clone(),
+        branches: device.branches(),
+        pool: device.pool,
+        levels: sharing::levels(&sample_tree),
+        sharing: sharing::policies(&sample_tree, &device.pool),
+        kv_bytes: kv * device.pool.page_bytes,
+        kv_bytes_unshared: kv_unshared * device.pool.page_bytes,
+        waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
+        decode_step: decode_step::reads(&step.forest, &hints),
+        nodes: options.explain.then(|| explain::explain(&tree, &step, &hints)),
+        predictions,
+        notes: job.notes.clone(),
+    };
+    if let Some(path) = &options.svg {
+        let drawing = drawing::draw(&forecast, &job, &tree);
+        std::fs::write(path, drawing).map_err(Error::io(path, "write"))?;
+    }
+    match options.json {
+        true => out::line(forecast.json()?)?,
+        false => out::text(&forecast)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! Where a job comes from: a task file, a file of OpenAI Batch requests, or rows of prompts; and the model that its prompts are
+//! for, of which nothing but config.json and a tokenizer is looked at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::PlanOptions;
+use super::job::{Ask, Job};
+use super::rows;
+use crate::backend::Dtype;
+use crate::error::{Error, Result};
+use crate::eval::run::Rendered;
+use crate::eval::task::{Method, Overrides};
+use crate::figures::counted;
+use crate::kv::PackedPrompts;
+use crate::model::{ModelConfig, ModelFolder};
+use crate::openai::batch;
+use crate::tokenizer::Tokenizer;
+
+/// A model without its weights.
+#[derive(Debug)]
+pub struct Model {
+    pub path: PathBuf,
+    pub config: ModelConfig,
+    /// Of weights, keys and values.
+    pub dtype: Dtype,
+}
+
+impl Model {
+    /// A model folder, or a config.json alone.
+    pub fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
+        let config = match path.is_file() {
+            true => ModelConfig::from_file(path)?,
+            false => ModelFolder::open(path)?.config,
+        };
+        Ok(Self::of(path, config, dtype))
+    }
+
+    fn of(path: &Path, config: ModelConfig, dtype: Option<Dtype>) -> Self {
+        let dtype = dtype.or(config.dtype).unwrap_or(Dtype::Bf16);
+        Self { path: path.to_path_buf(), config, dtype }
+    }
+
+    /// For prompts that come as text.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match self.path.is_file() {
+            true => {
+                Err(Error::value("--model", "a folder with a tokenizer, for prompts come as text", "a config.json"))
+            }
+            false => Tokenizer::load(&self.path),
+        }
+    }
+}
+
+/// Reads what `options` name.
+pub fn read(options: &PlanOptions) -> Result<(Model, Job)> {
+    let path = &options.input;
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return of_task(options);
+    }
+    if let Some(option) = options.for_tasks_alone() {
+        return Err(Error::value(option, "a task file (.json)", path.display().to_string()));
+    }
+    let Some(model) = &options.model else {
+        return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
+    };
+    let model = Model::open(model, options.dtype)?;
+    let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
+    let job = match holds_requests(&bytes) {
+        true => of_requests(options, &model)?,
+        false => rows::read(path, &bytes, &model, options.output_tokens)?,
+    };
+    Ok((model, job))
+}
+
+/// Whether the first line that is an object is a request. Lines that are none are a request file's own affair.
+fn holds_requests(bytes: &[u8]) -> bool {
+    let lines = rows::texts(bytes).map(|(_, text)| serde_json::from_slice::<Map<String, Value>>(text));
+    let first = lines.flatten().next();
+    first.is_some_and(|first| ["custom_id", "url", "body"].iter().any(|key| first.contains_key(*key)))
+}
+
+/// The prompts of a task, as `offshoot run` renders them.
+fn of_task(options: &PlanOptions) -> Result<(Model, Job)> {
+    let overrides =
+        Overrides { set: options.set.clone(), samples: options.samples, seed: None, model: options.model.clone() };
+    let Rendered { task, model, folder, prompts, .. } = Rendered::new(&options.input, &overrides, options.limit)?;
+    let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
+    for prompt in &prompts {
+        if prompt.tokens().is_empty() {
+            return Err(Error::value(format!("the prompt of item `{}`", prompt.item.id), "at least one token", "none"));
+        }
+        job.prompts.push(prompt.tokens().iter().copied());
+        let longest = prompt.choices.iter().map(|choice| choice.tokens.len()).max();
+        job.asks.push(match longest {
+            Some(longest) => Ask { samples: as_u32(prompt.choices.len()), tokens: as_u32(longest).max(1) },
+            None => Ask {
+                samples: task.method.samples(),
+                tokens: expected(
+                    task.sampling.max_tokens,
+                    options.output_tokens,
+                    folder.config.context,
+                    prompt.tokens().len(),
+                ),
+            },
+        });
+    }
+    if task.method.asks() {
+        let what = "prompts that the search asks later are not known and not counted";
+        job.notes.push(format!("{}: {what}", task.method.name()));
+    }
+    if matches!(task.method, Method::Choose(_)) {
+        job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
+    }
+    Ok((Model::of(&model, folder.config, options.dtype), job))
+}
+
+fn of_requests(options: &PlanOptions, model: &Model) -> Result<Job> {
+    let tokenizer = model.tokenizer()?;
+    let (asked, refused) = batch::asked(&options.input, &tokenizer, &model.config)?;
+    let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
+    for prompt in asked {
+        let tokens =
+            expected(as_u32(prompt.most_tokens), options.output_tokens, model.config.context, prompt.tokens.len());
+        job.asks.push(Ask { samples: as_u32(prompt.samples), tokens });
+        job.prompts.push(prompt.tokens);
+    }
+    let Some(first) = refused.first() else { return Ok(job) };
+    if job.asks.is_empty() {
+        return Err(Error::format(
+            &options.input,
+            format!("no request can be answered, the first because of {}", first.message),
+        ));
+    }
+    let lines = counted(refused.len() as u64, "line");
+    job.notes.push(format!("{lines} left out that cannot be answered, the first because of {}", first.message));
+    Ok(job)
+}
+
+/// Tokens that a sample is expected to have: as many as it may have and the context allows, or fewer where the user expects
+/// fewer.
+pub fn expected(most: u32, expected: Option<u32>, context: usize, prompt: usize) -> u32 {
+    let room = as_u32(context.saturating_sub(prompt));
+    most.min(expected.unwrap_or(most)).min(room).max(1)
+}
+
+fn as_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl PlanOptions {
+    /// An option that was given and changes tasks alone.
+    fn for_tasks_alone(&self) -> Option<&'static str> {
+        let given =
+            [("--limit", self.limit.is_some()), ("--samples", self.samples.is_some()), ("--set", !self.set.is_empty())];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}

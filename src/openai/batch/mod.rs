@@ -1,0 +1,132 @@
+//! `offshoot batch`: a file of OpenAI Batch requests answered by one engine. Reads the lines, orders all their prompts so that
+//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot
+//! be answered gets an error of its own and never ends the job. What a request asks and how an answer is worded is `protocol`'s.
+
+mod answer;
+mod asked;
+mod input;
+mod origin;
+mod output;
+mod request;
+mod work;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::backend::DeviceChoice;
+use crate::error::Result;
+use crate::figures::count;
+use crate::launch::{Budget, Most, start_engine};
+use crate::model::ModelFolder;
+use crate::openai::protocol::{Reader, Refusal};
+use crate::out;
+use crate::out::Progress;
+use crate::plan::Planner;
+use crate::tokenizer::Tokenizer;
+
+use answer::Answer;
+pub use asked::{Asked, asked};
+use origin::Origin;
+use output::Output;
+use request::LineRequest;
+use work::Worked;
+
+/// What a batch is asked to do.
+#[derive(Clone, Debug)]
+pub struct BatchOptions {
+    pub input: PathBuf,
+    pub out: PathBuf,
+    pub model: PathBuf,
+    /// Keeps the answers that `out` has already, if they are of this model and these requests.
+    pub resume: bool,
+    /// Keys the coins of requests that bring no seed.
+    pub seed: u64,
+    pub plan: Option<Planner>,
+    pub device: DeviceChoice,
+    pub budget: Budget,
+}
+
+/// The exit code where requests were refused.
+const REFUSED: u8 = 2;
+
+/// Answers every line of the input; Ctrl-C sets `interrupted`.
+pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
+    options.budget.check()?;
+    let lines = input::read(&options.input)?;
+    let folder = ModelFolder::open(&options.model)?;
+    let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
+    let origin = Origin::new(&options.model, options.budget.kv, options.seed)?;
+    let mut output = Output::open(&options.out, options.resume, &lines, &origin)?;
+
+    let reader = Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
+    let mut requests: Vec<LineRequest> = Vec::new();
+    for line in &lines {
+        if output.has(line.index) {
+            continue;
+        }
+        let read = line.call.as_ref().map_err(Refusal::clone);
+        match read.and_then(|call| LineRequest::read(&reader, line.index, call)) {
+            Ok(request) => requests.push(request),
+            Err(refusal) => output.write(line.index, &Answer::refused(line, &refusal))?,
+        }
+    }
+    let kept = lines.len() - requests.len() - output.refused();
+    let mut sampled = 0;
+    if !requests.is_empty() {
+        let most = Most {
+            branches: requests.iter().map(|request| request.branches()).sum(),
+            tokens: requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add),
+        };
+        let planner = options.plan.unwrap_or_default();
+        let (engine, branches) =
+            start_engine(&folder, tokenizer.clone(), options.device, &options.budget, planner, most)?;
+        let mut fitting = Vec::with_capacity(requests.len());
+        for mut request in requests {
+            match request.fit_paths(engine.facts()) {
+                Ok(()) => fitting.push(request),
+                Err(refusal) => output.write(request.line, &Answer::refused(&lines[request.line], &refusal))?,
+            }
+        }
+        let progress = Progress::new(fitting.len());
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let work = work::Work {
+            lines: &lines,
+            origin: &origin,
+            engine,
+            branches,
+            tokenizer: &tokenizer,
+            created,
+            progress: &progress,
+        };
+        let worked = work.answer_all(&fitting, output, interrupted);
+        progress.finish();
+        let Worked { output: back, ended, tokens } = worked;
+        (output, sampled) = (back, tokens);
+        if let Some(error) = ended {
+            return Err(error);
+        }
+    }
+    let (answered, refused) = (output.answered(), output.refused());
+    let first_refused = output.first_refused().map(|(index, why)| (lines[index].custom_id.clone(), why.to_owned()));
+    output.finish()?;
+    out::line(format_args!(
+        "{} lines: {} answered ({} of them before), {} refused; {} tokens sampled; wrote {}",
+        count(lines.len() as u64),
+        count(answered as u64),
+        count(kept as u64),
+        count(refused as u64),
+        count(sampled as u64),
+        options.out.display()
+    ))?;
+    let Some((id, why)) = first_refused else { return Ok(ExitCode::SUCCESS) };
+    let first = id.map_or_else(String::new, |id| format!(" ({id:?})"));
+    out::aside(format_args!(
+        "{}: {} refused, the first{first} because of {why}",
+        options.input.display(),
+        count(refused as u64)
+    ));
+    Ok(ExitCode::from(REFUSED))
+}

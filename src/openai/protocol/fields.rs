@@ -1,0 +1,114 @@
+//! The fields of a request's body, taken one by one by name and type. `null` is a field not given, as with OpenAI's own clients;
+//! what nobody took in the end is unknown.
+
+use serde_json::{Map, Value};
+
+use super::refusal::Refusal;
+
+type Read<T> = Result<T, Refusal>;
+
+pub struct Fields {
+    left: Map<String, Value>,
+}
+
+impl Fields {
+    pub fn new(body: &Map<String, Value>) -> Self {
+        let given = |(key, value): (&String, &Value)| (!value.is_null()).then(|| (key.clone(), value.clone()));
+        Fields { left: body.iter().filter_map(given).collect() }
+    }
+
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.left.remove(key)
+    }
+
+    /// A field as what `read` makes of it.
+    fn read<T>(&mut self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Read<Option<T>> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        read(&value).map(Some).ok_or_else(|| Refusal::value(key, expected, &brief(&value)))
+    }
+
+    pub fn count(&mut self, key: &str, least: u64, most: u64) -> Read<Option<usize>> {
+        let range = format!("a whole number from {least} to {most}");
+        self.read(key, &range, |value| {
+            let number = value.as_u64().filter(|number| (least..=most).contains(number))?;
+            usize::try_from(number).ok()
+        })
+    }
+
+    /// Any whole number; negative ones as their two's complement, for a seed is bits.
+    pub fn seed(&mut self, key: &str) -> Read<Option<u64>> {
+        self.read(key, "a whole number", |value| value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)))
+    }
+
+    pub fn whole(&mut self, key: &str) -> Read<Option<i64>> {
+        self.read(key, "a whole number", Value::as_i64)
+    }
+
+    pub fn real(&mut self, key: &str) -> Read<Option<f32>> {
+        self.read(key, "a number", |value| Some(value.as_f64()? as f32).filter(|number| number.is_finite()))
+    }
+
+    pub fn flag(&mut self, key: &str) -> Read<bool> {
+        Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
+    }
+
+    /// One string, or a list of them.
+    pub fn texts(&mut self, key: &str) -> Read<Vec<String>> {
+        let one = |value: &Value| value.as_str().map(str::to_owned);
+        let read = |value: &Value| match value {
+            Value::Array(list) => list.iter().map(one).collect(),
+            one_text => one(one_text).map(|text| vec![text]),
+        };
+        Ok(self.read(key, "a string or a list of strings", read)?.unwrap_or_default())
+    }
+
+    pub fn token_ids(&mut self, key: &str) -> Read<Vec<u32>> {
+        let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        let read = |value: &Value| value.as_array()?.iter().map(id).collect();
+        Ok(self.read(key, "a list of token ids", read)?.unwrap_or_default())
+    }
+
+    /// An object of numbers by token id.
+    pub fn biases(&mut self, key: &str) -> Read<Vec<(u32, f32)>> {
+        let bias = |(token, value): (&String, &Value)| Some((token.parse().ok()?, value.as_f64()? as f32));
+        let read = |value: &Value| value.as_object()?.iter().map(bias).collect();
+        Ok(self.read(key, "an object of numbers by token id", read)?.unwrap_or_default())
+    }
+
+    pub fn object(&mut self, key: &str) -> Read<Map<String, Value>> {
+        Ok(self.read(key, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
+    }
+
+    /// Fields that change no answer.
+    pub fn ignore(&mut self, keys: &[&str]) {
+        keys.iter().for_each(|key| drop(self.left.remove(*key)));
+    }
+
+    /// Fields that would change the answer in a way that is not offered: only a value that asks for nothing passes.
+    pub fn refuse(&mut self, key: &str, asks_nothing: impl FnOnce(&Value) -> bool) -> Read<()> {
+        match self.take(key).filter(|value| !asks_nothing(value)) {
+            Some(value) => Err(Refusal::new(
+                "unsupported_parameter",
+                format!("`{key}` is not supported (found {})", brief(&value)),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what is left.
+    pub fn finish(self) -> Read<()> {
+        match self.left.keys().next() {
+            Some(key) => Err(Refusal::new("unknown_parameter", format!("`{key}` is not a field of this request"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A value short enough for a message.
+pub fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

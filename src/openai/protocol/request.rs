@@ -1,0 +1,269 @@
+//! A request in the engine's terms: prompts as tokens, how to sample, what to report. Whatever is wrong with it is found here.
+
+use serde_json::{Map, Value};
+
+use super::endpoint::Endpoint;
+use super::fields::{Fields, brief};
+use super::refusal::Refusal;
+use crate::engine::{EngineFacts, SamplingParams, Stop};
+use crate::ids::TokenId;
+use crate::launch::check_path;
+use crate::model::ModelConfig;
+use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
+
+/// OpenAI's default for completions; a chat goes on as long as context and memory last.
+const COMPLETION_TOKENS: usize = 16;
+/// Choices of one prompt at most.
+const MOST_CHOICES: u64 = 100_000;
+/// The most rivals of a token that are reported, as in OpenAI's chat.
+const MOST_LOGPROBS: u64 = 20;
+/// Fields that change no answer.
+const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "stream_options"];
+
+pub struct Request {
+    pub endpoint: Endpoint,
+    /// As the request names it.
+    pub model: Value,
+    pub prompts: Vec<Prompt>,
+    /// Choices of each prompt.
+    pub n: usize,
+    /// Candidates drawn for them, of which the best are given.
+    pub best_of: usize,
+    pub seed: u64,
+    /// The prompt stands before each choice's text.
+    pub echo: bool,
+    pub logprobs: bool,
+    pub params: SamplingParams,
+}
+
+pub struct Prompt {
+    pub tokens: Vec<TokenId>,
+    pub text: String,
+    pub stop: Stop,
+    /// Whether it goes on as long as the context and the memory last, since the request sets no limit.
+    pub is_open: bool,
+}
+
+impl Request {
+    pub fn branches(&self) -> usize {
+        self.prompts.len() * self.best_of
+    }
+
+    /// Refuses the request where one of its choices could not be held even alone. One that sets no limit goes on as long as the memory
+    /// for keys and values lasts.
+    pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
+        for Prompt { tokens, stop, is_open, .. } in &mut self.prompts {
+            if *is_open {
+                let most = facts.most_drawn(tokens.len()).max(stop.min_tokens);
+                stop.max_tokens = stop.max_tokens.min(most);
+            }
+            check_path(facts, || "a prompt".to_owned(), tokens.len(), stop.max_tokens)
+                .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Tokens that its branches hold at most.
+    pub fn most_tokens(&self) -> usize {
+        let of = |prompt: &Prompt| prompt.tokens.len() + self.best_of.saturating_mul(prompt.stop.max_tokens);
+        self.prompts.iter().map(of).fold(0, usize::saturating_add)
+    }
+}
+
+/// Reads requests to one model.
+pub struct Reader<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub config: &'a ModelConfig,
+    /// For requests without one.
+    pub seed: u64,
+}
+
+impl Reader<'_> {
+    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<Request, Refusal> {
+        let mut fields = Fields::new(body);
+        let model = fields.take("model").unwrap_or_default();
+        let prompts = match endpoint {
+            Endpoint::Completions => self.prompts(&mut fields)?,
+            Endpoint::Chat => vec![self.chat(&mut fields)?],
+        };
+        let n = fields.count("n", 1, MOST_CHOICES)?.unwrap_or(1);
+        let best_of = fields.count("best_of", n as u64, MOST_CHOICES)?.unwrap_or(n);
+        let seed = fields.seed("seed")?.unwrap_or(self.seed);
+        let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
+        let top_logprobs = self.logprobs(endpoint, &mut fields)?;
+        if echo && top_logprobs.is_some() {
+            let what = "`echo` with `logprobs` is not supported: the likeliest tokens of a prompt are not known";
+            return Err(Refusal::new("unsupported_parameter", what));
+        }
+        let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
+        let (most_tokens, stop) = stop(&mut fields)?;
+        fields.ignore(&IGNORED);
+        fields.refuse("stream", |value| value == false)?;
+        fields.refuse("suffix", |value| value == "")?;
+        fields.refuse("response_format", |value| value["type"] == "text")?;
+        for key in ["tools", "functions"] {
+            fields.refuse(key, |value| value.as_array().is_some_and(Vec::is_empty))?;
+        }
+        fields.refuse("tool_choice", |value| value == "none")?;
+        fields.finish()?;
+        params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
+        let prompts = prompts
+            .into_iter()
+            .map(|(tokens, text)| self.prompt(tokens, text, endpoint, most_tokens, &stop))
+            .collect::<Result<_, _>>()?;
+        let logprobs = top_logprobs.is_some();
+        Ok(Request { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
+    }
+
+    /// `prompt`: a text, texts, a list of tokens or lists of tokens.
+    fn prompts(&self, fields: &mut Fields) -> Result<Vec<(Vec<TokenId>, String)>, Refusal> {
+        let special = match fields.take("add_special_tokens") {
+            None | Some(Value::Bool(true)) => AddSpecial::Yes,
+            Some(Value::Bool(false)) => AddSpecial::No,
+            Some(other) => return Err(Refusal::value("add_special_tokens", "true or false", &brief(&other))),
+        };
+        let expected = "a string, a list of strings, a list of token ids or a list of such lists";
+        let Some(prompt) = fields.take("prompt") else {
+            return Err(Refusal::value("prompt", expected, "nothing"));
+        };
+        let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
+        let text = |value: &Value| -> Result<(Vec<TokenId>, String), Refusal> {
+            let text = value.as_str().ok_or_else(wrong)?;
+            let tokens = self.tokenizer.encode(text, special).map_err(|error| Refusal::of(&error))?;
+            Ok((tokens, text.to_string()))
+        };
+        let ids = |value: &Value| -> Result<(Vec<TokenId>, String), Refusal> {
+            let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
+            let list = value.as_array().ok_or_else(wrong)?;
+            let tokens: Vec<TokenId> =
+                list.iter().map(|value| id(value).ok_or_else(wrong)).collect::<Result<_, _>>()?;
+            let text = self.tokenizer.decode(&tokens);
+            Ok((tokens, text))
+        };
+        match &prompt {
+            Value::String(_) => Ok(vec![text(&prompt)?]),
+            Value::Array(list) => match list.first() {
+                Some(Value::String(_)) => list.iter().map(text).collect(),
+                Some(Value::Array(_)) => list.iter().map(ids).collect(),
+                Some(_) => Ok(vec![ids(&prompt)?]),
+                None => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+
+    fn chat(&self, fields: &mut Fields) -> Result<(Vec<TokenId>, String), Refusal> {
+        let expected = "a list of messages with `role` and `content`";
+        let messages = match fields.take("messages") {
+            Some(Value::Array(list)) if !list.is_empty() => {
+                list.iter().map(message).collect::<Result<Vec<Message>, _>>()?
+            }
+            Some(other) => return Err(Refusal::value("messages", expected, &brief(&other))),
+            None => return Err(Refusal::value("messages", expected, "nothing")),
+        };
+        let options = ChatOptions { variables: fields.object("chat_template_kwargs")?, ..ChatOptions::default() };
+        let text = self.tokenizer.chat_with(&messages, &options).map_err(|error| Refusal::of(&error))?;
+        let tokens = self.tokenizer.encode(&text, AddSpecial::No).map_err(|error| Refusal::of(&error))?;
+        Ok((tokens, text))
+    }
+
+    /// How many rivals of each token are reported; `None` where nothing is.
+    fn logprobs(&self, endpoint: Endpoint, fields: &mut Fields) -> Result<Option<usize>, Refusal> {
+        match endpoint {
+            Endpoint::Completions => fields.count("logprobs", 0, MOST_LOGPROBS),
+            Endpoint::Chat => {
+                let (asked, top) = (fields.flag("logprobs")?, fields.count("top_logprobs", 0, MOST_LOGPROBS)?);
+                match (asked, top) {
+                    (false, Some(top)) if top > 0 => {
+                        Err(Refusal::value("top_logprobs", "`logprobs`: true beside it", "none"))
+                    }
+                    (asked, top) => Ok(asked.then(|| top.unwrap_or(0))),
+                }
+            }
+        }
+    }
+
+    fn prompt(
+        &self,
+        tokens: Vec<TokenId>,
+        text: String,
+        endpoint: Endpoint,
+        most_tokens: Option<usize>,
+        stop: &Stop,
+    ) -> Result<Prompt, Refusal> {
+        let context = self.config.context;
+        if tokens.is_empty() {
+            return Err(Refusal::value("prompt", "at least one token", "none"));
+        }
+        if let Some(token) = tokens.iter().find(|token| token.ix() >= self.config.vocab) {
+            let expected = format!("tokens below {}", self.config.vocab);
+            return Err(Refusal::value("prompt", &expected, &token.to_string()));
+        }
+        if tokens.len() >= context {
+            let what = format!("the prompt has {} tokens; the model's context is {context}", tokens.len());
+            return Err(Refusal::new("context_length_exceeded", what));
+        }
+        let max_tokens = most_tokens.unwrap_or(match endpoint {
+            Endpoint::Completions => COMPLETION_TOKENS,
+            Endpoint::Chat => context,
+        });
+        let stop = Stop { max_tokens: max_tokens.min(context - tokens.len()), ..stop.clone() };
+        stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
+        Ok(Prompt { tokens, text, stop, is_open: most_tokens.is_none() && endpoint == Endpoint::Chat })
+    }
+}
+
+/// A message; its content is a text, or parts that are texts.
+fn message(value: &Value) -> Result<Message, Refusal> {
+    let wrong = |what: &str| Refusal::value("messages", what, &brief(value));
+    let fields: &Map<String, Value> = value.as_object().ok_or_else(|| wrong("objects"))?;
+    if let Some(key) = fields.keys().find(|key| !["role", "content", "name"].contains(&key.as_str())) {
+        return Err(Refusal::new("unsupported_parameter", format!("`messages`: `{key}` is not supported")));
+    }
+    let part = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str()).flatten().map(str::to_owned);
+    let content = match fields.get("content") {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
+        _ => None,
+    };
+    Ok(Message {
+        role: fields.get("role").and_then(Value::as_str).ok_or_else(|| wrong("a `role` in each"))?.to_string(),
+        content: content.ok_or_else(|| wrong("a `content` of text in each"))?,
+    })
+}
+
+fn params(fields: &mut Fields) -> Result<SamplingParams, Refusal> {
+    let default = SamplingParams::default();
+    // vLLM's clients say -1 or 0 for all.
+    let top_k = match fields.whole("top_k")? {
+        None | Some(-1 | 0) => None,
+        Some(k) => Some(u32::try_from(k).map_err(|_| Refusal::value("top_k", "a number from -1 up", &k.to_string()))?),
+    };
+    Ok(SamplingParams {
+        temperature: fields.real("temperature")?.unwrap_or(default.temperature),
+        top_k,
+        top_p: fields.real("top_p")?.unwrap_or(default.top_p),
+        min_p: fields.real("min_p")?.unwrap_or(default.min_p),
+        repetition_penalty: fields.real("repetition_penalty")?.unwrap_or(default.repetition_penalty),
+        frequency_penalty: fields.real("frequency_penalty")?.unwrap_or(default.frequency_penalty),
+        presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
+        logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
+        top_logprobs: None,
+    })
+}
+
+/// The tokens asked for, where they are limited, and all else that ends a choice.
+fn stop(fields: &mut Fields) -> Result<(Option<usize>, Stop), Refusal> {
+    let limit = u64::from(u32::MAX);
+    let older = fields.count("max_tokens", 1, limit)?;
+    let most_tokens = fields.count("max_completion_tokens", 1, limit)?.or(older);
+    let stop = Stop {
+        max_tokens: usize::MAX,
+        min_tokens: fields.count("min_tokens", 0, limit)?.unwrap_or(0),
+        strings: fields.texts("stop")?,
+        tokens: fields.token_ids("stop_token_ids")?.into_iter().map(TokenId).collect(),
+        ignore_eos: fields.flag("ignore_eos")?,
+        include_stop: fields.flag("include_stop_str_in_output")?,
+    };
+    Ok((most_tokens, stop))
+}

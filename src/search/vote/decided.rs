@@ -1,0 +1,162 @@
+//! When a vote need not go on: nothing can change its winner any more, or hardly anything will. Pure functions of votes; drawing,
+//! and what is spared, is left to the search.
+
+use super::Tally;
+
+/// When the rest of a vote's samples is spared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decided {
+    /// Never: all are drawn.
+    Never,
+    /// When nothing that the rest could answer would change the winner: the leader is ahead of the second by more than the rest, so
+    /// that not even a tie is possible.
+    Certain,
+    /// Then, or when the leader is ahead for good with this probability at least: see [`confidence`].
+    Confident(f64),
+}
+
+impl Decided {
+    /// The fewest of the `remaining` samples that must be drawn before the rest can be spared: so many if all of them vote for
+    /// the leader, more in every other case; none if it is decided already. Whoever draws that many at once, and asks again, draws exactly the samples that
+    /// drawing one after the other would.
+    pub fn fewest_more(self, votes: &Tally, remaining: u32) -> u32 {
+        let (first, second) = votes.first_two();
+        // The more vote for the leader the surer it is, so that a bisection finds the fewest.
+        let (mut low, mut high) = (0, remaining);
+        while low < high {
+            let more = low + (high - low) / 2;
+            match self.by(first + more, second, remaining - more) {
+                true => high = more,
+                false => low = more + 1,
+            }
+        }
+        low
+    }
+
+    /// Whether `remaining` samples are to be spared where the leader has `first` votes and the answer after it `second`.
+    fn by(self, first: u32, second: u32, remaining: u32) -> bool {
+        let certain = remaining == 0 || first > second + remaining;
+        match self {
+            Decided::Never => remaining == 0,
+            Decided::Certain => certain,
+            Decided::Confident(enough) => certain || confidence(first, second) >= enough,
+        }
+    }
+}
+
+/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where the answer
+/// after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's share among the votes for
+/// these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et al. 2023, section 3). With whole
+/// parameters it is the chance that of first + second + 1 fair coins at most `first` show heads.
+pub fn confidence(first: u32, second: u32) -> f64 {
+    let coins = f64::from(first) + f64::from(second) + 1.0;
+    // The tail of at most so many heads, summed from its largest term down.
+    let tail = |most: u32| {
+        let mut ln_term = -coins * std::f64::consts::LN_2;
+        for heads in 1..=most {
+            ln_term += ((coins - f64::from(heads) + 1.0) / f64::from(heads)).ln();
+        }
+        let (mut term, mut sum) = (ln_term.exp(), 0.0);
+        for heads in (0..=most).rev() {
+            sum += term;
+            term *= f64::from(heads) / (coins - f64::from(heads) + 1.0);
+        }
+        sum
+    };
+    if second <= first { 1.0 - tail(second) } else { tail(first) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::mix;
+    use proptest::prelude::*;
+
+    fn tally(answers: &[Option<u8>]) -> Tally {
+        let mut tally = Tally::default();
+        for (ix, answer) in answers.iter().enumerate() {
+            tally.add(ix, answer.map(|answer| answer.to_string()).as_deref());
+        }
+        tally
+    }
+
+    /// How many of `answers` are drawn, one after the other.
+    fn one_by_one(stop: Decided, answers: &[Option<u8>]) -> usize {
+        let n = answers.len();
+        (0..n).find(|&drawn| stop.fewest_more(&tally(&answers[..drawn]), (n - drawn) as u32) == 0).unwrap_or(n)
+    }
+
+    fn in_waves(stop: Decided, answers: &[Option<u8>]) -> usize {
+        let mut drawn = 0;
+        loop {
+            match stop.fewest_more(&tally(&answers[..drawn]), (answers.len() - drawn) as u32) {
+                0 => return drawn,
+                more => drawn += more as usize,
+            }
+        }
+    }
+
+    fn answers() -> impl Strategy<Value = Vec<Option<u8>>> {
+        prop::collection::vec(prop_oneof![1 => Just(None), 4 => (0u8..4).prop_map(Some)], 1..60)
+    }
+
+    fn leader(answers: &[Option<u8>]) -> Option<String> {
+        tally(answers).leader().map(|votes| votes.value.clone())
+    }
+
+    fn few_answers() -> impl Strategy<Value = Vec<Option<u8>>> {
+        prop::collection::vec(prop_oneof![Just(None), (0u8..4).prop_map(Some)], 1..=6)
+    }
+
+    proptest! {
+        /// A decided vote stays as it is whatever comes; one that is not decided can change, or be tied.
+        #[test]
+        fn decided_means_that_nothing_can_change(given in few_answers(), remaining in 0u32..4) {
+            let votes = tally(&given);
+            let outcome = |tail: &[Option<u8>]| {
+                // The rest may have the smallest indices of all: put it first.
+                leader(&[tail, &given].concat())
+            };
+            let mut tails = vec![Vec::new()];
+            for _ in 0..remaining {
+                tails = tails.iter().flat_map(|t: &Vec<Option<u8>>| {
+                    (0..5).map(Some).chain([None]).map(|a| [&t[..], &[a]].concat())
+                }).collect();
+            }
+            let changes = tails.iter().any(|tail| outcome(tail) != outcome(&[]));
+            prop_assert_eq!(Decided::Certain.fewest_more(&votes, remaining) == 0, !changes);
+        }
+
+        #[test]
+        fn waves_draw_what_one_by_one_draws(answers in answers(), enough in 0.51f64..0.999) {
+            for stop in [Decided::Never, Decided::Certain, Decided::Confident(enough)] {
+                prop_assert_eq!(in_waves(stop, &answers), one_by_one(stop, &answers), "{:?}", stop);
+            }
+        }
+    }
+
+    /// Against draws from the posterior: the (first + 1)-th smallest of first + second + 1 uniform numbers is one.
+    #[test]
+    fn confidence_is_the_posterior_of_the_leader() {
+        const DRAWS: u64 = 20_000;
+        let mut state = 1;
+        let mut uniform = || {
+            state = mix(state + 1);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        for (first, second) in [(0, 0), (1, 0), (4, 0), (5, 3), (12, 7), (30, 25), (3, 5)] {
+            let ahead = (0..DRAWS).filter(|_| {
+                let mut draws: Vec<f64> = (0..first + second + 1).map(|_| uniform()).collect();
+                draws.sort_by(f64::total_cmp);
+                draws[first as usize] > 0.5
+            });
+            let simulated = ahead.count() as f64 / DRAWS as f64;
+            let exact = confidence(first, second);
+            // Five standard errors of a share over that many draws, 0.0035 each at most.
+            assert!((exact - simulated).abs() < 0.018, "{first} to {second}: {exact} {simulated}");
+        }
+        assert_eq!(confidence(0, 0), 0.5);
+        assert!((confidence(4, 0) - (1.0 - 1.0 / 32.0)).abs() < 1e-12, "five coins, not all heads");
+        assert!((0.8..0.9).contains(&confidence(600_000, 598_900)), "many votes, no overflow");
+    }
+}
