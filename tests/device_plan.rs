@@ -258,8 +258,7 @@ fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less()
                 let (heads, tiling, window, tile) = any_case(&mut dice);
                 let plan = planner.plan(&grown.forest, &plan_hints(heads, window, tile));
                 let rows = plan.row_positions.len();
-                let build =
-                    |most_slots| DevicePlan::build(&plan, heads, rows, &Tiling { most_slots, ..tiling.clone() });
+                let build = |most_slots| DevicePlan::build(&plan, heads, rows, &Tiling { most_slots, ..tiling });
                 let (free, undivided) = (build(usize::MAX), build(0));
                 let (most, least) = (free.partial_slots(), undivided.partial_slots());
                 assert!(least <= most, "items are divided by {least} slots into {most}");

@@ -9,7 +9,7 @@ use emulator::{Emulated, Schedule, When};
 use offshoot::backend::cuda::compile::unit::Unit;
 use offshoot::backend::cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
 use offshoot::backend::cuda::sampling::{SEEN_BYTES, pack};
-use offshoot::backend::{MOST_COUNTED, Pick, SampleRequest, SeenToken, StepBatch};
+use offshoot::backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SeenToken, StepBatch};
 use offshoot::ids::TokenId;
 use offshoot::lab::check::dice::Dice;
 
@@ -141,7 +141,12 @@ fn advanced_requests_edit_as_new_ones_do() {
         };
         requests.iter().map(one).collect()
     };
-    let mut definition = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+    let mut definition = StepBatch {
+        tokens: vec![RowToken::Known(TokenId(0)); ASKS],
+        wanted: (0..ASKS as u32).collect(),
+        requests: requests.clone(),
+        ..StepBatch::default()
+    };
     let mut before = draws(&mut dice);
     let mut device = Device::load(&kernels, &requests);
     for step in 0..=MOST_COUNTED {

@@ -92,7 +92,7 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// A step from nothing: scheduled, planned, loaded. None where nothing is left but what waits for its last token, or could
+    /// A step from nothing: scheduled, planned, loaded. No step where nothing is left but what waits for its last token, or could
     /// never fit and has failed.
     fn replan(&mut self) -> Result<()> {
         let schedule = self.schedule();
@@ -109,14 +109,15 @@ impl<B: Backend> Engine<B> {
     /// The step that the device has no memory for, again and in parts, each of which is a step of its own: halves of halves, down to
     /// one row. What is in flight is collected before, so that every part knows the tokens of its rows.
     fn replan_in_parts(&mut self, shortage: &Error) -> Result<()> {
-        log::warn!("a step is taken in parts: {shortage}");
+        log::info!("a step is taken in parts: {shortage}");
         self.collect_all()?;
         let schedule = self.schedule();
         self.transfer()?;
         let mut parts = vec![schedule];
         while let Some(part) = parts.pop() {
             let halves = part.halves();
-            match (if part.rows.is_empty() { Ok(()) } else { self.submit_rows(part.clone()) }, halves) {
+            let submitted = if part.rows.is_empty() { Ok(()) } else { self.submit_rows(part.clone()) };
+            match (submitted, halves) {
                 (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
                 // Others may need what this row was to compute: they are scheduled again, and so are all later rows.
                 (Err(error), None) if error.is_shortage() => {

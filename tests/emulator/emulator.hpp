@@ -502,7 +502,7 @@ struct Exchange {
 
 template <class V>
 V exchange(V value, unsigned from) {
-    static_assert(sizeof(V) == 4, "a register");
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8, "a register, or two");
     Exchange<V> mine = {value, from % WARP, value};
     together("shfl", mine, [](Exchange<V>** all) {
         for (unsigned l = 0; l < WARP; l++) {

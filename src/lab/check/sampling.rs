@@ -108,7 +108,7 @@ impl Draws {
     }
 
     fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut Report) -> Result<()> {
-        let expected = self.walk(&mut Cpu::with_isa(Isa::Clear))?;
+        let expected = self.walk(&mut Cpu::with_isa(Isa::Portable))?;
         let found = self.walk(backend)?;
         let repeats = found == self.walk(backend)?;
         let misses = if found == expected { 0.0 } else { 1.0 };

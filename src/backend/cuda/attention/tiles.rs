@@ -84,14 +84,14 @@ impl SplitLimit {
 }
 
 /// Tells of each cut of each part of an item in which it sees something, by item, then piece, then row.
-pub fn for_each_tile<'a>(cuts: &'a [Cut], most: SplitLimit, mut tell: impl FnMut(Tile<'a>)) {
+pub fn for_each_tile<'a>(cuts: &'a [Cut], limit: SplitLimit, mut tell: impl FnMut(Tile<'a>)) {
     let mut rest = cuts;
     while let [Cut { item, .. }, ..] = rest {
         let (of_item, others) = rest.split_at(item.cuts as usize);
         rest = others;
-        let (parts, mut from) = (most.parts(item), item.pieces.start);
+        let (parts, mut from) = (limit.parts(item), item.pieces.start);
         for part in 1..=parts {
-            let to = most.border(item, part, parts);
+            let to = limit.border(item, part, parts);
             for cut in of_item {
                 let pieces = cut.pieces.start.max(from)..cut.pieces.end.min(to);
                 if !pieces.is_empty() {
