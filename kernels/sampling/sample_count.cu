@@ -45,8 +45,12 @@ extern "C" __global__ void __launch_bounds__(WARP)
     if (!has_penalties(request)) {
         return;
     }
-    if (request.unseen != NONE) {
-        count(request, Edits(header, all_counted, ask), newest_of[ask].token);
+    u32 unseen = request.unseen;
+    Edits edits(header, all_counted, ask);
+    // What is read here is written below, by one lane.
+    __syncwarp();
+    if (unseen != NONE) {
+        count(request, edits, newest_of[ask].token);
     }
     if (lane() == 0) {
         request.unseen = ask;
