@@ -1,13 +1,13 @@
 //! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32 prompts, of equal
-//! lengths (all turn their pages at once) and of ragged ones. On a modelled device, which computes nothing, so that the host has
-//! its caches to itself as beside a GPU; and on the CPU, by a model so small that its work counts for little (`-- modelled` and
+//! lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes nothing, so that the host has
+//! its caches to itself as beside a GPU; and on the CPU, by a model so small that its work counts for little (`-- simulated` and
 //! `-- cpu` measure one). Milliseconds a step.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::sim::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
@@ -28,8 +28,8 @@ fn main() {
     for branches in [256, 2560] {
         for ragged in [false, true] {
             for run_ahead in [false, true] {
-                if is_wanted("modelled") {
-                    measure("modelled", Modelled::new(profile.clone()), branches, ragged, run_ahead);
+                if is_wanted("simulated") {
+                    measure("simulated", Sim::new(profile.clone()), branches, ragged, run_ahead);
                 }
                 if is_wanted("cpu") {
                     measure("cpu", Cpu::open().unwrap(), branches, ragged, run_ahead);
@@ -59,7 +59,7 @@ fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, 
     let mut extension = engine.start(extends).expect("the parameters are in range");
     let mut first = None;
     while let Some(event) = extension.next() {
-        if first.is_none() && matches!(event, Event::Token { .. }) {
+        if first.is_none() && matches!(event, Event::Tokens { .. }) {
             first = Some((Instant::now(), engine.metrics().expect("it lives")));
         }
     }

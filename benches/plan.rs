@@ -147,7 +147,6 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         wanted: (0..).take(rows.len()).collect(),
         plans,
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
-        borders: Vec::new(),
     }
 }
 

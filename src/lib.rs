@@ -2,24 +2,25 @@
 //! grow and are pruned) becomes multi-level attention: at every node the queries of all its descendants meet the node's keys and
 //! values in one product, read once; partial results merge through their log-sum-exp.
 //!
-//! # Floors
-//! A floor uses only floors below it (`tests/floors.rs` holds the drawing to that):
+//! # Rooms
+//! A room uses only rooms below it (`tests/texts/floors.rs` holds every edge):
 //!
 //! ```text
-//! 9  main, cli                          what the user typed
-//! 8  run, report, journal, batch, view  a task or requests from file to results; what searches did
-//! 8  scoring                            samples made elsewhere, judged
-//! 8  forecast                           what a job will come to, without running it
-//! 8  bench, check                       measuring; holding a device to its definition
-//! 8  simulate                           jobs through the scheduler on a modelled device
-//! 7  search, judge                      drivers: ordinary programs over a tree; verdicts on programs
-//! 6  tree                               SamplingTree: fork, extend, score, prune
-//! 5  engine                             the step loop; ends in a non-generic EngineHandle
-//! 4  model                              one decoder for all families over a Backend
-//! 3  backend                            the ops, defined once in prose, in clear loops, and fast; and as times alone
-//! 2  plan                               Forest -> AttentionPlan (integers only)
-//! 1  kv (integers only) | task, tokenizer (text only)
-//! 0  ids, error, figures, out, mix
+//! cli                    what the user typed
+//! lab                    check: a device compared with its definition; bench: measuring;
+//!                        estimate: what a job will cost; replay: jobs through the scheduler on a simulated device
+//! eval                   a task from its file to results: task, answer, benchmark, statistics, run, journal, report, view,
+//!                        scoring (samples made elsewhere)
+//! openai                 requests and answers in that protocol
+//! search                 drivers: ordinary programs over a tree
+//! judge                  verdicts on programs, each in a sandbox
+//! tree                   SamplingTree: fork, extend, score, prune
+//! launch                 a device, its memory and a model become an engine
+//! engine                 the step loop; ends in a non-generic EngineHandle
+//! model, tokenizer       one decoder for all families over a Backend; text
+//! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
+//! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
+//! ids, error, figures, json, out   the ground
 //! ```
 //!
 //! # The way of the data

@@ -3,13 +3,13 @@
 
 use std::process::ExitCode;
 
-use offshoot::backend::{DeviceChoice, Opened};
 use offshoot::cli::stopping::{exit_code, interrupt_flag};
 use offshoot::cli::{Bench, Cli, Command, Planned};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
 use offshoot::lab::bench::batches::BatchesOptions;
 use offshoot::lab::{bench, check, estimate};
+use offshoot::launch::{DeviceChoice, Opened};
 use offshoot::openai::batch;
 use offshoot::{judge, out};
 
@@ -40,33 +40,21 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Some(Command::Bench(args)) => match args.what {
             Bench::Decode(args) => bench::decode::main(&args.on(device))?,
             Bench::Gemm(args) => match args.product_options() {
-                Some(options) => match device.open(0)? {
-                    Opened::Cpu { cpu, .. } => bench::products::main(cpu, &options)?,
-                    Opened::Cuda(cuda) => bench::products::main(*cuda, &options)?,
-                },
+                Some(options) => bench::products::main(device, &options)?,
                 None => on_the_cpu(device).and_then(|()| bench::tables::gemm(args.json))?,
             },
             Bench::Attention(args) => match args.tree_options() {
-                Some(options) => match device.open(0)? {
-                    Opened::Cpu { cpu, .. } => bench::tree_attention::main(cpu, &options)?,
-                    Opened::Cuda(cuda) => bench::tree_attention::main(*cuda, &options)?,
-                },
+                Some(options) => bench::tree_attention::main(device, &options)?,
                 None => on_the_cpu(device).and_then(|()| bench::tables::attention(args.json))?,
             },
-            Bench::Workloads(args) => match device.open(0)? {
-                Opened::Cpu { cpu, .. } => bench::workloads::main(cpu, &args.into())?,
-                Opened::Cuda(cuda) => bench::workloads::main(*cuda, &args.into())?,
-            },
+            Bench::Workloads(args) => bench::workloads::main(device, &args.into())?,
             Bench::Batches(args) => {
                 let options: BatchesOptions = args.into();
-                match &options.modelled {
+                match &options.simulated {
                     Some(profile) => {
-                        on_the_cpu(device).and_then(|()| bench::batches::modelled(profile, &options))?;
+                        on_the_cpu(device).and_then(|()| bench::batches::simulated(profile, &options))?;
                     }
-                    None => match device.open(0)? {
-                        Opened::Cpu { cpu, .. } => bench::batches::measured(cpu, &options)?,
-                        Opened::Cuda(cuda) => bench::batches::measured(*cuda, &options)?,
-                    },
+                    None => bench::batches::measured(device, &options)?,
                 }
             }
             Bench::Chart(args) => bench::chart::main(&args.into())?,
@@ -74,7 +62,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         },
         Some(Command::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(Command::Batch(args)) => return batch::main(&args.on(device), interrupt_flag()?.as_ref()),
-        Some(Command::Tree(args)) => view::show(&args.into())?,
+        Some(Command::Tree(args)) => {
+            let (computed, shown) = args.on(device);
+            if let Some(options) = computed {
+                run::attention::attention(&options, interrupt_flag()?.as_ref())?;
+            }
+            shown.map_or(Ok(()), |options| view::show(&options))?;
+        }
         Some(Command::Judge(args)) => {
             let isolation = args.isolation();
             match args.score_options() {

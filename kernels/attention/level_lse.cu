@@ -1,16 +1,16 @@
-// Of each wanted row, query head and level of the row's context, over the positions p of the level that the row sees:
+// Of each attributed row, query head and level of the row's context, over the positions p of the level that the row sees:
 //   lse = log sum_p exp(q . k_p * scale),  -inf where there are none.
-// Level l of row i ends where `borders[i][l]` begins the next; the last one has no end.
+// Level l of row i ends where `bounds[i][l]` begins the next; the last one has no end.
 //
-// Shapes: out f32 [asks_padded, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
-// of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted [asks_padded]; borders
-// [asks_padded, MOST_LEVELS - 1]. Asks behind the real ones have empty levels alone.
+// Shapes: out f32 [asks, q_heads, MOST_LEVELS]; qkv T [R, q | keys | values]; kv KV_ELEMENT [page][kv_head][keys, values]
+// of one layer, as they lie by kv_page.cuh; words as in attention/level_words.cuh; positions [R]; wanted [asks], the rows; bounds
+// [asks, MOST_LEVELS - 1].
 //
-// Grid: asks_padded * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
+// Grid: asks * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS of the query heads of a key head. Its
 // warps take pages in turns, and lane t slot t of each. So a lane's sum runs over positions that its warp and number decide, in
 // rising order, and all sums are combined in one fixed order: bits depend on the row alone, not on how the plan cuts its
 // context. Limited by the shuffles of its sums, presumably: not timed. Every row reads its keys for itself.
-// Definition: `Backend::level_lse`; on the CPU, src/backend/cpu/levels.rs.
+// Definition: `AttentionLevels::level_lse`; on the CPU, src/backend/cpu/levels.rs.
 //
 // Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 256), SWIZZLED (0 or 1).
 #include "attention/state.cuh"
@@ -76,7 +76,7 @@ struct Walk {
     }
 
     // Slots [from, to) of a page of keys that holds the positions base + slot.
-    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* borders, unsigned heads, float scale_log2) {
+    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* bounds, unsigned heads, float scale_log2) {
         const unsigned lane = threadIdx.x % 32;
         float score[HEADS] = {};
 #pragma unroll 4
@@ -107,7 +107,7 @@ struct Walk {
         const unsigned position = base + lane, end = base + to;
         unsigned done = base + from;
         while (true) {
-            unsigned level_end = level + 1 < MOST_LEVELS ? borders[level] : ~0u;
+            unsigned level_end = level + 1 < MOST_LEVELS ? bounds[level] : ~0u;
             bool is_here = position >= done && position < end && position < level_end;
 #pragma unroll
             for (unsigned h = 0; h < HEADS; h++) {
@@ -125,14 +125,14 @@ struct Walk {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ borders, unsigned group, unsigned kv_heads, float scale_log2) {
+level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ wanted, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, float scale_log2) {
     __shared__ Found found[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned parts = (group + HEADS - 1) / HEADS, blocks = kv_heads * parts;
     const unsigned ask = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / parts, first = blockIdx.x % parts * HEADS;
     const unsigned head = kv_head * group + first, heads = min(HEADS, group - first);
     const unsigned row = wanted[ask], at = positions[row], window = words[WINDOW];
-    borders += ask * (MOST_LEVELS - 1);
+    bounds += ask * (MOST_LEVELS - 1);
 
     Walk walk;
     walk.level = 0;
@@ -148,11 +148,10 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
         }
     }
 
-    // Positions [seen, at] are seen. Nothing of a padded ask is.
+    // Positions [seen, at] are seen.
     const unsigned seen = at < window ? 0 : at + 1 - window;
-    const bool is_real = ask < words[ASKS];
     const unsigned* lists = words + words[LISTS_AT] + row;
-    for (unsigned i = is_real ? lists[0] : lists[1]; i < lists[1]; i++) {
+    for (unsigned i = lists[0]; i < lists[1]; i++) {
         const unsigned* item = words + words[ITEMS_AT] + 2 * words[words[LISTED_AT] + i];
         for (unsigned s = item[0]; s < item[1]; s++) {
             const unsigned* span = words + words[SPANS_AT] + s * SPAN_WORDS;
@@ -168,7 +167,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             for (; page * PAGE_TOKENS < to; page += WARPS) {
                 const unsigned base = page * PAGE_TOKENS;
                 const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
-                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), borders, heads, scale_log2);
+                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads, scale_log2);
             }
         }
     }

@@ -1,10 +1,10 @@
-// Adds one layer to what part of attention fell on each level of a wanted row's context:
+// Adds one layer to what part of attention fell on each level of an attributed row's context:
 //   mass[i][l] += share * sum_h exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]),  share = 1 / (q_heads * layers);
 // the first layer begins the sums instead.
 //
 // Shapes: mass f32 [asks, MOST_LEVELS]; lse f32 [asks, q_heads, MOST_LEVELS], -inf of empty levels; where all of a row's are
-// empty (padding) its masses are 0. Grid: a warp an ask; lane t takes heads t, t + 32, .. Limited by its launch.
-// Definition: `Backend::add_level_mass`; on the CPU, src/backend/cpu/levels.rs.
+// empty its masses are 0. Grid: a warp an ask; lane t takes heads t, t + 32, .. Limited by its launch.
+// Definition: `AttentionLevels::add_level_mass`; on the CPU, src/backend/cpu/levels.rs.
 #include "attention/state.cuh"
 #include "attention/level_words.cuh"
 

@@ -6,7 +6,6 @@
 
 // Header. Offsets count words from the start.
 enum LevelWord {
-    ASKS,       // wanted rows, without padding
     LISTS_AT,   // row r has the items named by words [LISTS_AT + r] .. [LISTS_AT + r + 1] of LISTED_AT
     LISTED_AT,
     ITEMS_AT,   // two words an item: its first span, and the one behind its last

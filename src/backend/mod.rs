@@ -15,23 +15,23 @@
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
 //! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
-mod choice;
 pub mod cpu;
 pub mod cuda;
 mod kv_dtype;
 mod levels;
 pub mod sim;
 mod step;
+mod timed;
 pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
 use crate::plan::{CostModel, PageTurn};
 
-pub use choice::{DeviceChoice, Opened, WhyNotCuda};
 pub use kv_dtype::{KvDtype, e4m3};
-pub use levels::{LevelBorders, LevelMass, MOST_LEVELS};
+pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
+pub use timed::{Rates, Timed};
 pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
@@ -194,8 +194,6 @@ pub struct Sampled {
     pub logprob: f32,
     /// The likeliest tokens, falling.
     pub top: Vec<(TokenId, f32)>,
-    /// What part of its row's attention fell on each level, if the step has levels: the mean over heads and layers.
-    pub mass: Option<LevelMass>,
 }
 
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
@@ -299,6 +297,15 @@ pub trait Backend: Send + 'static {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()>;
+    /// The same for a step whose `ops` may depend on more than the shape: they are called for this step alone.
+    fn run_once(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()> {
+        self.run(step, shape, ops)
+    }
     /// Waits for the oldest step that was run and not collected: one draw for each of its requests.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
@@ -339,24 +346,6 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scale: f32,
     );
-    /// For each wanted row, query head and level of the row's context (`StepBatch::borders`): the logarithm of the sum of
-    /// `exp(q . k[p] * scale)` over the positions of the level that the row sees by plan number `plan`; -inf where it sees
-    /// none. The exponentials of a head's levels add up to the denominator of `tree_attention`. `out` is f32
-    /// `[wanted, q_heads * MOST_LEVELS]`, the levels of a head side by side. Costs every wanted row the keys that it sees.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn level_lse(
-        &mut self,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &Self::Step,
-        plan: usize,
-        scale: f32,
-    );
-    /// Adds layer `layer` of `layers` to what part of attention fell on each level (`Sampled::mass`), from its `level_lse`:
-    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 begins a step's masses.
-    fn add_level_mass(&mut self, lse: &Self::Buffer, layer: LayerIx, layers: usize, step: &mut Self::Step);
     /// `out[r][i] = silu(x[r][i]) * x[r][F + i]` with `x` `[R, 2F]`, `out` `[R, F]`.
     fn gated_silu(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.

@@ -5,7 +5,7 @@ use crate::ids::TokenId;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
 
-use super::{LevelBorders, SampleRequest, SeenToken};
+use super::{SampleRequest, SeenToken};
 
 /// The token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,6 @@ pub struct StepBatch {
     pub plans: Vec<AttentionPlan>,
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,
-    /// The levels of each of `wanted`, which all have a request then; or none at all: then no op may ask for them.
-    pub borders: Vec<LevelBorders>,
 }
 
 /// How many rows a step's buffers have: as many as the batch, or more where a backend pads (what a padded row holds, nobody
@@ -40,18 +38,11 @@ pub struct StepShape {
     pub wanted: usize,
     /// Whether tokens are drawn from the wanted rows.
     pub draws: bool,
-    /// Whether the wanted rows have levels.
-    pub has_levels: bool,
 }
 
 impl StepBatch {
     pub fn shape(&self) -> StepShape {
-        StepShape {
-            rows: self.tokens.len(),
-            wanted: self.wanted.len(),
-            draws: !self.requests.is_empty(),
-            has_levels: !self.borders.is_empty(),
-        }
+        StepShape { rows: self.tokens.len(), wanted: self.wanted.len(), draws: !self.requests.is_empty() }
     }
 
     /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{EngineArgs, whole};
-use crate::backend::DeviceChoice;
+use crate::launch::DeviceChoice;
 use crate::openai::batch::BatchOptions;
 use crate::plan::Planner;
 

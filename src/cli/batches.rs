@@ -68,8 +68,8 @@ pub struct BatchesArgs {
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
     pub budget_seconds: Duration,
     /// Compute nothing: say what the runs would take on this device (h200, cpu, or a file with a device's figures)
-    #[arg(long, value_name = "NAME_OR_JSON")]
-    pub modelled: Option<String>,
+    #[arg(long, alias = "modelled", value_name = "NAME_OR_JSON")]
+    pub simulated: Option<String>,
 }
 
 /// Seconds in which something happens, and no more than can be waited for.
@@ -131,7 +131,7 @@ impl From<BatchesArgs> for BatchesOptions {
             step_rows: args.step_rows,
             kv_tokens: args.kv_tokens,
             budget: args.budget_seconds,
-            modelled: args.modelled,
+            simulated: args.simulated,
         }
     }
 }

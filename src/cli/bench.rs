@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::{BatchesArgs, EngineArgs, mib, rate, seconds, whole};
-use crate::backend::{DeviceChoice, Dtype, KvDtype};
+use crate::backend::{Dtype, KvDtype};
 use crate::error::{Error, Result};
 use crate::lab::bench::chart::ChartOptions;
 use crate::lab::bench::decode::DecodeOptions;
 use crate::lab::bench::products::ProductOptions;
 use crate::lab::bench::tree_attention::TreeOptions;
 use crate::lab::bench::workloads::WorkloadOptions;
+use crate::launch::DeviceChoice;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]

@@ -26,7 +26,7 @@ pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
 use shared::{arrivals, each_once, mib, rate, seconds, whole};
 pub use tree::TreeArgs;
 
-use crate::backend::DeviceChoice;
+use crate::launch::DeviceChoice;
 
 /// More threads than that only wait for each other.
 const MOST_THREADS: u64 = 1024;
@@ -61,7 +61,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// What a job will come to without running it: what its prompts share, memory, waves, and on a modelled device its time
+    /// What a job will come to without running it: what its prompts share, memory, waves, and on a simulated device its time
     Plan(PlanArgs),
     /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
     /// arithmetic. With --kernels: compile the CUDA kernels

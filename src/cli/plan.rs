@@ -9,19 +9,19 @@ use crate::backend::Dtype;
 use crate::figures::count;
 use crate::lab::estimate::trace::TraceOptions;
 use crate::lab::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use crate::lab::replay::{Policy, Replay};
+use crate::lab::replay::{Policy, TraceReplay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// Task file (.json), OpenAI Batch requests, or rows of prompts, a JSON object a line: {"prompt": "..."}, {"tokens": [1, 2]}
     /// or {"prompt_tokens": 1500, "shared": [["few-shot", 400], ["document 7", 700]]}; each may have samples, and max_tokens
     /// or output_tokens
-    #[arg(required_unless_present = "simulate")]
+    #[arg(required_unless_present = "replay")]
     pub input: Option<PathBuf>,
     /// Replay a recorded trace instead, without --explain, --svg and what says how a job is read: Mooncake's (.jsonl), lengths of
     /// prompt and answer (.csv), lengths of prompts (.json)
-    #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
-    pub simulate: Option<PathBuf>,
+    #[arg(long, alias = "simulate", value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
+    pub replay: Option<PathBuf>,
     /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]
     pub rate: Option<f64>,
@@ -59,7 +59,7 @@ pub struct PlanArgs {
     /// Of a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Whether the scheduler runs the job on a modelled device, to predict steps and time
+    /// Whether the scheduler runs the job on a simulated device, to predict steps and time
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = said_of_predict())]
     pub predict: Predict,
     /// Also say of each node of the tree whether the attention of a decode step shares, splits or folds it, and what that saves
@@ -78,8 +78,8 @@ pub struct PlanArgs {
 fn said_of_predict() -> String {
     let (samples, tokens) = (count(FEW_SAMPLES), count(FEW_TOKENS));
     format!(
-        "Whether the scheduler runs the job on a modelled device, to predict steps and time: auto where it has at most {samples} \
-         samples and {tokens} tokens to draw"
+        "Whether the scheduler runs the job on a simulated device, to predict steps and time: auto where it has at most \
+         {samples} samples and {tokens} tokens to draw"
     )
 }
 
@@ -95,9 +95,9 @@ pub enum Planned {
 impl From<PlanArgs> for Planned {
     fn from(args: PlanArgs) -> Self {
         let budget = args.budget.into();
-        match (args.input, args.simulate, args.model) {
+        match (args.input, args.replay, args.model) {
             (None, Some(trace), Some(model)) => Planned::Trace(TraceOptions {
-                replay: Replay { trace, rate: args.rate, requests: args.requests, seed: 1 },
+                replay: TraceReplay { trace, rate: args.rate, requests: args.requests, seed: 1 },
                 model,
                 dtype: args.dtype,
                 device_profile: args.device_profile,

@@ -34,8 +34,18 @@ impl Cli {
             let expected = format!("the table {} beside it", of.join(" or "));
             return Err(Error::value(option, expected, found.join(", ")));
         }
+        if let Some(Command::Run(run)) = &self.command
+            && run.attention_levels
+        {
+            let expected = "--trees in its place, and `offshoot tree OUT --attention` when the run is done";
+            return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
+        }
         let (name, nothing) = match &self.command {
+            Some(Command::Tree(tree)) if !tree.attention => ("tree (without --attention)", &["device", "threads"][..]),
             Some(Command::Check(check)) if check.kernels => ("check --kernels", &["device", "threads"][..]),
+            Some(Command::Bench(BenchArgs { what: Bench::Chart(_), .. })) => {
+                ("bench chart", &["device", "threads"][..])
+            }
             _ => (name, means_nothing(name)),
         };
         let given = [("device", self.device.map(|x| x.to_string())), ("threads", self.threads.map(|x| x.to_string()))];
@@ -54,7 +64,7 @@ impl Cli {
 /// Options of all commands that mean nothing to the one of this name, which computes on no device.
 fn means_nothing(command: &str) -> &'static [&'static str] {
     match command {
-        "rescore" | "tree" | "judge" | "new" => &["device", "threads"],
+        "rescore" | "judge" | "new" => &["device", "threads"],
         // It sorts prompts, by as many threads as it is told.
         "plan" => &["device"],
         _ => &[],

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{EngineArgs, JudgingArgs, each_once, whole};
-use crate::backend::DeviceChoice;
 use crate::eval::run::RunOptions;
 use crate::eval::run::rescore::RescoreOptions;
+use crate::launch::DeviceChoice;
 use crate::plan::Planner;
 
 #[derive(Debug, Args)]
@@ -44,15 +44,11 @@ pub struct RunArgs {
     /// drawn is what would have been drawn without the stop: on the CPU, and on a GPU with --deterministic
     #[arg(long)]
     pub resume: bool,
-    /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT`
+    /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
     #[arg(long)]
     pub trees: bool,
-    /// Also say which part of each sample's attention fell on each level of the prompt and on its own text (mean over its
-    /// tokens, layers and heads): `attention` in samples.jsonl, and a share of each level in the report. Draws the same
-    /// samples; every step reads the keys of each sample's whole context once more, unshared (ten times as long on a CPU).
-    /// Where a run goes on, only samples that are still drawn say it. At most 7 levels of the prompt; not with the method
-    /// choose, which draws nothing
-    #[arg(long)]
+    /// Moved: see `refused`
+    #[arg(long, hide = true)]
     pub attention_levels: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
     #[arg(long)]
@@ -78,7 +74,6 @@ impl RunArgs {
             k: args.k.map(each_once),
             resume: args.resume,
             trees: args.trees,
-            attention_levels: args.attention_levels,
             dry_run: args.dry_run,
             judges: args.judging.judges.map(usize::from),
             isolation: args.judging.sandboxing.isolation(),

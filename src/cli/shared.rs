@@ -77,6 +77,7 @@ impl From<BudgetArgs> for Budget {
     fn from(args: BudgetArgs) -> Self {
         Self {
             max_branches: args.max_branches,
+            step_rows: None,
             pool_bytes: args.kv_memory.map(mib),
             memory: args.memory,
             swap_bytes: args.swap_memory.map(mib),

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::eval::run::attention::AttentionOptions;
 use crate::eval::view::ViewOptions;
+use crate::launch::DeviceChoice;
 
 #[derive(Debug, Args)]
 pub struct TreeArgs {
@@ -25,10 +27,24 @@ pub struct TreeArgs {
     /// Write the trees for programs
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// First compute which share of each sample's attention fell on each level of the prompt and on its own text (mean over its
+    /// tokens, layers and heads): the model of a run with --trees reads the samples' tokens once more, on --device. Written to
+    /// RUN/attention.jsonl, printed as a table (with --item a line a sample), and shown wherever samples are. At most 7 levels
+    /// of the prompt
+    #[arg(long)]
+    pub attention: bool,
+    /// The run's model folder for --attention, where it has moved
+    #[arg(long, value_name = "DIR", requires = "attention")]
+    pub model: Option<PathBuf>,
 }
 
-impl From<TreeArgs> for ViewOptions {
-    fn from(args: TreeArgs) -> Self {
-        Self { run: args.run, item: args.item, html: args.html, dot: args.dot, json: args.json, svg: args.svg }
+impl TreeArgs {
+    /// What is computed, if anything is, and what is shown, if anything else is.
+    pub fn on(self, device: DeviceChoice) -> (Option<AttentionOptions>, Option<ViewOptions>) {
+        let Self { run, item, html, dot, json, svg, attention, model } = self;
+        let writes = [&html, &dot, &json, &svg].iter().any(|file| file.is_some());
+        let computed = AttentionOptions { run: run.clone(), item: item.clone(), model, device };
+        let shown = ViewOptions { run, item, html, dot, json, svg };
+        (attention.then_some(computed), (writes || !attention).then_some(shown))
     }
 }

@@ -1,6 +1,6 @@
 //! From a schedule to the flat arrays of one forward step.
 
-use crate::backend::{LevelBorders, RowToken, SampleRequest, StepBatch};
+use crate::backend::{RowToken, SampleRequest, StepBatch};
 use crate::engine::branch::{Branch, Work};
 use crate::engine::cache::Branches;
 use crate::engine::schedule::{Ask, Schedule};
@@ -21,21 +21,6 @@ pub(super) fn step_batch(
         wanted,
         plans,
         requests: schedule.asks.iter().map(request).collect(),
-        borders: Vec::new(),
-    }
-}
-
-/// The levels of the rows that `schedule` asks for, in the order of a batch that was made of it; none at all where no draw is to
-/// tell them.
-pub(super) fn borders(schedule: &Schedule, branches: &Branches) -> Vec<LevelBorders> {
-    let of_draw = |ask: &Ask| match &branches[&ask.branch] {
-        Branch { borders, work: Work::Draw(_), .. } => *borders,
-        _ => None,
-    };
-    let borders: Vec<Option<LevelBorders>> = schedule.asks.iter().map(of_draw).collect();
-    match borders.iter().any(Option::is_some) {
-        true => borders.into_iter().map(|borders| borders.unwrap_or(LevelBorders::none())).collect(),
-        false => Vec::new(),
     }
 }
 

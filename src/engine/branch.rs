@@ -1,10 +1,8 @@
 //! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it. Everything
 //! that must survive when its pages are taken away is here; the keys and values are the tree's.
 
-use crate::backend::LevelBorders;
-use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
@@ -19,8 +17,6 @@ pub(super) struct Branch {
     /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was drawn after yet
     /// has no slots.
     pub tokens: TokenPath,
-    /// The levels of its path, if somebody asked where attention falls.
-    pub borders: Option<LevelBorders>,
     pub hold: Hold,
     pub stage: Stage,
     pub work: Work,
@@ -84,7 +80,7 @@ pub(super) struct Drawing {
     pub params: SamplingParams,
     pub stop: Stop,
     pub coins: CoinKey,
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that this extend draws.
     pub begin: usize,
     /// Length of the branch with which the extend ends at the latest.
@@ -95,8 +91,6 @@ pub(super) struct Drawing {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Of a stop token that was drawn and not kept.
     pub stop_logprob: Option<f32>,
-    /// As `Finish::masses`.
-    pub masses: Option<LevelMasses>,
     pub text: BranchText,
     /// Kept only if penalties ask for it.
     pub counts: Option<TokenCounts>,
@@ -118,7 +112,7 @@ pub(super) struct Ahead {
 }
 
 pub(super) struct Scoring {
-    pub events: Teller,
+    pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
     /// How many of them were asked for; `logprobs` follows.
@@ -151,7 +145,6 @@ impl Branch {
             id,
             line,
             tokens,
-            borders: None,
             hold: Hold::Nothing,
             stage: Stage::Resting,
             work: Work::Rest,
@@ -165,7 +158,6 @@ impl Branch {
     pub fn fork(&mut self, id: BranchId) -> Self {
         let hold = self.lease().map(|lease| Hold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
-            borders: self.borders,
             hold: hold.unwrap_or(Hold::Nothing),
             computed_once: self.computed_once,
             ..Branch::at_rest(id, self.line, self.tokens.fork())
@@ -260,24 +252,24 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, last, masses, text) = match std::mem::replace(&mut self.work, Work::Rest) {
+        let (events, begin, logprobs, top, last, text) = match std::mem::replace(&mut self.work, Work::Rest) {
             Work::Rest => return,
             Work::Draw(drawing) => {
-                let Drawing { events, begin, logprobs, top, stop_logprob, masses, text, .. } = *drawing;
-                (events, begin, logprobs, top, stop_logprob, masses, text)
+                let Drawing { events, begin, logprobs, top, stop_logprob, text, .. } = *drawing;
+                (events, begin, logprobs, top, stop_logprob, text)
             }
             Work::Score(scoring) => {
                 let Scoring { events, begin, logprobs, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, logprobs, Vec::new(), None, None, text)
+                (events, begin, logprobs, Vec::new(), None, text)
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let logprob = logprobs.iter().chain(&last).copied().map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, masses };
-        events.tell(Event::Finished { branch: self.id, finish });
+        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top };
+        events.send(Event::Finished { branch: self.id, finish });
     }
 
     /// Ends the work because it cannot go on.
@@ -288,7 +280,7 @@ impl Branch {
             Work::Draw(drawing) => drawing.events,
             Work::Score(scoring) => scoring.events,
         };
-        events.tell(Event::Failed { branch: self.id, error });
+        events.send(Event::Failed { branch: self.id, error });
     }
 
     /// Makes the work independent of pages that were taken away. Drawn tokens are as good as given ones; a score begins

@@ -5,9 +5,8 @@ use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::attention::LevelMasses;
 use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
 use crate::engine::text::BranchText;
@@ -45,7 +44,7 @@ impl Intake {
         let (branches, tokens) = match command {
             Command::Root { tokens, .. } => (1, tokens.len()),
             Command::Fork { children, .. } => (children.len(), 0),
-            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.given()).sum()),
+            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
             Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
             Command::Metrics { .. } => (1, 0),
         };
@@ -113,11 +112,8 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens, borders } => {
-                self.has_levels |= borders.is_some();
-                let mut root = Branch::root(branch, line, tokens);
-                root.borders = borders;
-                self.branches.insert(branch, root);
+            Command::Root { branch, line, tokens } => {
+                self.branches.insert(branch, Branch::root(branch, line, tokens));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -149,14 +145,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn extend(&mut self, extend: Extend, events: &Teller) {
+    fn extend(&mut self, extend: Extend, events: &EventSender) {
         let Extend { branch: id, continuation } = extend;
         if let Err(error) = self.try_extend(id, continuation, events) {
-            events.tell(Event::Failed { branch: id, error });
+            events.send(Event::Failed { branch: id, error });
         }
     }
 
-    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &Teller) -> Result<()> {
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
         let Some(branch) = self.branches.get(&id) else {
             let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
             return Err(Error::value("branch", expected, id.to_string()));
@@ -179,7 +175,6 @@ impl<B: Backend> Engine<B> {
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
-                    masses: branch.borders.map(|_| LevelMasses::default()),
                     text,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     coins,
@@ -204,7 +199,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &Teller) -> Result<()> {
+    fn given(&mut self, id: BranchId, tokens: Vec<TokenId>, logprobs: bool, events: &EventSender) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
         let (begin, context) = (branch.tokens.len(), self.facts.context);
         if begin + tokens.len() > context {

@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, Sampled};
 use crate::engine::branch::{Branch, Drawing, Work};
-use crate::engine::events::Telling;
-use crate::engine::request::{Event, FinishReason};
+use crate::engine::events::EventBatcher;
+use crate::engine::request::{Event, FinishReason, SampledToken};
 use crate::engine::schedule::Ask;
 use crate::engine::{Engine, EngineFacts};
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::ids::{BranchId, TokenId};
 impl<B: Backend> Engine<B> {
     /// `drawn` answers `asks`, one by one. An answer is nobody's where the branch has ended meanwhile, or begun anew.
     pub(super) fn commit(&mut self, asks: &[Ask], drawn: Vec<Sampled>) {
-        let (mut ended, mut telling) = (Vec::new(), Telling::default());
+        let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (ask, drawn) in asks.iter().zip(drawn) {
             let asked = |branch: &&mut Branch| branch.turn == ask.turn && !branch.rests();
             let Some(branch) = self.branches.get_mut(&ask.branch).filter(asked) else {
@@ -21,8 +21,8 @@ impl<B: Backend> Engine<B> {
             };
             self.metrics.prompt_tokens_logical += branch.count_given(ask.position);
             self.metrics.tokens_sampled += u64::from(matches!(branch.work, Work::Draw(_)));
-            if let Some(outcome) = answer(branch, drawn, &self.facts, &mut telling) {
-                telling.flush();
+            if let Some(outcome) = answer(branch, drawn, &self.facts, &mut batcher) {
+                batcher.flush();
                 self.scheduler.note_end(branch, outcome.is_err());
                 match outcome {
                     Ok(reason) => branch.finish(reason),
@@ -32,7 +32,7 @@ impl<B: Backend> Engine<B> {
             }
             self.cache.settle(branch);
         }
-        telling.flush();
+        batcher.flush();
         self.retire(ended);
     }
 
@@ -59,23 +59,28 @@ fn answer(
     branch: &mut Branch,
     drawn: Sampled,
     facts: &EngineFacts,
-    telling: &mut Telling,
+    batcher: &mut EventBatcher,
 ) -> Option<Result<FinishReason, Error>> {
     if !drawn.logprob.is_finite() {
         let found = "NaN or infinity, as its weights hold";
         return Some(Err(Error::value("the model's logits", "finite numbers", found)));
     }
     match branch.work {
-        Work::Draw(_) => accept(branch, drawn, facts, telling).map(Ok),
+        Work::Draw(_) => accept(branch, drawn, facts, batcher).map(Ok),
         Work::Score(_) => record(branch, drawn).map(Ok),
         Work::Rest => None,
     }
 }
 
 /// Takes the token that a branch drew. Says why the extend ends, if it does.
-fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mut Telling) -> Option<FinishReason> {
+fn accept(
+    branch: &mut Branch,
+    drawn: Sampled,
+    facts: &EngineFacts,
+    batcher: &mut EventBatcher,
+) -> Option<FinishReason> {
     let Work::Draw(drawing) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top, mass } = drawn;
+    let Sampled { token, logprob, top } = drawn;
     drawing.ahead.tokens -= 1;
     let stops = stop_token(drawing, token, &facts.eos);
     if stops.is_some() && !drawing.stop.include_stop {
@@ -83,9 +88,6 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
         return stops;
     }
     drawing.logprobs.push(logprob);
-    if let (Some(masses), Some(mass)) = (&mut drawing.masses, mass) {
-        masses.add(&mass);
-    }
     if drawing.params.top_logprobs.is_some() {
         drawing.top.push(top.clone());
     }
@@ -95,7 +97,10 @@ fn accept(branch: &mut Branch, drawn: Sampled, facts: &EngineFacts, telling: &mu
     let drawn = drawing.logprobs.len();
     let piece = drawing.text.push(token, drawn >= drawing.stop.min_tokens);
     let at_limit = drawn >= drawing.stop.max_tokens;
-    telling.tell(&drawing.events, Event::Token { branch: branch.id, token, logprob, top, text: piece.text });
+    if drawing.events.hears_tokens() {
+        let tokens = vec![SampledToken { token, logprob, top }];
+        batcher.send(&drawing.events, Event::Tokens { branch: branch.id, tokens, text: piece.text });
+    }
     branch.tokens.push_drawn(token);
     let is_full = branch.tokens.len() >= facts.context;
     stops

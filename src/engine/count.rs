@@ -1,7 +1,7 @@
 //! The counters of what was submitted: rows, reads, memory.
 
 use crate::backend::Backend;
-use crate::engine::schedule::{Ask, Row};
+use crate::engine::schedule::Row;
 use crate::engine::{Engine, Metrics};
 use crate::plan::PlanStats;
 
@@ -52,18 +52,6 @@ impl<B: Backend> Engine<B> {
             let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
             self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
             self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
-        }
-    }
-
-    /// `asks`: of a step whose draws are told on which levels attention falls.
-    pub(super) fn count_level_reads(&mut self, asks: &[Ask]) {
-        let windows = &self.model.config().windows;
-        for hints in self.model.plan_hints() {
-            let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
-            let seen = |ask: &Ask| (ask.position as u64 + 1).min(hints.window.map_or(u64::MAX, u64::from));
-            // Half of a token's bytes are its key's.
-            let token_bytes = hints.token_bytes() / 2;
-            self.metrics.kv_bytes_read_levels += layers * token_bytes * asks.iter().map(seen).sum::<u64>();
         }
     }
 

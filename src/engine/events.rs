@@ -1,77 +1,202 @@
-//! How events travel from the engine's thread to who asked for them: several at a time, for a step tells thousands of them and a
-//! message may have to wake its reader. Each reader gets them in the order in which they were told. What they mean is
-//! `request`'s.
+//! The channel on which events travel from the engine's thread to whoever asked for them. It is bounded by merging, not
+//! by blocking: while a reader lags, the tokens of one branch are joined into one event, so the queue holds no more
+//! than `MOST_QUEUED` events, one run of tokens a branch and one end a branch. The engine never waits, and no end is
+//! lost. What events mean is `request`'s.
 
-use std::vec;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::engine::request::Event;
+use crate::ids::BranchId;
 
-/// Events in one message at most.
-const MOST: usize = 64;
-
-/// The engine's end. Whoever listens may have gone, and branches go on all the same: so nothing here fails.
-#[derive(Clone)]
-pub(crate) struct Teller(Sender<Vec<Event>>);
-
-/// The end of who asked.
-pub(crate) struct Listener {
-    /// Messages of at least one event.
-    messages: Receiver<Vec<Event>>,
-    /// What is left of the last one.
-    message: vec::IntoIter<Event>,
+/// What a reader wants to hear of its branches. Their ends are always told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hear {
+    /// Only how each branch ends, with all its tokens: the reader is not woken before.
+    #[default]
+    Finishes,
+    /// Also its tokens as they are sampled.
+    Tokens,
 }
 
-pub(crate) fn channel() -> (Teller, Listener) {
-    let (sender, messages) = unbounded();
-    (Teller(sender), Listener { messages, message: Vec::new().into_iter() })
-}
+/// Events that wait for their reader before the tokens of one branch are joined.
+const MOST_QUEUED: usize = 4096;
 
-impl Teller {
-    /// Tells one event at once.
-    pub fn tell(&self, event: Event) {
-        drop(self.0.send(vec![event]));
-    }
-}
+/// Events that the engine keeps back at most before it hands them over.
+const BATCH: usize = 64;
 
-impl Listener {
-    pub fn messages(&self) -> &Receiver<Vec<Event>> {
-        &self.messages
-    }
-
-    /// The next event of a message that was received before.
-    pub fn received(&mut self) -> Option<Event> {
-        self.message.next()
-    }
-
-    /// The first event of `message`; the others are `received` after it.
-    pub fn open(&mut self, message: Vec<Event>) -> Event {
-        self.message = message.into_iter();
-        self.message.next().expect("a message holds an event")
-    }
-}
-
-/// The events that one step tells. Those not sent yet are all for one reader; `flush` sends them.
+/// Events that wait for their reader.
 #[derive(Default)]
-pub(super) struct Telling {
-    to: Option<Teller>,
-    message: Vec<Event>,
+struct Queue {
+    events: VecDeque<Event>,
+    /// Where in `events` the tokens of a branch are joined; empty while the reader keeps up.
+    joined: HashMap<BranchId, usize>,
+    /// The reader is gone: events are dropped.
+    is_closed: bool,
 }
 
-impl Telling {
-    pub fn tell(&mut self, to: &Teller, event: Event) {
-        let is_other = |begun: &Teller| !begun.0.same_channel(&to.0);
-        if self.message.len() == MOST || self.to.as_ref().is_some_and(is_other) {
+impl Queue {
+    fn push(&mut self, event: Event) {
+        let Event::Tokens { branch, .. } = event else {
+            // What the branch samples after this end must not be told before it.
+            self.joined.remove(&event.branch());
+            return self.events.push_back(event);
+        };
+        if self.events.len() < MOST_QUEUED {
+            return self.events.push_back(event);
+        }
+        match self.joined.get(&branch) {
+            Some(&at) => self.events[at].join(event),
+            None => {
+                self.joined.insert(branch, self.events.len());
+                self.events.push_back(event);
+            }
+        }
+    }
+}
+
+/// What both ends share.
+struct Channel {
+    hear: Hear,
+    queue: Mutex<Queue>,
+    /// Holds one message at most: that the queue is no longer empty, or that the last sender is gone.
+    wake: Sender<()>,
+}
+
+impl Channel {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("nothing panics while it holds the queue")
+    }
+
+    fn push(&self, events: impl IntoIterator<Item = Event>) {
+        let mut queue = self.queue();
+        if queue.is_closed {
+            return;
+        }
+        let was_empty = queue.events.is_empty();
+        events.into_iter().for_each(|event| queue.push(event));
+        drop(queue);
+        if was_empty {
+            self.wake_reader();
+        }
+    }
+
+    fn wake_reader(&self) {
+        // Where there is a message already, the reader is woken by that one.
+        let _ = self.wake.try_send(());
+    }
+}
+
+/// The senders of one channel together: the reader is woken when the last of them goes.
+struct Senders(Arc<Channel>);
+
+impl Drop for Senders {
+    fn drop(&mut self) {
+        self.0.wake_reader();
+    }
+}
+
+/// The engine's end. The reader may be gone, and branches go on all the same: nothing here fails.
+#[derive(Clone)]
+pub(crate) struct EventSender(Arc<Senders>);
+
+impl EventSender {
+    /// Sends one event at once.
+    pub fn send(&self, event: Event) {
+        self.0.0.push([event]);
+    }
+
+    pub fn hears_tokens(&self) -> bool {
+        self.0.0.hear == Hear::Tokens
+    }
+
+    fn is_same_channel(&self, other: &EventSender) -> bool {
+        Arc::ptr_eq(&self.0.0, &other.0.0)
+    }
+}
+
+/// The reader's end; `receiver` says what it means that all senders are gone.
+pub(super) struct EventReader {
+    channel: Arc<Channel>,
+    senders: Weak<Senders>,
+    woken: Receiver<()>,
+    /// Taken from the queue, and not read.
+    taken: VecDeque<Event>,
+}
+
+impl EventReader {
+    pub fn new(hear: Hear) -> Self {
+        let (wake, woken) = bounded(1);
+        let channel = Arc::new(Channel { hear, queue: Mutex::default(), wake });
+        EventReader { channel, senders: Weak::new(), woken, taken: VecDeque::new() }
+    }
+
+    pub fn sender(&mut self) -> EventSender {
+        let senders = self.senders.upgrade().unwrap_or_else(|| {
+            let senders = Arc::new(Senders(self.channel.clone()));
+            self.senders = Arc::downgrade(&senders);
+            senders
+        });
+        EventSender(senders)
+    }
+
+    /// The next event that is there.
+    pub fn next(&mut self) -> Option<Event> {
+        if self.taken.is_empty() {
+            // Before the queue is looked at: a message about what comes later must stay.
+            let _ = self.woken.try_recv();
+            let mut queue = self.channel.queue();
+            std::mem::swap(&mut queue.events, &mut self.taken);
+            queue.joined.clear();
+        }
+        self.taken.pop_front()
+    }
+
+    /// Delivers when there may be events, or no sender is left.
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// Whether nobody can send any more. What was sent before is still to be read.
+    pub fn is_disconnected(&self) -> bool {
+        self.senders.strong_count() == 0
+    }
+
+    /// Events that wait.
+    pub fn queued(&self) -> usize {
+        self.taken.len() + self.channel.queue().events.len()
+    }
+}
+
+impl Drop for EventReader {
+    fn drop(&mut self) {
+        let mut queue = self.channel.queue();
+        queue.is_closed = true;
+        queue.events = VecDeque::new();
+    }
+}
+
+/// The token events of one step. Those not sent yet are all for one reader; `flush` sends them.
+#[derive(Default)]
+pub(super) struct EventBatcher {
+    to: Option<EventSender>,
+    events: Vec<Event>,
+}
+
+impl EventBatcher {
+    pub fn send(&mut self, to: &EventSender, event: Event) {
+        if self.events.len() == BATCH || self.to.as_ref().is_some_and(|begun| !begun.is_same_channel(to)) {
             self.flush();
         }
         self.to.get_or_insert_with(|| to.clone());
-        self.message.push(event);
+        self.events.push(event);
     }
 
     pub fn flush(&mut self) {
         if let Some(to) = self.to.take() {
-            drop(to.0.send(std::mem::take(&mut self.message)));
+            to.0.0.push(self.events.drain(..));
         }
     }
 }
@@ -79,37 +204,100 @@ impl Telling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{BranchId, TokenId};
+    use crate::engine::request::{Finish, FinishReason, SampledToken};
+    use crate::ids::TokenId;
 
     fn token(branch: u64, token: usize) -> Event {
-        let (branch, token) = (BranchId(branch), TokenId::new(token));
-        Event::Token { branch, token, logprob: 0.0, top: Vec::new(), text: String::new() }
+        let sampled = SampledToken { token: TokenId::new(token), logprob: 0.0, top: Vec::new() };
+        Event::Tokens { branch: BranchId(branch), tokens: vec![sampled], text: format!("{token};") }
+    }
+
+    fn end(branch: u64) -> Event {
+        Event::Finished { branch: BranchId(branch), finish: Finish::empty(FinishReason::Length) }
+    }
+
+    /// Tokens by branch, and how often each branch ended, until nothing is left.
+    fn read(reader: &mut EventReader) -> (HashMap<BranchId, Vec<usize>>, HashMap<BranchId, usize>) {
+        let (mut tokens, mut ends) = (HashMap::<_, Vec<usize>>::new(), HashMap::new());
+        while let Some(event) = reader.next() {
+            match event {
+                Event::Tokens { branch, tokens: run, text } => {
+                    let run: Vec<usize> = run.iter().map(|sampled| sampled.token.ix()).collect();
+                    assert_eq!(text, run.iter().map(|token| format!("{token};")).collect::<String>());
+                    assert!(!ends.contains_key(&branch), "a token after the end");
+                    tokens.entry(branch).or_default().extend(run);
+                }
+                other => *ends.entry(other.branch()).or_default() += 1,
+            }
+        }
+        (tokens, ends)
     }
 
     #[test]
     fn each_reader_gets_its_events_in_order() {
-        let (tellers, mut listeners): (Vec<_>, Vec<_>) = (0..3).map(|_| channel()).unzip();
-        let mut telling = Telling::default();
+        let mut readers: Vec<EventReader> = (0..3).map(|_| EventReader::new(Hear::Tokens)).collect();
+        let senders: Vec<EventSender> = readers.iter_mut().map(EventReader::sender).collect();
+        let mut batcher = EventBatcher::default();
         // Reader 0 has a long run, then all three take turns.
-        let to = |told: usize| if told < 3 * MOST { 0 } else { told % 3 };
-        for told in 0..5 * MOST {
-            telling.tell(&tellers[to(told)], token(to(told) as u64, told));
+        let to = |sent: usize| if sent < 3 * BATCH { 0 } else { sent % 3 };
+        for sent in 0..5 * BATCH {
+            batcher.send(&senders[to(sent)], token(to(sent) as u64, sent));
         }
-        telling.flush();
-        tellers[1].tell(token(1, 5 * MOST));
-        drop(tellers);
-        for (reader, listener) in listeners.iter_mut().enumerate() {
-            let mut heard = Vec::new();
-            while let Some(event) =
-                listener.received().or_else(|| listener.messages().try_recv().ok().map(|m| listener.open(m)))
-            {
-                let Event::Token { branch, token, .. } = event else { panic!("only tokens were told") };
-                assert_eq!(branch.ix(), reader);
-                heard.push(token.ix());
-            }
-            let mut told: Vec<usize> = (0..5 * MOST).filter(|&told| to(told) == reader).collect();
-            told.extend((reader == 1).then_some(5 * MOST));
-            assert_eq!(heard, told);
+        batcher.flush();
+        senders[1].send(token(1, 5 * BATCH));
+        assert!(!readers[0].is_disconnected());
+        drop(senders);
+        for (number, reader) in readers.iter_mut().enumerate() {
+            let mut sent: Vec<usize> = (0..5 * BATCH).filter(|&sent| to(sent) == number).collect();
+            sent.extend((number == 1).then_some(5 * BATCH));
+            assert_eq!(read(reader).0, HashMap::from([(BranchId(number as u64), sent)]));
+            assert!(reader.is_disconnected());
         }
+    }
+
+    #[test]
+    fn while_a_reader_lags_tokens_are_joined_and_nothing_is_lost() {
+        let (branches, tokens) = (100, 1000);
+        let mut reader = EventReader::new(Hear::Tokens);
+        let sender = reader.sender();
+        let mut batcher = EventBatcher::default();
+        for at in 0..tokens {
+            (0..branches).for_each(|branch| batcher.send(&sender, token(branch, at)));
+        }
+        batcher.flush();
+        (0..branches).for_each(|branch| sender.send(end(branch)));
+        let most = MOST_QUEUED + 2 * branches as usize;
+        assert!(reader.queued() <= most, "{} events wait, at most {most} may", reader.queued());
+        let (heard, ends) = read(&mut reader);
+        for branch in (0..branches).map(BranchId) {
+            assert_eq!(heard[&branch], (0..tokens).collect::<Vec<_>>());
+            assert_eq!(ends[&branch], 1);
+        }
+    }
+
+    #[test]
+    fn a_branch_that_goes_on_after_its_end_is_not_told_before_it() {
+        let mut reader = EventReader::new(Hear::Tokens);
+        let sender = reader.sender();
+        (0..MOST_QUEUED).for_each(|_| sender.send(end(7)));
+        for event in [token(1, 0), token(1, 1), end(1), token(1, 2), token(1, 3)] {
+            sender.send(event);
+        }
+        let told: Vec<Event> = std::iter::from_fn(|| reader.next()).skip(MOST_QUEUED).collect();
+        let lengths = |event: &Event| match event {
+            Event::Tokens { tokens, .. } => tokens.iter().map(|sampled| sampled.token.ix()).collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!(told.iter().map(lengths).collect::<Vec<_>>(), [vec![0, 1], vec![], vec![2, 3]]);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_reader_that_is_gone() {
+        let mut reader = EventReader::new(Hear::Tokens);
+        let (sender, channel) = (reader.sender(), reader.channel.clone());
+        sender.send(token(1, 0));
+        drop(reader);
+        sender.send(end(1));
+        assert!(channel.queue().events.is_empty());
     }
 }

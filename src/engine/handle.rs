@@ -1,19 +1,17 @@
-//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in progress;
-//! an `Extension` or an `Inbox` receives what happens. None knows model, backend or type parameters, so a test can answer the
-//! channel with a script (`scripted`).
+//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in
+//! progress; an `EventReceiver` receives what happens. Neither knows model, backend or type parameters, so a test can
+//! answer the channel with a script (`scripted`).
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::backend::LevelBorders;
-use crate::engine::events::{self, Teller};
-use crate::engine::extension::Extension;
-use crate::engine::inbox::Inbox;
+use crate::engine::events::{EventSender, Hear};
 use crate::engine::metrics::Metrics;
-use crate::engine::request::{Continuation, Extend};
+use crate::engine::receiver::EventReceiver;
+use crate::engine::request::{Continuation, Event, Extend, Finish};
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
@@ -29,8 +27,8 @@ pub struct EngineFacts {
     pub device: String,
     /// What decides the last bits of exact results (see `Backend::arithmetic`).
     pub arithmetic: String,
-    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches, on plans,
-    /// or on which steps computed it.
+    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches,
+    /// on plans, or on which steps computed it.
     pub exact: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
@@ -38,16 +36,19 @@ pub struct EngineFacts {
     /// Of keys and values themselves: pages may have padding.
     pub kv_bytes_per_token: usize,
     pub pool_pages: usize,
+    /// Branches that grow at once.
+    pub max_branches: usize,
 }
 
 impl EngineFacts {
-    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no keys and
-    /// values.
+    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no
+    /// keys and values.
     pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
         (given + drawn.saturating_sub(1)).div_ceil(self.page_tokens)
     }
 
-    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones there.
+    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones
+    /// there.
     pub fn most_drawn(&self, given: usize) -> usize {
         (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
     }
@@ -60,7 +61,6 @@ pub(crate) enum Command {
         branch: BranchId,
         line: BranchId,
         tokens: Vec<TokenId>,
-        borders: Option<LevelBorders>,
     },
     Fork {
         at: BranchId,
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     },
     Start {
         extends: Vec<Extend>,
-        events: Teller,
+        events: EventSender,
     },
     Cancel {
         branches: Vec<BranchId>,
@@ -83,55 +83,49 @@ pub(crate) enum Command {
 }
 
 /// Why the engine's thread ended, once it has.
-pub(crate) type Epitaph = Arc<OnceLock<String>>;
+pub(crate) type ExitReason = Arc<OnceLock<String>>;
 
-/// A client of the engine; clones share it. The engine ends when the last handle and the last extension are dropped.
+/// A client of the engine; clones share it. The engine ends when the last handle and the last receiver are dropped.
 #[derive(Clone)]
 pub struct EngineHandle {
     commands: Sender<Command>,
-    epitaph: Epitaph,
+    exit_reason: ExitReason,
     facts: Arc<EngineFacts>,
     next_branch: Arc<AtomicU64>,
 }
 
 impl EngineHandle {
-    pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, Epitaph) {
+    pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
-        let epitaph = Epitaph::default();
+        let exit_reason = ExitReason::default();
         let handle = EngineHandle {
             commands,
-            epitaph: epitaph.clone(),
+            exit_reason: exit_reason.clone(),
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
         };
-        (handle, receiver, epitaph)
+        (handle, receiver, exit_reason)
     }
 
     pub fn facts(&self) -> &EngineFacts {
         &self.facts
     }
 
-    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known of
-    /// them by then is shared.
-    /// Branches are served in the order in which their roots were made.
+    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known
+    /// of them by then is shared. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
-        self.root_in_levels(tokens, None)
-    }
-
-    /// The same; of what is drawn behind it, `Finish::masses` then says on which of these levels attention fell.
-    pub fn root_in_levels(&self, tokens: Vec<TokenId>, borders: Option<LevelBorders>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens, borders })?;
+        self.send(Command::Root { branch, line: branch, tokens })?;
         Ok(branch)
     }
 
-    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait for
-    /// everything that began later.
+    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait
+    /// for everything that began later.
     pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens, borders: None })?;
+        self.send(Command::Root { branch, line, tokens })?;
         Ok(branch)
     }
 
@@ -149,8 +143,8 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails when
-    /// its children are.
+    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails
+    /// when its children are.
     pub fn fork(&self, at: BranchId, n: usize) -> Result<Vec<BranchId>> {
         if n == 0 {
             return Err(Error::value("branches of a fork", "a number from 1 up", "0"));
@@ -160,21 +154,34 @@ impl EngineHandle {
         Ok(children)
     }
 
-    /// Begins to extend branches; all of them, and those of other extensions, grow together in one batch.
-    pub fn start(&self, extends: Vec<Extend>) -> Result<Extension> {
-        self.check_extends(&extends)?;
-        let unfinished: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-        if unfinished.len() < extends.len() {
-            return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
-        }
-        let (events, listener) = events::channel();
-        self.send(Command::Start { extends, events })?;
-        Ok(Extension::new(self.clone(), listener, unfinished))
+    /// Where branches are begun, at any time, and heard of.
+    pub fn receiver(&self, hear: Hear) -> EventReceiver {
+        EventReceiver::new(self.clone(), hear)
     }
 
-    /// A place where branches tell of themselves that are begun at different times.
-    pub fn inbox(&self) -> Inbox {
-        Inbox::new(self.clone())
+    /// Begins to extend branches, and hears their tokens.
+    pub fn start(&self, extends: Vec<Extend>) -> Result<EventReceiver> {
+        let mut receiver = self.receiver(Hear::Tokens);
+        receiver.start(extends)?;
+        Ok(receiver)
+    }
+
+    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first
+    /// failure.
+    pub fn finish(&self, extends: Vec<Extend>) -> Result<Vec<Finish>> {
+        let places: HashMap<BranchId, usize> =
+            extends.iter().zip(0..).map(|(extend, at)| (extend.branch, at)).collect();
+        let mut finished: Vec<Option<Finish>> = extends.iter().map(|_| None).collect();
+        let mut receiver = self.receiver(Hear::Finishes);
+        receiver.start(extends)?;
+        while let Some(event) = receiver.next() {
+            match event {
+                Event::Tokens { .. } => {}
+                Event::Finished { branch, finish } => finished[places[&branch]] = Some(finish),
+                Event::Failed { error, .. } => return Err(error),
+            }
+        }
+        Ok(finished.into_iter().map(|finish| finish.expect("every branch ends, and none failed")).collect())
     }
 
     pub(super) fn check_extends(&self, extends: &[Extend]) -> Result<()> {
@@ -187,7 +194,8 @@ impl EngineHandle {
         Ok(())
     }
 
-    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled first.
+    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled
+    /// first.
     pub fn release(&self, branches: &[BranchId]) {
         self.tell(Command::Release { branches: branches.to_vec(), keep_cached: true });
     }
@@ -209,7 +217,7 @@ impl EngineHandle {
     }
 
     pub(super) fn has_stopped(&self) -> bool {
-        self.epitaph.get().is_some()
+        self.exit_reason.get().is_some()
     }
 
     pub(super) fn send(&self, command: Command) -> Result<()> {
@@ -226,13 +234,13 @@ impl EngineHandle {
 
     /// For a channel found closed. The engine's thread closes its channels before it says why, and always says why.
     pub(super) fn stopped(&self) -> Error {
-        Error::EngineStopped { why: self.epitaph.wait().clone() }
+        Error::EngineStopped { why: self.exit_reason.wait().clone() }
     }
 }
 
-/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends alive
-/// until then, so that whoever sees them close finds the reason.
-pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce() -> Result<()>) {
+/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends
+/// alive until then, so that whoever sees them close finds the reason.
+pub(crate) fn live(exit_reason: &ExitReason, body: impl FnOnce() -> Result<()>) {
     let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(Ok(())) => "all its handles were dropped".to_owned(),
         Ok(Err(error)) => error.to_string(),
@@ -242,5 +250,5 @@ pub(crate) fn live(epitaph: &Epitaph, body: impl FnOnce() -> Result<()>) {
             .or_else(|| panic.downcast_ref::<&str>().map(|&what| what.to_owned()))
             .unwrap_or_else(|| "a panic without words".to_owned()),
     };
-    epitaph.get_or_init(|| why);
+    exit_reason.get_or_init(|| why);
 }

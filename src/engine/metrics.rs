@@ -27,9 +27,6 @@ pub struct Metrics {
     pub kv_bytes_read: u64,
     /// Bytes that a plan without sharing would have read for the same rows.
     pub kv_bytes_read_flat: u64,
-    /// Bytes of keys that were read beside these, to tell on which levels attention fell: of each draw its whole context.
-    #[serde(default)]
-    pub kv_bytes_read_levels: u64,
     /// Bytes of the pages that branches hold now (what is only cached is not counted).
     pub kv_bytes_held: u64,
     /// Bytes of the pages that nothing but the cache holds now.

@@ -10,7 +10,6 @@
 //! its row names a draw of the step before, its slot is ahead of its token, and its coin is known by its position.
 
 mod admission;
-mod attention;
 mod batch;
 mod branch;
 mod cache;
@@ -19,12 +18,11 @@ mod commands;
 mod commit;
 mod count;
 mod events;
-mod extension;
 mod growth;
 pub mod handle;
-mod inbox;
 pub mod metrics;
 mod pool;
+mod receiver;
 pub mod request;
 mod sampler;
 mod schedule;
@@ -37,25 +35,22 @@ mod token_path;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use attention::LevelMasses;
 pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
-pub use extension::{Extension, First};
+pub use events::Hear;
 pub use handle::{EngineFacts, EngineHandle};
-pub use inbox::Inbox;
 pub use metrics::Metrics;
 pub use pool::PoolSize;
-pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+pub use receiver::{EventReceiver, First};
+pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
-
-pub use crate::backend::{LevelBorders, MOST_LEVELS};
 
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, Cache, Returning};
-use crate::engine::handle::{Command, Epitaph};
+use crate::engine::handle::{Command, ExitReason};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
 use crate::error::{Error, Result};
@@ -84,9 +79,6 @@ pub struct EngineConfig {
     pub run_ahead: bool,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
-    /// Whether roots are to have levels: what their steps need is then set aside at the start, not when the first of them
-    /// comes.
-    pub has_levels: bool,
     /// Whether every plan is proved before it is used, and the prefix tree checked whenever nothing grows.
     pub check_plans: bool,
 }
@@ -104,7 +96,6 @@ impl Default for EngineConfig {
             swap_bytes: 0,
             run_ahead: false,
             deterministic: false,
-            has_levels: false,
             check_plans: cfg!(debug_assertions),
         }
     }
@@ -124,7 +115,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true, has_levels: self.has_levels }
+        StepShape { rows, wanted: self.max_asks(), draws: true }
     }
 }
 
@@ -144,8 +135,6 @@ pub struct Engine<B: Backend> {
     config: EngineConfig,
     cache: Cache,
     branches: Branches,
-    /// Whether any branch ever had levels.
-    has_levels: bool,
     scheduler: Scheduler,
     metrics: Metrics,
     /// Dropped before the channel closes: whoever finds it closed asks why.
@@ -154,7 +143,7 @@ pub struct Engine<B: Backend> {
 }
 
 /// The engine's end, which says of itself that it was dropped unless there is a better reason.
-struct End(Epitaph);
+struct End(ExitReason);
 
 impl Drop for End {
     fn drop(&mut self) {
@@ -172,10 +161,10 @@ impl<B: Backend> Engine<B> {
         config: EngineConfig,
     ) -> Result<EngineHandle> {
         let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
-        let epitaph = engine.end.0.clone();
+        let exit_reason = engine.end.0.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
-            .spawn(move || handle::live(&epitaph, || engine.run()))
+            .spawn(move || handle::live(&exit_reason, || engine.run()))
             .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
         Ok(handle)
     }
@@ -221,8 +210,9 @@ impl<B: Backend> Engine<B> {
             page_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token(),
             pool_pages,
+            max_branches: config.max_branches,
         };
-        let (handle, commands, epitaph) = EngineHandle::new(facts.clone());
+        let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();
         let returning = Returning {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
@@ -242,10 +232,9 @@ impl<B: Backend> Engine<B> {
             config,
             cache,
             branches: Branches::default(),
-            has_levels: false,
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
-            end: End(epitaph),
+            end: End(exit_reason),
             commands,
         };
         Ok((engine, handle))
@@ -257,12 +246,10 @@ impl<B: Backend> Engine<B> {
     }
 }
 
-/// Refuses steps whose rows, logits and sums of levels alone are more than the memory that is free.
+/// Refuses steps whose rows and logits alone are more than the memory that is free.
 fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let of_levels = if shape.has_levels { config.heads.q_heads * MOST_LEVELS } else { 0 };
-    let (rows, wanted) =
-        (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab + of_levels));
+    let (rows, wanted) = (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab));
     let (needed, free) = (rows.saturating_add(wanted).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);

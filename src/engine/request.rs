@@ -1,10 +1,9 @@
-//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how coins, penalties
-//! and stops act is defined here in words and done by `sampler` and `branch`.
+//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how coins,
+//! penalties and stops act is defined here in words and done by `sampler` and `branch`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::MOST_TOP;
-use crate::engine::attention::LevelMasses;
 use crate::engine::coins::CoinKey;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -170,8 +169,8 @@ impl Stop {
 pub enum Continuation {
     /// Tokens are drawn until a stop.
     Sampled { params: SamplingParams, stop: Stop, coins: CoinKey },
-    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is drawn or scored
-    /// after them computes them, once for all branches that share them.
+    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is drawn or
+    /// scored after them computes them, once for all branches that share them.
     Given { tokens: Vec<TokenId>, logprobs: bool },
 }
 
@@ -182,8 +181,19 @@ pub struct Extend {
 }
 
 impl Extend {
+    /// Tokens are sampled until a stop, by the uniforms of `coins`.
+    pub fn sampled(branch: BranchId, params: &SamplingParams, stop: &Stop, coins: CoinKey) -> Self {
+        let (params, stop) = (params.clone(), stop.clone());
+        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+    }
+
+    /// These tokens follow, and are scored where their log-probabilities are wanted.
+    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: bool) -> Self {
+        Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
+    }
+
     /// Tokens that are given.
-    pub(super) fn given(&self) -> usize {
+    pub(super) fn tokens_given(&self) -> usize {
         match &self.continuation {
             Continuation::Sampled { .. } => 0,
             Continuation::Given { tokens, .. } => tokens.len(),
@@ -191,12 +201,24 @@ impl Extend {
     }
 }
 
-/// What happens to the branches of one `Extension`, in the order in which it happens to each of them.
+/// A token that was sampled and kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledToken {
+    pub token: TokenId,
+    /// Natural logarithm of its probability at temperature 1.
+    pub logprob: f32,
+    /// The likeliest tokens in its place, likeliest first; empty where `SamplingParams::top_logprobs` did not ask for
+    /// them.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// What happens to the branches of one `EventReceiver`, in the order in which it happens to each of them.
 #[derive(Debug)]
 pub enum Event {
-    /// A token was drawn and kept. `text` is what became certain with it: it may lag behind while a character is incomplete
-    /// or a stop string may be beginning.
-    Token { branch: BranchId, token: TokenId, logprob: f32, top: Vec<(TokenId, f32)>, text: String },
+    /// Tokens were sampled and kept: one, or several where the reader lags behind the engine. `text` is what became
+    /// certain with them: it may lag behind while a character is incomplete or a stop string may be beginning. Sent
+    /// only to who hears tokens.
+    Tokens { branch: BranchId, tokens: Vec<SampledToken>, text: String },
     /// The branch rests; it can be extended or forked again.
     Finished { branch: BranchId, finish: Finish },
     /// The branch could not go on. It keeps the tokens it had, and rests.
@@ -206,7 +228,20 @@ pub enum Event {
 impl Event {
     pub fn branch(&self) -> BranchId {
         match self {
-            Event::Token { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+            Event::Tokens { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+        }
+    }
+
+    /// Whether the branch grows no further.
+    pub fn is_end(&self) -> bool {
+        !matches!(self, Event::Tokens { .. })
+    }
+
+    /// Appends the tokens of `later`, which follow those of this event.
+    pub(super) fn join(&mut self, later: Event) {
+        if let (Event::Tokens { tokens, text, .. }, Event::Tokens { tokens: more, text: further, .. }) = (self, later) {
+            tokens.extend(more);
+            text.push_str(&further);
         }
     }
 }
@@ -235,23 +270,29 @@ pub enum FinishReason {
 
 /// What one extend added to a branch.
 ///
-/// A stop *token* is not kept: neither here nor in what a later extend or fork continues on (unless `Stop::include_stop`). A
-/// stop *string* is cut from `text`, but the tokens that spelt it are kept, for a token may hold the end of the answer and
-/// the beginning of the stop: later extends and forks continue on `tokens`, not on `text`.
+/// A stop *token* is not kept: neither here nor in what a later extend or fork continues on (unless
+/// `Stop::include_stop`). A stop *string* is cut from `text`, but the tokens that spelt it are kept, for a token may
+/// hold the end of the answer and the beginning of the stop: later extends and forks continue on `tokens`, not on
+/// `text`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finish {
     pub reason: FinishReason,
     pub tokens: Vec<TokenId>,
     pub text: String,
-    /// Sum over all tokens drawn or scored by this extend, a stop token that was not kept included: the natural logarithm of
-    /// the probability that the model, at temperature 1, goes on like this.
+    /// Sum over all tokens drawn or scored by this extend, a stop token that was not kept included: the natural
+    /// logarithm of the probability that the model, at temperature 1, goes on like this.
     pub logprob: f64,
     /// One for each of `tokens`. Empty for given tokens that were not scored.
     pub logprobs: Vec<f32>,
-    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where `SamplingParams::top_logprobs` did
-    /// not ask for them.
+    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where
+    /// `SamplingParams::top_logprobs` did not ask for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Where the attention of `tokens` fell, if they were drawn behind a root with levels.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub masses: Option<LevelMasses>,
+}
+
+impl Finish {
+    /// Nothing was added.
+    pub fn empty(reason: FinishReason) -> Self {
+        let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, top }
+    }
 }

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
-use crate::engine::events::Teller;
+use crate::engine::events::EventSender;
 use crate::engine::handle::{Command, EngineFacts, EngineHandle, live};
 use crate::engine::metrics::Metrics;
-use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason};
+use crate::engine::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
 use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 
@@ -108,12 +108,13 @@ impl EngineHandle {
             page_bytes: 0,
             kv_bytes_per_token: 0,
             pool_pages: 0,
+            max_branches: 128,
         };
-        let (handle, commands, epitaph) = EngineHandle::new(facts);
+        let (handle, commands, exit_reason) = EngineHandle::new(facts);
         let mut engine =
             Scripted { script, branches: HashMap::new(), growing: Vec::new(), metrics: Metrics::default() };
         std::thread::spawn(move || {
-            live(&epitaph, || {
+            live(&exit_reason, || {
                 engine.run(&commands);
                 Ok(())
             });
@@ -139,7 +140,7 @@ struct Growing {
     /// As `SamplingParams::top_logprobs`.
     tops: Option<usize>,
     next: usize,
-    events: Teller,
+    events: EventSender,
 }
 
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
@@ -177,11 +178,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         }
     }
 
-    fn start(&mut self, extend: Extend, events: &Teller) {
+    fn start(&mut self, extend: Extend, events: &EventSender) {
         let Extend { branch, continuation } = extend;
         let Some(tokens) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
-            events.tell(Event::Failed { branch, error });
+            events.send(Event::Failed { branch, error });
             return;
         };
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
@@ -194,7 +195,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
                 let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
-                events.tell(Event::Finished { branch, finish });
+                events.send(Event::Finished { branch, finish });
             }
         }
     }
@@ -210,16 +211,18 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             if let Some(tokens) = self.branches.get_mut(&growing.branch) {
                 tokens.push(token);
             }
-            let text = text_of(&[token]);
-            let top = top(growing.tops.unwrap_or(0), token, logprob);
-            growing.events.tell(Event::Token { branch: growing.branch, token, logprob, top, text });
+            if growing.events.hears_tokens() {
+                let top = top(growing.tops.unwrap_or(0), token, logprob);
+                let (tokens, text) = (vec![SampledToken { token, logprob, top }], text_of(&[token]));
+                growing.events.send(Event::Tokens { branch: growing.branch, tokens, text });
+            }
         }
         self.growing.retain(|growing| {
             let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
             match ends {
                 true if growing.reply.fails => {
                     let error = Error::value("the script", "a branch that goes on", "one that fails");
-                    growing.events.tell(Event::Failed { branch: growing.branch, error });
+                    growing.events.send(Event::Failed { branch: growing.branch, error });
                 }
                 true => growing.finish(growing.reply.reason.clone()),
                 false => {}
@@ -246,7 +249,7 @@ impl Growing {
             tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
         });
         let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
-        self.events.tell(Event::Finished { branch: self.branch, finish });
+        self.events.send(Event::Finished { branch: self.branch, finish });
     }
 }
 
@@ -257,7 +260,7 @@ fn top(most: usize, token: TokenId, logprob: f32) -> Top {
 
 fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
     let logprob = logprobs.iter().copied().map(f64::from).sum();
-    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top, masses: None }
+    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top }
 }
 
 #[cfg(test)]
@@ -298,7 +301,7 @@ mod tests {
         let engine = EngineHandle::scripted(|_| ScriptedReply::text("x").until_cancelled());
         let root = engine.root(tokens_of("abc")).unwrap();
         let mut extension = engine.start(vec![sampled(root)]).unwrap();
-        assert!(matches!(extension.next(), Some(Event::Token { .. })));
+        assert!(matches!(extension.next(), Some(Event::Tokens { .. })));
         extension.cancel(&[root]);
         let Some(Event::Finished { finish, .. }) = extension.next() else { panic!("cancelled") };
         assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Cancelled, "x"));

@@ -24,8 +24,6 @@ pub(super) struct Loaded {
     schedule: Schedule,
     /// One for each plan.
     stats: Vec<PlanStats>,
-    /// Whether its draws are told on which levels attention falls.
-    has_levels: bool,
     /// `None` where the step after it is another one in any case.
     steady: Option<Steady>,
     /// Kept only if plans are checked.
@@ -152,11 +150,7 @@ impl<B: Backend> Engine<B> {
         let mut began = Instant::now();
         let eos = &self.facts.eos;
         let request = |ask: &Ask| sampler::request(&self.branches[&ask.branch], ask.position, eos);
-        let mut batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
-        if self.has_levels {
-            batch.borders = batch::borders(&schedule, &self.branches);
-        }
-        let has_levels = batch.shape().has_levels;
+        let batch = batch::step_batch(&mut schedule, &self.branches, plans, request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
@@ -164,7 +158,7 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
-        self.note_loaded(Loaded { schedule, stats, has_levels, steady, copy });
+        self.note_loaded(Loaded { schedule, stats, steady, copy });
         Ok(())
     }
 
@@ -325,9 +319,6 @@ impl<B: Backend> Engine<B> {
         self.metrics.steps += 1;
         self.metrics.rows += loaded.schedule.rows.len() as u64;
         self.count_reads(&loaded.stats);
-        if loaded.has_levels {
-            self.count_level_reads(&loaded.schedule.asks);
-        }
         self.count_memory();
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }

@@ -1,18 +1,22 @@
 //! The engine's budgets: what the user sets of them, and what the device and the model make of the rest.
 
+use crate::backend::KvDtype;
 use crate::backend::cpu::free_bytes;
-use crate::backend::{Backend, KvDtype};
 use crate::engine::{EngineConfig, EngineFacts, PoolSize};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::model::ModelConfig;
 use crate::plan::Planner;
 
+use super::DeviceFacts;
+
 /// What the user sets of the engine; `None` leaves it to the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     /// Branches that grow at once.
     pub max_branches: Option<usize>,
+    /// Rows of a step.
+    pub step_rows: Option<usize>,
     /// Bytes for keys and values.
     pub pool_bytes: Option<usize>,
     /// The share of the device's free memory that they take instead.
@@ -29,8 +33,8 @@ pub struct Budget {
 const HOST_SHARE: f64 = 0.5;
 const DEVICE_SHARE: f64 = 0.9;
 
-/// The most and the fewest branches that grow at once on a device apart. Between them, so many that their logits take no more
-/// than this part of its free memory.
+/// The most and the fewest branches that grow at once on a device apart. Between them, so many that their logits take
+/// no more than this part of its free memory.
 const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
@@ -61,26 +65,27 @@ impl Budget {
     }
 
     /// Branches that grow at once where `free` bytes are free beside the weights.
-    pub fn branches<B: Backend>(&self, config: &ModelConfig, free: usize) -> usize {
+    pub fn branches(&self, device: DeviceFacts, config: &ModelConfig, free: usize) -> usize {
         let logits = config.vocab * size_of::<f32>();
-        self.max_branches.unwrap_or_else(|| match B::APART {
+        self.max_branches.unwrap_or_else(|| match device.is_async {
             true => (free / LOGITS_PART / logits).clamp(FEWEST_BRANCHES, MOST_BRANCHES),
             false => EngineConfig::default().max_branches,
         })
     }
 
     /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
-    pub fn engine_config<B: Backend>(&self, branches: usize, planner: Planner, useful: usize) -> EngineConfig {
+    pub fn engine_config(&self, device: DeviceFacts, branches: usize, planner: Planner, useful: usize) -> EngineConfig {
         let host = EngineConfig {
             max_branches: branches,
+            step_rows: self.step_rows.unwrap_or(EngineConfig::default().step_rows),
             planner,
             pool: self.pool(HOST_SHARE, useful),
             deterministic: self.deterministic,
             ..EngineConfig::default()
         };
-        match B::APART {
+        match device.is_async {
             true => EngineConfig {
-                step_rows: DEVICE_STEP_ROWS,
+                step_rows: self.step_rows.unwrap_or(DEVICE_STEP_ROWS),
                 pool: self.pool(DEVICE_SHARE, useful),
                 swap_bytes: self.swap_bytes.unwrap_or_else(|| (free_bytes() / SWAP_PART).min(MOST_SWAP)),
                 run_ahead: true,
@@ -98,8 +103,8 @@ impl Budget {
     }
 }
 
-/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of them even
-/// alone.
+/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of
+/// them even alone.
 pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, drawn: usize) -> Result<()> {
     let (needed, pool) = (facts.path_pages(given, drawn), facts.pool_pages);
     if needed <= pool {

@@ -1,7 +1,7 @@
-//! In which order the prompts of a job are begun: depth-first over what they share, so that groups which share a prefix run
-//! together, and at every level what draws most for its prompt tokens first. How much a sample draws is known where nothing but
-//! its length ends it, else expected as those that ended tell. The tree is `PromptTree`'s, when a prompt really starts the
-//! engine's affair.
+//! In which order the prompts of a job are begun: depth-first over what they share, so that groups which share a prefix
+//! run together, and at every level what draws most for its prompt tokens first. How much a sample draws is known where
+//! nothing but its length ends it, else expected as those that ended tell. The tree is `PromptTree`'s, when a prompt
+//! really starts the engine's affair.
 
 use std::cmp::Reverse;
 
@@ -81,7 +81,8 @@ impl Order {
         self.tree.order_by(&self.draws.iter().map(expected).collect::<Vec<_>>())
     }
 
-    /// Orders what is left by the latest lengths. Groups that were begun are ended first, the innermost before the others.
+    /// Orders what is left by the latest lengths. Groups that were begun are ended first, the innermost before the
+    /// others.
     fn make_anew(&mut self) {
         let share = self.lengths.share();
         let changed = (share / self.ordered_by).max(self.ordered_by / share) > CHANGE;

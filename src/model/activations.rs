@@ -1,7 +1,7 @@
 //! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
 //! allocates nothing.
 
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, MOST_LEVELS, StepShape};
+use crate::backend::{Backend, Dtype, Holds, StepShape};
 use crate::error::Result;
 
 use super::config::{Mlp, ModelConfig};
@@ -13,9 +13,6 @@ pub struct Activations<B: Backend> {
     pub qkv: B::Buffer,
     /// Of the rows whose logits are wanted, behind the last attention.
     pub wanted: Stream<B>,
-    heads: HeadLayout,
-    /// `[wanted rows, q_heads * MOST_LEVELS]`; absent until a step has levels.
-    pub level_lse: Option<B::Buffer>,
     /// `[wanted rows, vocab]`
     pub logits: B::Buffer,
 }
@@ -40,8 +37,6 @@ impl<B: Backend> Activations<B> {
             all: Stream::new(backend, config, dtype)?,
             qkv: backend.buffer(config.heads.qkv_width(), Holds::Operands(dtype))?,
             wanted: Stream::new(backend, config, dtype)?,
-            heads: config.heads,
-            level_lse: None,
             logits: backend.buffer(config.vocab, Holds::Sums)?,
         })
     }
@@ -50,13 +45,6 @@ impl<B: Backend> Activations<B> {
         self.all.resize(backend, shape.rows)?;
         backend.resize(&mut self.qkv, shape.rows)?;
         self.wanted.resize(backend, shape.wanted)?;
-        if shape.has_levels {
-            let lse = match &mut self.level_lse {
-                Some(lse) => lse,
-                None => self.level_lse.insert(backend.buffer(self.heads.q_heads * MOST_LEVELS, Holds::Sums)?),
-            };
-            backend.resize(lse, shape.wanted)?;
-        }
         backend.resize(&mut self.logits, shape.wanted)
     }
 

@@ -1,7 +1,7 @@
 //! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
 //! A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
-use crate::backend::{Backend, Dtype, HeadKind, KvShape, RowToken, StepBatch, StepShape};
+use crate::backend::{Attended, Backend, Dtype, HeadKind, KvShape, RowToken, StepBatch, StepShape};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::{PageTurn, PlanHints};
@@ -53,7 +53,6 @@ struct Step<'a, B: Backend> {
     rope: &'a B::Rope,
     kv: &'a mut B::Kv,
     loaded: &'a mut B::Step,
-    shape: StepShape,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -162,10 +161,33 @@ impl<B: Backend> Decoder<B> {
         step: &mut B::Step,
         batch: StepBatch,
     ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue ops that
+    /// read the same.
+    pub fn forward_observed(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        batch: StepBatch,
+        observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        self.make_room(backend, shape)?;
+        backend.run_once(step, shape, |backend, step| {
+            self.ops(backend, kv, step, shape, observe);
+            Ok(())
+        })?;
+        Ok(&self.activations.logits)
+    }
+
+    fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
         self.check(&batch)?;
         self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
-        let shape = backend.load(step, batch)?;
-        self.enqueue(backend, kv, step, shape)
+        backend.load(step, batch)
     }
 
     /// The step that is loaded, one token further; see `StepBatch::advance`.
@@ -183,26 +205,38 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn enqueue(&mut self, backend: &mut B, kv: &mut B::Kv, step: &mut B::Step, shape: StepShape) -> Result<&B::Buffer> {
-        self.rope_is_current &= !self.rotary.cover(self.last_position as usize + 1);
-        if !self.rope_is_current {
-            self.rope = backend.rope_table(self.rotary.table())?;
-            self.rope_is_current = true;
-        }
-        self.activations.resize(backend, shape)?;
+        self.make_room(backend, shape)?;
         backend.run(step, shape, |backend, step| {
-            self.ops(backend, kv, step, shape);
+            self.ops(backend, kv, step, shape, |_, _| {});
             Ok(())
         })?;
         Ok(&self.activations.logits)
     }
 
-    fn ops(&mut self, backend: &mut B, kv: &mut B::Kv, loaded: &mut B::Step, shape: StepShape) {
+    /// For a loaded step of this shape: its activations, and the rope table up to its last position.
+    fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        self.rope_is_current &= !self.rotary.cover(self.last_position as usize + 1);
+        if !self.rope_is_current {
+            self.rope = backend.rope_table(self.rotary.table())?;
+            self.rope_is_current = true;
+        }
+        self.activations.resize(backend, shape)
+    }
+
+    fn ops(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        loaded: &mut B::Step,
+        shape: StepShape,
+        mut observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
-        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded, shape };
+        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
-            layer.attend(backend, a, LayerIx::new(ix), &mut step);
+            layer.attend(backend, a, LayerIx::new(ix), &mut step, &mut observe);
             if ix < last {
                 layer.transform(backend, &mut a.all);
             }
@@ -242,7 +276,6 @@ impl<B: Backend> Decoder<B> {
             && batch.wanted.is_sorted()
             && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
             && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
-            && (batch.borders.is_empty() || batch.borders.len() == batch.requests.len())
             && batch.plans.len() == self.hints.len()
             && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
@@ -284,8 +317,16 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way.
-    fn attend(&self, backend: &mut B, a: &mut Activations<B>, ix: LayerIx, step: &mut Step<'_, B>) {
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is told what
+    /// attention read.
+    fn attend(
+        &self,
+        backend: &mut B,
+        a: &mut Activations<B>,
+        ix: LayerIx,
+        step: &mut Step<'_, B>,
+        observe: &mut impl FnMut(&mut B, Attended<'_, B>),
+    ) {
         let heads = step.config.heads;
         self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
         self.qkv.apply(backend, &mut a.qkv, &a.all.normed);
@@ -298,10 +339,7 @@ impl<B: Backend> Layer<B> {
         backend.kv_append(step.kv, ix, &a.qkv, step.loaded);
         let scale = 1.0 / (heads.head_dim as f32).sqrt();
         backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
-        if let Some(lse) = a.level_lse.as_mut().filter(|_| step.shape.has_levels) {
-            backend.level_lse(lse, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
-            backend.add_level_mass(lse, ix, step.config.layers, step.loaded);
-        }
+        observe(backend, Attended { layer: ix, qkv: &a.qkv, kv: step.kv, plan: self.plan, scale });
     }
 
     /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part

@@ -78,7 +78,8 @@ pub struct Sample {
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// As `SamplingTree::attention`, for each level of the prompt and, last, the sample's own text.
+    /// The share of its attention on each level of the prompt and, last, on its own text, where an earlier version recorded it
+    /// (`run --attention-levels`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<Vec<f32>>,
     /// Why it could not be drawn to its end. Such a sample is recorded and nothing else: it is no part of an outcome.
@@ -212,7 +213,7 @@ impl Job<'_> {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
                 Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
                 Poll::Ready(First::Event(Some(Event::Failed { node }))) => self.record_failed(growing.tree(), node)?,
-                Poll::Ready(First::Event(Some(Event::Token { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(Some(Event::Tokens { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
                 Poll::Ready(First::Event(None)) => return Ok(None),
             }
@@ -232,7 +233,7 @@ impl Job<'_> {
             self.go_on()?;
             match growing.poll_event(PATIENCE)? {
                 Poll::Ready(Some(Event::Finished { node } | Event::Failed { node })) => return Ok(Some(node)),
-                Poll::Ready(Some(Event::Token { .. })) | Poll::Pending => {}
+                Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }
         }
@@ -288,7 +289,7 @@ impl Job<'_> {
             correct,
             detail,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
-            attention: tree.attention(&[node]),
+            attention: None,
             error: None,
         })
     }

@@ -213,7 +213,7 @@ impl Job<'_> {
             correct,
             detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
-            attention: tree.attention(&path),
+            attention: None,
             error: None,
         };
         (self.record)(&sample)?;

@@ -9,15 +9,15 @@ use crossbeam_channel::Receiver;
 use petgraph::graph::NodeIndex;
 
 use super::{SamplingTree, State};
-use crate::engine::{self, First};
+use crate::engine::{self, EventReceiver, First, SampledToken};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, TokenId};
+use crate::ids::BranchId;
 
 /// What happened to one of the nodes being extended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The node grew by a token; `text` is what may now be shown (never half a character, never part of a stop string).
-    Token { node: NodeIndex, token: TokenId, logprob: f32, text: String },
+    /// The node grew by these tokens; `text` is what may now be shown (never half a character, never part of a stop string).
+    Tokens { node: NodeIndex, tokens: Vec<SampledToken>, text: String },
     /// The node's thought ended; `SamplingTree::node` has it whole.
     Finished { node: NodeIndex },
     /// The node could not go on, and is closed; `SamplingTree::failure` says why. The others go on.
@@ -28,14 +28,14 @@ pub enum Event {
 /// engine has of them.
 pub struct Extension<'tree> {
     tree: &'tree mut SamplingTree,
-    inner: engine::Extension,
+    inner: EventReceiver,
     by_branch: HashMap<BranchId, NodeIndex>,
 }
 
 impl<'tree> Extension<'tree> {
     pub(super) fn new(
         tree: &'tree mut SamplingTree,
-        inner: engine::Extension,
+        inner: EventReceiver,
         by_branch: HashMap<BranchId, NodeIndex>,
     ) -> Self {
         Self { tree, inner, by_branch }
@@ -83,8 +83,8 @@ impl<'tree> Extension<'tree> {
     /// Writes an event into the tree.
     fn take(&mut self, event: engine::Event) -> Result<Event> {
         match event {
-            engine::Event::Token { branch, token, logprob, text, .. } => {
-                Ok(Event::Token { node: self.node_of(branch)?, token, logprob, text })
+            engine::Event::Tokens { branch, tokens, text } => {
+                Ok(Event::Tokens { node: self.node_of(branch)?, tokens, text })
             }
             engine::Event::Finished { branch, finish } => {
                 let node = self.node_of(branch)?;

@@ -14,8 +14,7 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, LevelBorders, LevelMasses,
-    SamplingParams, Stop,
+    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -43,8 +42,6 @@ pub struct Node {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
     pub logprob: f64,
-    /// Where the attention of its drawn tokens fell, if the tree was made in levels.
-    pub masses: Option<LevelMasses>,
     /// Why the thought ended; `None` while it grows or was never extended.
     pub finish: Option<FinishReason>,
     /// What a scorer gave it.
@@ -67,7 +64,6 @@ impl Node {
             logprobs: Vec::new(),
             top: Vec::new(),
             logprob: 0.0,
-            masses: None,
             finish: None,
             score: None,
             visits: None,
@@ -91,9 +87,9 @@ pub enum State {
 
 pub struct SamplingTree {
     engine: EngineHandle,
+    hear: Hear,
     item: String,
     graph: DiGraph<Node, ()>,
-    borders: Option<LevelBorders>,
     root: NodeIndex,
     /// Why nodes could not go on.
     failures: BTreeMap<NodeIndex, Error>,
@@ -104,24 +100,17 @@ pub struct SamplingTree {
 impl SamplingTree {
     /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
-        Self::in_levels(engine, item, seed, prompt, text, None)
-    }
-
-    /// The same with a prompt whose levels end as they do: of what is sampled, [`SamplingTree::attention`] then says on which of
-    /// them attention fell.
-    pub fn in_levels(
-        engine: EngineHandle,
-        item: &str,
-        seed: u64,
-        prompt: Vec<TokenId>,
-        text: String,
-        borders: Option<LevelBorders>,
-    ) -> Result<Self> {
-        let branch = engine.root_in_levels(prompt.clone(), borders)?;
+        let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
         let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
-        Ok(Self { engine, item: item.to_string(), graph, borders, root, failures: BTreeMap::new(), line: branch })
+        let failures = BTreeMap::new();
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, line: branch })
+    }
+
+    /// What the events of extends tell from now on: at first only how each node ends.
+    pub fn hear(&mut self, hear: Hear) {
+        self.hear = hear;
     }
 
     pub fn root(&self) -> NodeIndex {
@@ -265,17 +254,9 @@ impl SamplingTree {
             by_branch.insert(branch, node);
             extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
         }
-        let inner = self.engine.start(extends)?;
+        let mut inner = self.engine.receiver(self.hear);
+        inner.start(extends)?;
         Ok(Extension::new(self, inner, by_branch))
-    }
-
-    /// What part of attention fell on each level while the tokens of `nodes` were drawn: the mean over tokens, query heads and
-    /// layers, root first; the last level is whatever lies behind the prompt. `None` where the tree has no levels, or nothing
-    /// was drawn.
-    pub fn attention(&self, nodes: &[NodeIndex]) -> Option<Vec<f32>> {
-        let mut all = LevelMasses::default();
-        nodes.iter().filter_map(|&node| self.graph[node].masses.as_ref()).for_each(|masses| all.join(masses));
-        all.mean(self.borders?.count())
     }
 
     pub fn set_score(&mut self, at: NodeIndex, score: f64) {
@@ -354,9 +335,6 @@ impl SamplingTree {
         node.tokens.extend(finish.tokens);
         node.logprobs.extend(finish.logprobs);
         node.logprob += finish.logprob;
-        if let Some(masses) = finish.masses {
-            node.masses.get_or_insert_default().join(&masses);
-        }
         node.finish = Some(finish.reason);
     }
 }

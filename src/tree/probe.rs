@@ -1,13 +1,11 @@
 //! Log-probabilities of given continuations, all of a call in one batch. What the continuations share, and what they share
 //! with the tree, is computed once; the tree stays as it is.
 
-use std::collections::HashMap;
-
 use petgraph::graph::NodeIndex;
 
 use super::SamplingTree;
-use crate::engine::{self, Continuation, Extend};
-use crate::error::{Error, Result};
+use crate::engine::Extend;
+use crate::error::Result;
 use crate::ids::{BranchId, TokenId};
 
 /// The natural-log probability of a continuation, and of each of its tokens.
@@ -58,25 +56,9 @@ impl SamplingTree {
     }
 
     fn log_probs(&self, probes: &[Probe<'_>], branches: &[BranchId]) -> Result<Vec<LogProb>> {
-        let given = |continuation: &[TokenId]| Continuation::Given { tokens: continuation.to_vec(), logprobs: true };
-        let extends = branches.iter().zip(probes);
-        let extends = extends.map(|(&branch, probe)| Extend { branch, continuation: given(probe.continuation) });
-        let mut scores: HashMap<BranchId, LogProb> = HashMap::new();
-        let mut extension = self.engine.start(extends.collect())?;
-        while let Some(event) = extension.next() {
-            match event {
-                engine::Event::Finished { branch, finish } => {
-                    scores.insert(branch, LogProb { sum: finish.logprob, tokens: finish.logprobs });
-                }
-                engine::Event::Failed { error, .. } => return Err(error),
-                engine::Event::Token { .. } => {}
-            }
-        }
-        branches
-            .iter()
-            .map(|branch| {
-                scores.remove(branch).ok_or_else(|| Error::Internal(format!("branch {branch} was not scored")))
-            })
-            .collect()
+        let given =
+            |(&branch, probe): (&BranchId, &Probe<'_>)| Extend::given(branch, probe.continuation.to_vec(), true);
+        let finishes = self.engine.finish(branches.iter().zip(probes).map(given).collect())?;
+        Ok(finishes.into_iter().map(|finish| LogProb { sum: finish.logprob, tokens: finish.logprobs }).collect())
     }
 }

@@ -3,7 +3,7 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 use offshoot::ids::{BranchId, TokenId};
 
-use crate::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
+use super::bench::{EOS, draw, engine, finish, finishes, give, key, length, pages, params, prompt, roomy, score};
 use offshoot::lab::check::dice::Dice;
 
 fn ahead(config: EngineConfig) -> EngineConfig {
@@ -18,7 +18,7 @@ fn told(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Vec<String>> {
     while let Some(event) = extension.next() {
         let place = branches.iter().position(|&branch| branch == event.branch()).unwrap();
         told[place].push(match event {
-            Event::Token { token, logprob, top, text, .. } => format!("{token} {logprob} {top:?} {text:?}"),
+            Event::Tokens { tokens, text, .. } => format!("{tokens:?} {text:?}"),
             Event::Finished { finish, .. } => format!("{finish:?}"),
             Event::Failed { error, .. } => error.to_string(),
         });

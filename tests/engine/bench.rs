@@ -80,7 +80,7 @@ pub fn engine(config: EngineConfig) -> EngineHandle {
 /// Plans are proved, and steps run ahead where the suite says so.
 pub fn engine_of(shape: Shape, config: EngineConfig) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
-    let run_ahead = config.run_ahead || crate::RUN_AHEAD;
+    let run_ahead = config.run_ahead || super::RUN_AHEAD;
     Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
@@ -144,8 +144,8 @@ pub fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Result<Finis
     while let Some(event) = extension.next() {
         let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
         match event {
-            Event::Token { token, text, .. } => {
-                told[ix].0.push(token);
+            Event::Tokens { tokens, text, .. } => {
+                told[ix].0.extend(tokens.iter().map(|sampled| sampled.token));
                 told[ix].1.push_str(&text);
             }
             Event::Finished { finish, .. } => outcomes[ix] = Some(Ok(finish)),

@@ -5,9 +5,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, Extension, FinishReason, Inbox, Turn};
+use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, EventReceiver, FinishReason, Hear, Turn};
 
-use crate::bench::{Shape, decoder, draw, key, length, params, prompt, roomy};
+use super::bench::{Shape, decoder, draw, key, length, params, prompt, roomy};
 
 const BURST: usize = 10_000;
 /// As `Intake::for_step` says.
@@ -16,9 +16,9 @@ const TOKENS_A_STEP: usize = 1 << 16;
 const MAX_BRANCHES: usize = 4;
 
 /// An engine in which one branch draws, for longer than any test here lasts.
-fn growing() -> (Engine<Cpu>, EngineHandle, Extension) {
+fn growing() -> (Engine<Cpu>, EngineHandle, EventReceiver) {
     let (backend, decoder) = decoder(Shape::Full);
-    let config = EngineConfig { max_branches: MAX_BRANCHES, run_ahead: crate::RUN_AHEAD, ..roomy() };
+    let config = EngineConfig { max_branches: MAX_BRANCHES, run_ahead: super::RUN_AHEAD, ..roomy() };
     let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
     let first = handle.root(prompt(1, 4)).unwrap();
     let extension = handle.start(vec![draw(first, key("first", 0), params(), length(150))]).unwrap();
@@ -28,17 +28,19 @@ fn growing() -> (Engine<Cpu>, EngineHandle, Extension) {
     (engine, handle, extension)
 }
 
-fn drawn(extension: &mut Extension) -> usize {
+fn drawn(extension: &mut EventReceiver) -> usize {
     let mut tokens = 0;
     while let Poll::Ready(Some(event)) = extension.poll(Duration::ZERO) {
-        tokens += usize::from(matches!(event, Event::Token { .. }));
+        if let Event::Tokens { tokens: run, .. } = event {
+            tokens += run.len();
+        }
     }
     tokens
 }
 
 /// Begins `BURST` branches, each by two commands.
-fn burst(handle: &EngineHandle) -> Inbox {
-    let mut inbox = handle.inbox();
+fn burst(handle: &EngineHandle) -> EventReceiver {
+    let mut inbox = handle.receiver(Hear::Tokens);
     for nth in 0..BURST as u64 {
         let root = handle.root(prompt(nth, 3)).unwrap();
         inbox.start(vec![draw(root, key("burst", nth), params(), length(1))]).unwrap();
@@ -71,7 +73,7 @@ fn a_burst_of_commands_delays_the_next_token_by_a_bounded_part_of_it() {
 fn long_prompts_are_taken_by_their_tokens() {
     const PROMPT: usize = 150;
     let (mut engine, handle, mut extension) = growing();
-    let mut inbox = handle.inbox();
+    let mut inbox = handle.receiver(Hear::Tokens);
     let prompts = 2 * TOKENS_A_STEP / PROMPT;
     assert!(2 * prompts > BRANCHES_A_STEP && prompts < BRANCHES_A_STEP);
     let roots: Vec<_> = (0..prompts).map(|nth| handle.root(prompt(nth as u64, PROMPT)).unwrap()).collect();
@@ -91,7 +93,7 @@ fn long_prompts_are_taken_by_their_tokens() {
 #[test]
 fn all_commands_of_a_burst_are_obeyed_in_order() {
     let (mut engine, handle, extension) = growing();
-    let mut inbox = handle.inbox();
+    let mut inbox = handle.receiver(Hear::Tokens);
     for nth in 0..BURST as u64 {
         // Were the fork obeyed before the root, or the draw before the fork, the branch would fail.
         let root = handle.root(prompt(nth, 3)).unwrap();
@@ -107,7 +109,7 @@ fn all_commands_of_a_burst_are_obeyed_in_order() {
             match event {
                 Event::Finished { finish, .. } => cancelled += usize::from(finish.reason == FinishReason::Cancelled),
                 Event::Failed { error, .. } => panic!("{error}"),
-                Event::Token { .. } => {}
+                Event::Tokens { .. } => {}
             }
         }
     }

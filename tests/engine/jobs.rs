@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, Extension, Finish, ForkKind, Metrics, SamplingParams,
-    Stop, Turn,
+    CoinKey, Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics,
+    SamplingParams, Stop, Turn,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::PromptTree;
@@ -99,7 +99,7 @@ struct Growing {
     /// Of its first branch, among all of the job.
     first: usize,
     branches: Vec<BranchId>,
-    extension: Extension,
+    extension: EventReceiver,
 }
 
 /// Turns without any job's end: something starves.
@@ -163,7 +163,7 @@ fn take(
     while let Poll::Ready(Some(event)) = growing.extension.poll(Duration::ZERO) {
         let branch = event.branch();
         match event {
-            Event::Token { .. } => continue,
+            Event::Tokens { .. } => continue,
             Event::Failed { error, .. } => panic!("job {}: {error}", growing.job),
             Event::Finished { finish, .. } => {
                 let place = growing.branches.iter().position(|&other| other == branch).unwrap();

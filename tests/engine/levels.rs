@@ -1,137 +1,144 @@
-//! Where the attention of drawn tokens falls, by levels of the path: as in a plain forward pass, whatever the batch, the plan and
-//! the pool; and asking for it changes no draw.
+//! Attention attribution of tokens that an engine drew: the shares that dense attention gives its levels, whatever the chunks, the
+//! plans and the paths that were computed before.
 
-use offshoot::backend::LevelMass;
-use offshoot::engine::{
-    Engine, EngineConfig, EngineHandle, Finish, LevelBorders, LevelMasses, Metrics, SamplingParams,
-};
+use offshoot::backend::cpu::Cpu;
+use offshoot::backend::{Attended, AttentionLevels, Backend, Holds, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+use offshoot::engine::SamplingParams;
+use offshoot::ids::TokenId;
+use offshoot::model::Attribution;
 use offshoot::plan::Planner;
 
-use crate::bench::{
-    Shape, decoder, draw, engine, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy,
-    score, unsure,
+use super::bench::{
+    CONTEXT, Shape, decoder, draw, engine, engine_of, finish, finishes, key, length, params, prompt, roomy,
 };
-use crate::plain::forward_in_levels;
+use super::plain::whole;
 
 /// Inside pages, which have 16 tokens.
-fn borders() -> LevelBorders {
-    LevelBorders::behind(&[5, 23, 40]).unwrap()
+fn bounds() -> LevelBounds {
+    LevelBounds::behind(&[5, 23, 40]).unwrap()
+}
+
+/// Of a fresh model, in steps of at most so many rows.
+fn along(shape: Shape, step_rows: usize, prompt: &[TokenId], bounds: LevelBounds, own: &[TokenId]) -> Vec<LevelMass> {
+    let (mut backend, mut decoder) = decoder(shape);
+    let mut attribution = Attribution::new(&mut backend, &mut decoder, CONTEXT, step_rows).unwrap();
+    attribution.along(prompt, bounds, own).unwrap()
+}
+
+/// Of every row of one forward over `tokens`: what the ops find by this planner, and what dense attention in f64 makes of the
+/// queries and keys of each layer.
+fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass>, Vec<[f64; MOST_LEVELS]>) {
+    let (mut backend, mut decoder) = decoder(shape);
+    let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
+    let level_rows: Vec<LevelRow> = (0..tokens.len() as u32).map(|row| LevelRow { row, bounds: bounds() }).collect();
+    let level_rows = backend.level_rows(&kv, &batch.plans, &level_rows).unwrap();
+    let (heads, layers) = (decoder.config().heads, decoder.config().layers);
+    let mut buffer = |width| {
+        let mut buffer = backend.buffer(width, Holds::Sums).unwrap();
+        backend.resize(&mut buffer, tokens.len()).unwrap();
+        buffer
+    };
+    let (mut lse, mut mass) = (buffer(heads.q_heads * MOST_LEVELS), buffer(MOST_LEVELS));
+    let mut dense = vec![[0.0; MOST_LEVELS]; tokens.len()];
+    let mut step = decoder.step(&mut backend).unwrap();
+    let observe = |backend: &mut Cpu, read: Attended<'_, Cpu>| {
+        backend.level_lse(&mut lse, &read, &level_rows);
+        backend.add_level_mass(&mut mass, &lse, read.layer, layers);
+        for (row, shares) in dense.iter_mut().enumerate() {
+            for head in 0..heads.q_heads {
+                let of_head = dense_shares(shape, &read, row, head);
+                shares.iter_mut().zip(of_head).for_each(|(sum, x)| *sum += x / (heads.q_heads * layers) as f64);
+            }
+        }
+    };
+    decoder.forward_observed(&mut backend, &mut kv, &mut step, batch, observe).unwrap();
+    assert!(backend.collect(&mut step).unwrap().is_empty(), "nothing is drawn");
+    (mass.data.as_chunks().0.to_vec(), dense)
+}
+
+/// The softmax of a row's head over all that it sees, summed by level.
+fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize) -> [f64; MOST_LEVELS] {
+    let heads = read.kv.shape().heads;
+    let d = heads.head_dim;
+    let query = &read.qkv.row(row)[head * d..][..d];
+    let mut shares = [0.0; MOST_LEVELS];
+    for p in 0..=row {
+        if matches!(shape, Shape::Windowed) && row - p >= 21 {
+            continue;
+        }
+        let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
+        let dot: f64 = query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum();
+        let level = (0..MOST_LEVELS).find(|&level| bounds().level(level).contains(&(p as u32))).unwrap();
+        shares[level] += (dot * f64::from(read.scale)).exp();
+    }
+    let total: f64 = shares.iter().sum();
+    shares.map(|share| share / total)
 }
 
 #[test]
-fn masses_are_those_of_a_plain_forward() {
+fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
     for shape in [Shape::Full, Shape::Windowed] {
         let engine = engine_of(shape, roomy());
-        let root = engine.root_in_levels(prompt(3, 40), Some(borders())).unwrap();
-        let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
-        let mut tokens = prompt(3, 40);
-        let mut expected = LevelMasses::default();
-        for &token in &drawn.tokens {
-            let plain: LevelMass = forward_in_levels(shape, &tokens, borders());
-            assert!((plain.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{plain:?}");
-            // The window of 21 leaves the first levels behind; without one, all are seen.
-            let seen: Vec<bool> = plain[..4].iter().map(|&mass| mass > 0.0).collect();
-            match shape {
-                Shape::Full => assert_eq!(seen, [true, true, true, tokens.len() > 40]),
-                Shape::Windowed => assert_eq!(seen, [false, tokens.len() < 23 + 21, true, tokens.len() > 40]),
-            }
-            expected.add(&plain);
-            tokens.push(token);
+        let prompt = prompt(3, 40);
+        let root = engine.root(prompt.clone()).unwrap();
+        let own = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20))).tokens;
+        let found = along(shape, 512, &prompt, bounds(), &own);
+        for step_rows in [1, 7, 40] {
+            assert_eq!(along(shape, step_rows, &prompt, bounds(), &own), found, "{shape:?}, {step_rows} rows a step");
         }
-        assert_eq!(drawn.masses, Some(expected), "{shape:?}");
-    }
-}
-
-/// Samples of a prompt in levels, of one without, and scores of a third, started at once.
-fn crowd(engine: &EngineHandle, borders: Option<LevelBorders>) -> Vec<Finish> {
-    mislead(engine);
-    let in_levels = engine.root_in_levels(prompt(1, 40), borders).unwrap();
-    let others = [engine.root(prompt(2, 30)).unwrap(), engine.root_in_levels(prompt(3, 30), borders).unwrap()];
-    let children = engine.fork(in_levels, 5).unwrap();
-    let mut extends: Vec<_> =
-        (0..).zip(&children).map(|(i, &child)| draw(child, key("a", i), params(), unsure(70))).collect();
-    extends
-        .extend((0..).zip(engine.fork(others[0], 4).unwrap()).map(|(i, c)| draw(c, key("b", i), params(), length(50))));
-    extends.push(score(others[1], prompt(30, 40)));
-    finishes(engine, extends)
-}
-
-fn run(config: EngineConfig) -> (Vec<Finish>, Metrics) {
-    let engine = engine(config);
-    (crowd(&engine, Some(borders())), engine.metrics().unwrap())
-}
-
-#[test]
-fn neither_batch_nor_plan_nor_pool_changes_them() {
-    let (expected, _) = run(roomy());
-    let mut preemptions = 0;
-    for config in [
-        EngineConfig { planner: Planner::Flat, ..roomy() },
-        EngineConfig { planner: Planner::Tree, max_branches: 3, ..roomy() },
-        EngineConfig { step_rows: 7, has_levels: true, ..roomy() },
-        EngineConfig { swap_bytes: 1 << 20, ..pages(16) },
-        pages(12),
-    ] {
-        let (drawn, metrics) = run(config);
-        assert_eq!(drawn, expected);
-        preemptions += metrics.preemptions;
-    }
-    assert!(preemptions > 0, "nobody had to yield");
-}
-
-#[test]
-fn only_who_asks_is_told_and_draws_the_same() {
-    let (told, silent) = (crowd(&engine(roomy()), Some(borders())), crowd(&engine(roomy()), None));
-    for (ix, (told, silent)) in told.iter().zip(silent).enumerate() {
-        assert_eq!(silent.masses, None);
-        assert_eq!(told.masses.is_some(), ix < 5, "drawn below the root in levels");
-        let means = told.masses.as_ref().and_then(|masses| masses.mean(4));
-        assert!(means.is_none_or(|means| (means.iter().sum::<f32>() - 1.0).abs() < 1e-5));
-        assert_eq!(Finish { masses: None, ..told.clone() }, silent);
+        // The last token drew nothing.
+        let drew = [&prompt[..], &own[..19]].concat();
+        for planner in Planner::ALL {
+            let (masses, dense) = forward(shape, &drew, planner);
+            assert_eq!(masses[39..], found, "{shape:?}, {planner}");
+            for (mass, dense) in masses.iter().flatten().zip(dense.iter().flatten()) {
+                assert!((f64::from(*mass) - dense).abs() < 1e-5, "{shape:?}: {mass}, not {dense}");
+            }
+        }
+        for (drawn, mass) in found.iter().enumerate() {
+            assert!((mass.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{mass:?}");
+            // The window of 21 leaves the first levels behind; without one, all are seen.
+            let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
+            match shape {
+                Shape::Full => assert_eq!(seen, [true, true, true, drawn > 0]),
+                Shape::Windowed => assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0]),
+            }
+        }
     }
 }
 
 #[test]
-fn a_second_extend_tells_of_its_own_tokens() {
+fn what_was_computed_before_changes_no_share() {
     let engine = engine(roomy());
-    let begin = |tokens| {
-        let root = engine.root_in_levels(prompt(1, 40), Some(borders())).unwrap();
-        let first = finish(&engine, draw(root, key("a", 0), params(), length(tokens)));
-        (root, first.masses.unwrap())
-    };
-    let (_, whole) = begin(30);
-    let (root, mut parts) = begin(12);
-    let second = finish(&engine, draw(root, key("a", 0), params(), length(18)));
-    parts.join(&second.masses.unwrap());
-    let difference = |(a, b): (f32, f32)| (a - b).abs();
-    let off = whole.mean(4).unwrap().into_iter().zip(parts.mean(4).unwrap()).map(difference).fold(0.0, f32::max);
-    assert!(off < 1e-6, "{whole:?}, {parts:?}");
-}
-
-#[test]
-fn what_telling_reads_is_counted_apart() {
-    let read = |borders| {
-        let engine = engine_of(Shape::Full, roomy());
-        let root = engine.root_in_levels(prompt(3, 40), borders).unwrap();
-        finish(&engine, draw(root, key("a", 0), params(), length(20)));
-        engine.metrics().unwrap()
-    };
-    let (told, silent) = (read(Some(borders())), read(None));
-    // The first draw sees 40 tokens, the last one 59. Two layers have two heads of 8 values, of 4 bytes each.
-    let keys: u64 = (40..60).sum();
-    assert_eq!(told.kv_bytes_read_levels, keys * 2 * 2 * 8 * 4);
-    assert_eq!((silent.kv_bytes_read_levels, silent.kv_bytes_read), (0, told.kv_bytes_read));
-}
-
-#[test]
-fn room_for_levels_is_asked_for_at_the_start() {
-    let refused = |has_levels| {
-        let (backend, decoder) = decoder(Shape::Full);
-        let config = EngineConfig { max_branches: 1 << 40, has_levels, ..roomy() };
-        let Err(error) = Engine::build(backend, decoder, None, config) else { panic!("no machine has so much memory") };
-        error.to_string()
-    };
-    // 32 sums of a row, 256 logits and, for 4 heads, 8 levels; 4 bytes each.
-    assert!(refused(false).contains("at least 1152 TiB for a step"), "{}", refused(false));
-    assert!(refused(true).contains("at least 1280 TiB for a step"), "{}", refused(true));
+    let trunk = prompt(1, 40);
+    let children = engine.fork(engine.root(trunk.clone()).unwrap(), 5).unwrap();
+    let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("a", i), params(), length(30))).collect();
+    let drawn: Vec<Vec<TokenId>> = finishes(&engine, extends).into_iter().map(|finish| finish.tokens).collect();
+    let mut paths: Vec<(&[TokenId], LevelBounds, &[TokenId])> = Vec::new();
+    for own in &drawn {
+        paths.push((&trunk, bounds(), own));
+    }
+    // A path again, its beginning, other levels, a longer and a shorter prompt of the same tokens, another prompt, no tokens.
+    let longer = [&trunk[..], &drawn[0][..3]].concat();
+    let other = prompt(2, 25);
+    paths.extend([
+        (&trunk[..], bounds(), &drawn[4][..]),
+        (&trunk, bounds(), &drawn[4][..11]),
+        (&trunk, LevelBounds::behind(&[7]).unwrap(), &drawn[4]),
+        (&trunk, bounds(), &drawn[0]),
+        (&longer, bounds(), &drawn[0][3..]),
+        (&trunk[..38], bounds(), &drawn[0]),
+        (&other, bounds(), &drawn[1]),
+        (&trunk, bounds(), &[]),
+        (&trunk, bounds(), &drawn[2]),
+    ]);
+    let (mut backend, mut decoder) = decoder(Shape::Full);
+    let mut attribution = Attribution::new(&mut backend, &mut decoder, CONTEXT, 13).unwrap();
+    for (number, (prompt, bounds, own)) in paths.into_iter().enumerate() {
+        let found = attribution.along(prompt, bounds, own).unwrap();
+        assert_eq!(found.len(), own.len());
+        assert_eq!(found, along(Shape::Full, 512, prompt, bounds, own), "path {number}");
+    }
+    let error = attribution.along(&[], bounds(), &drawn[0]).unwrap_err();
+    assert!(error.to_string().contains("prompt: expected at least one token"), "{error}");
 }

@@ -1,23 +1,49 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
+//! Twice: on engines that collect each step before the next is submitted, and on engines that run ahead.
 
 use offshoot::lab::check::dice;
 
-mod ahead;
-mod bench;
-mod bursts;
-mod jobs;
-mod levels;
-mod pages;
-mod plain;
-mod requests;
-mod samples;
-mod scheduling;
-mod scripts;
-mod shortage;
-mod steps;
-mod stops;
-mod swap;
-mod waves;
+/// Each step is collected before the next one is submitted.
+#[path = "."]
+mod in_turn {
+    mod ahead;
+    mod bench;
+    mod bursts;
+    mod generate;
+    mod jobs;
+    mod levels;
+    mod pages;
+    mod plain;
+    mod requests;
+    mod samples;
+    mod scheduling;
+    mod scripts;
+    mod shortage;
+    mod steps;
+    mod stops;
+    mod swap;
+    mod waves;
 
-/// Whether every engine of this suite submits steps before the one before is collected; see tests/engine_ahead.rs.
-const RUN_AHEAD: bool = false;
+    /// Whether every engine of these tests submits a step before the one before is collected.
+    const RUN_AHEAD: bool = false;
+}
+
+/// Each step is submitted before the one before is collected.
+#[path = "."]
+mod run_ahead {
+    mod bench;
+    mod jobs;
+    mod levels;
+    mod pages;
+    mod plain;
+    mod requests;
+    mod samples;
+    mod scheduling;
+    mod scripts;
+    mod steps;
+    mod stops;
+    mod swap;
+
+    /// Whether every engine of these tests submits a step before the one before is collected.
+    const RUN_AHEAD: bool = true;
+}

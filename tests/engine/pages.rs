@@ -1,12 +1,12 @@
 //! Sharing, shortage and giving back: what is computed how often, and that scarce pages change nothing but time.
 
 use offshoot::Error;
-use offshoot::engine::{EngineConfig, EngineHandle, Finish, FinishReason};
+use offshoot::engine::{Engine, EngineConfig, EngineHandle, Finish, FinishReason};
 use offshoot::tree::SamplingTree;
 
-use crate::bench::{
-    draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy, sample, score,
-    unsure,
+use super::bench::{
+    Shape, decoder, draw, engine, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy,
+    sample, score, unsure,
 };
 
 #[test]
@@ -80,7 +80,7 @@ fn simultaneous_twins_and_continuations_share_what_is_being_computed() {
     let together = finishes(&engine, extends.collect());
     assert_eq!(engine.metrics().unwrap().prompt_tokens_computed, 60);
     for ((i, len), together) in (0..).zip(lengths).zip(together) {
-        let alone = crate::bench::engine(roomy());
+        let alone = super::bench::engine(roomy());
         let root = alone.root(prompt(1, 60)[..len].to_vec()).unwrap();
         assert_eq!(finish(&alone, draw(root, key("item", i), params(), length(4))), together);
     }
@@ -155,7 +155,7 @@ fn scarce_pages_change_no_score() {
 #[test]
 fn what_rests_gives_its_pages_to_what_grows() {
     let engine = engine(pages(12));
-    let expected = crate::bench::engine(roomy());
+    let expected = super::bench::engine(roomy());
     let roots: Vec<_> = (0..6).map(|i| engine.root(prompt(i, 70)).unwrap()).collect();
     for round in 0..2 {
         for (i, &root) in (0..).zip(&roots) {
@@ -210,4 +210,13 @@ fn a_branch_that_cannot_fit_alone_says_what_it_needs() {
     let small = engine.root(prompt(4, 20)).unwrap();
     let drawn = finish(&engine, draw(small, key("item", 0), params(), length(5)));
     assert_eq!(drawn.reason, FinishReason::Length);
+}
+
+#[test]
+fn room_for_the_largest_step_is_asked_for_at_the_start() {
+    let (backend, decoder) = decoder(Shape::Full);
+    let config = EngineConfig { max_branches: 1 << 40, ..roomy() };
+    let Err(error) = Engine::build(backend, decoder, None, config) else { panic!("no machine has so much memory") };
+    // 32 sums of a row and 256 logits; 4 bytes each.
+    assert!(error.to_string().contains("at least 1152 TiB for a step"), "{error}");
 }

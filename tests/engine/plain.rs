@@ -1,30 +1,36 @@
 //! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
 
-use offshoot::backend::{Backend, LevelBorders, LevelMass, Pick, RowToken, SampleRequest, Sampled, StepBatch};
+use offshoot::backend::cpu::{Cpu, KvStore};
+use offshoot::backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{Forest, ForestSegment, KvSlot};
+use offshoot::model::Decoder;
 use offshoot::plan::Planner;
 
-use crate::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
+use super::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt, roomy};
 use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
 fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
-    forward_with(shape, tokens, picks, Vec::new())
-}
-
-/// Where the attention of the last of `tokens` falls.
-pub fn forward_in_levels(shape: Shape, tokens: &[TokenId], borders: LevelBorders) -> LevelMass {
-    let drawn = forward_with(shape, tokens, &[Pick::Greedy], vec![borders]);
-    drawn[0].mass.expect("the step has levels")
-}
-
-fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], borders: Vec<LevelBorders>) -> Vec<Sampled> {
     let (mut backend, mut decoder) = decoder(shape);
+    let (mut kv, batch) = whole(&mut backend, &decoder, tokens, Planner::Flat);
+    let n = u32::try_from(tokens.len()).unwrap();
+    let batch = StepBatch {
+        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
+        requests: picks.iter().map(|&pick| SampleRequest::of(pick)).collect(),
+        ..batch
+    };
+    let mut step = decoder.step(&mut backend).unwrap();
+    decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
+    backend.collect(&mut step).unwrap()
+}
+
+/// All of `tokens` as the rows of one step, and room for them.
+pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], planner: Planner) -> (KvStore, StepBatch) {
     let page_tokens = offshoot::backend::cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
     let pages: Vec<PageId> = (0..n.div_ceil(page_tokens)).map(PageId).collect();
-    let mut kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();
+    let kv = backend.kv(&decoder.kv_shape(pages.len())).unwrap();
     let segment = ForestSegment {
         id: SegmentId(0),
         parent: None,
@@ -40,21 +46,15 @@ fn forward_with(shape: Shape, tokens: &[TokenId], picks: &[Pick], borders: Vec<L
         row_positions: (0..n).collect(),
         row_segments: vec![0; tokens.len()],
     };
-    let plans: Vec<_> = decoder.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
     let slot = |p: u32| KvSlot { page: pages[(p / page_tokens) as usize], slot: p % page_tokens };
-    let request = |&pick| SampleRequest::of(pick);
     let batch = StepBatch {
         tokens: tokens.iter().copied().map(RowToken::Known).collect(),
         positions: (0..n).collect(),
         slots: (0..n).map(slot).collect(),
-        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
-        plans,
-        requests: picks.iter().map(request).collect(),
-        borders,
+        plans: decoder.plan_hints().iter().map(|hints| planner.plan(&forest, hints)).collect(),
+        ..StepBatch::default()
     };
-    let mut step = decoder.step(&mut backend).unwrap();
-    decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
-    backend.collect(&mut step).unwrap()
+    (kv, batch)
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn scores_equal_a_plain_forward() {
     let engine = engine_of(Shape::Full, roomy());
     let root = engine.root(prompt(5, 40)).unwrap();
     let given = prompt(6, 30);
-    let scored = finish(&engine, crate::bench::score(root, given.clone()));
+    let scored = finish(&engine, super::bench::score(root, given.clone()));
     let whole = [prompt(5, 40), given.clone()].concat();
     let picks: Vec<Pick> = given.iter().map(|&token| Pick::Given(token)).collect();
     let expected: Vec<f32> =

@@ -4,7 +4,7 @@ use offshoot::Error;
 use offshoot::engine::{Event, SamplingParams, Stop};
 use offshoot::ids::{BranchId, TokenId};
 
-use crate::bench::{CONTEXT, VOCAB, draw, engine, finish, give, key, length, outcomes, params, prompt, roomy, score};
+use super::bench::{CONTEXT, VOCAB, draw, engine, finish, give, key, length, outcomes, params, prompt, roomy, score};
 
 #[test]
 fn prompts_that_cannot_be_are_refused_at_once() {
@@ -60,13 +60,13 @@ fn branches_that_cannot_be_extended_fail_alone() {
     assert!(outcomes[1..].iter().all(Result::is_ok));
 
     let mut extension = engine.start(vec![draw(roots[1], key("item", 0), params(), length(100))]).unwrap();
-    assert!(matches!(extension.next(), Some(Event::Token { .. })));
-    let twice = crate::bench::outcomes(&engine, vec![draw(roots[1], key("item", 0), params(), length(5))]).remove(0);
+    assert!(matches!(extension.next(), Some(Event::Tokens { .. })));
+    let twice = super::bench::outcomes(&engine, vec![draw(roots[1], key("item", 0), params(), length(5))]).remove(0);
     assert!(twice.unwrap_err().to_string().contains("which is being extended"));
     let both = [0, 1].map(|ordinal| draw(roots[2], key("item", ordinal), params(), length(5)));
     assert!(engine.start(both.to_vec()).is_err_and(|error| error.to_string().contains("one of them twice")));
     let early = engine.fork(roots[1], 1).unwrap()[0];
-    assert!(crate::bench::outcomes(&engine, vec![give(early, prompt(1, 3))]).remove(0).is_err());
+    assert!(super::bench::outcomes(&engine, vec![give(early, prompt(1, 3))]).remove(0).is_err());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
 
-use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SamplingParams, Stop};
+use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 use offshoot::plan::Planner;
 
-use crate::bench::{
+use super::bench::{
     Shape, draw, engine, engine_of, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
 };
 
@@ -70,8 +70,8 @@ fn stop_half_of_six(expected: &[Finish]) -> usize {
     let (mut told, mut finished, mut stopped) = (false, 0, 0);
     while let Some(event) = extension.next() {
         match event {
-            Event::Token { .. } if told => {}
-            Event::Token { .. } => {
+            Event::Tokens { .. } if told => {}
+            Event::Tokens { .. } => {
                 extension.cancel(&go);
                 told = true;
             }
@@ -212,10 +212,12 @@ fn the_likeliest_are_reported() {
     let mut seen = Vec::new();
     while let Some(event) = extension.next() {
         match event {
-            Event::Token { token, logprob, top, .. } => {
-                assert_eq!((top.len(), top[0]), (4, (token, logprob)));
-                assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
-                seen.push(top);
+            Event::Tokens { tokens, .. } => {
+                for SampledToken { token, logprob, top } in tokens {
+                    assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+                    assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
+                    seen.push(top);
+                }
             }
             Event::Finished { finish, .. } => assert_eq!(finish.top, seen),
             Event::Failed { error, .. } => panic!("{error}"),

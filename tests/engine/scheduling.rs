@@ -12,14 +12,14 @@ use offshoot::engine::{
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
 
-use crate::bench::{Shape, decoder, pages};
-use crate::jobs::{Job, PROMPT_TOKENS, Played, distinct_tokens, longest_path, play};
+use super::bench::{Shape, decoder, pages};
+use super::jobs::{Job, PROMPT_TOKENS, Played, distinct_tokens, longest_path, play};
 
 const PAGE_TOKENS: usize = 16;
 
 fn build(config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
-    let run_ahead = crate::RUN_AHEAD;
+    let run_ahead = super::RUN_AHEAD;
     Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 

@@ -5,7 +5,7 @@ use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
 use offshoot::ids::BranchId;
 use offshoot::plan::Planner;
 
-use crate::bench::{draw, engine, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
+use super::bench::{draw, engine, finishes, give, key, mislead, pages, params, prompt, roomy, score, unsure};
 use offshoot::lab::check::dice::Dice;
 
 /// Ten rounds on at most 16 branches, none longer than 150 tokens.

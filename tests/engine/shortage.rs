@@ -2,7 +2,7 @@
 
 use offshoot::engine::{Engine, EngineConfig, EngineHandle, Extend, SamplingParams};
 
-use crate::bench::{
+use super::bench::{
     Shape, decoder, draw, finish, finishes, give, key, length, outcomes, params, prompt, roomy, score, tokenizer,
 };
 

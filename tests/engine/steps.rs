@@ -5,7 +5,7 @@ use offshoot::backend::MOST_COUNTED;
 use offshoot::engine::{EngineConfig, PoolSize, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 
-use crate::bench::{
+use super::bench::{
     Shape, draw, engine, engine_of, finish, finishes, key, length, pages, params, prompt, roomy, sample, score,
 };
 
@@ -70,7 +70,7 @@ fn a_step_with_penalties_goes_on_like_any_other() {
 #[test]
 fn a_ban_that_ends_is_planned_anew() {
     let engine = engine(roomy());
-    let ends = SamplingParams { logit_bias: vec![(crate::bench::EOS, 1e4)], ..params() };
+    let ends = SamplingParams { logit_bias: vec![(super::bench::EOS, 1e4)], ..params() };
     let root = engine.root(prompt(1, 16)).unwrap();
     let stop = Stop { min_tokens: 7, ..Stop::max_tokens(30) };
     assert_eq!(finish(&engine, draw(root, key("item", 0), ends, stop)).tokens.len(), 7);
@@ -98,7 +98,7 @@ fn many_scores_share_out_the_rows_whose_logits_are_wanted() {
 #[test]
 fn memory_that_is_not_there_is_refused() {
     let refused = |pool: PoolSize| {
-        let (backend, decoder) = crate::bench::decoder(Shape::Full);
+        let (backend, decoder) = super::bench::decoder(Shape::Full);
         let config = EngineConfig { pool, ..pages(1) };
         offshoot::engine::Engine::start(backend, decoder, None, config).err().expect("it cannot start")
     };

@@ -3,11 +3,11 @@
 use offshoot::engine::{EngineHandle, Finish, FinishReason, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 
-use crate::bench::{CONTEXT, EOS, draw, engine, finish, key, length, prompt, roomy};
+use super::bench::{CONTEXT, EOS, draw, engine, finish, key, length, prompt, roomy};
 
 /// Only letters, so that text and tokens correspond one to one.
 fn letters() -> SamplingParams {
-    let bias = (0..crate::bench::VOCAB).filter(|token| !(97..123).contains(token)).map(|t| (TokenId(t), -1e9));
+    let bias = (0..super::bench::VOCAB).filter(|token| !(97..123).contains(token)).map(|t| (TokenId(t), -1e9));
     SamplingParams { logit_bias: bias.collect(), ..SamplingParams::default() }
 }
 
@@ -40,13 +40,13 @@ fn the_text_is_that_of_the_tokens() {
     let engine = engine(roomy());
     // Tokens 128 and up are parts of characters, mostly of none that exist.
     let drawn = run(&engine, SamplingParams::default(), length(60));
-    assert_eq!(drawn.text, crate::bench::tokenizer().decode(&drawn.tokens));
+    assert_eq!(drawn.text, super::bench::tokenizer().decode(&drawn.tokens));
     // A character whose parts lie on both sides of an extend's border belongs to the second.
     let root = engine.root(prompt(1, 20)).unwrap();
     let parts: Vec<TokenId> = "aé漢".bytes().map(|byte| TokenId(byte.into())).collect();
     let texts: Vec<String> = [&parts[..2], &parts[2..4], &parts[4..]]
         .iter()
-        .map(|part| finish(&engine, crate::bench::give(root, part.to_vec())).text)
+        .map(|part| finish(&engine, super::bench::give(root, part.to_vec())).text)
         .collect();
     assert_eq!(texts, ["a\u{fffd}", "é\u{fffd}", "漢"]);
 }

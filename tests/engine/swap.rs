@@ -3,7 +3,7 @@
 use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
 use offshoot::ids::BranchId;
 
-use crate::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
+use super::bench::{draw, engine, finishes, key, length, mislead, pages, params, prompt, roomy, score, unsure};
 
 /// Six samples of 70 tokens of each of two prompts of 40, started at once, then scores of the same length.
 fn crowd(engine: &EngineHandle) -> Vec<Finish> {

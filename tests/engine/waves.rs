@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::sim::{DeviceProfile, Modelled};
+use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
     CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
@@ -13,14 +13,14 @@ use offshoot::engine::{
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
 
-use crate::bench::{Shape, model};
-use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
+use super::bench::{Shape, model};
+use super::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 
 /// Of the H200's profile.
 const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
 
-fn build(pages: usize, config: EngineConfig) -> (Engine<Modelled>, EngineHandle) {
-    let mut backend = Modelled::new(Arc::new(DeviceProfile::named("h200").unwrap()));
+fn build(pages: usize, config: EngineConfig) -> (Engine<Sim>, EngineHandle) {
+    let mut backend = Sim::new(Arc::new(DeviceProfile::named("h200").unwrap()));
     let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
     let pool = PoolSize::Bytes(pages * backend.page_bytes(&decoder.kv_shape(1)));
     Engine::build(backend, decoder, None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config }).unwrap()

@@ -5,32 +5,42 @@ use rayon::prelude::*;
 
 use super::attention::{context, operand};
 use super::kv::SLOTS;
-use super::{Buffer, KvStore};
-use crate::backend::{LevelMass, MOST_LEVELS, StepBatch};
+use super::{Buffer, Cpu, KvStore};
+use crate::backend::{Attended, AttentionLevels, LevelRow, MOST_LEVELS};
+use crate::error::Result;
 use crate::ids::LayerIx;
+use crate::plan::AttentionPlan;
 
-/// See `Backend::level_lse`.
-pub fn level_lse(
-    out: &mut Buffer,
-    qkv: &Buffer,
-    kv: &KvStore,
-    layer: LayerIx,
-    batch: &StepBatch,
-    plan: usize,
-    scale: f32,
-) {
+/// Rows whose attention is attributed, and what they see.
+pub struct LevelRows {
+    plans: Vec<AttentionPlan>,
+    rows: Vec<LevelRow>,
+}
+
+impl AttentionLevels for Cpu {
+    type LevelRows = LevelRows;
+
+    fn level_rows(&mut self, _: &KvStore, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
+        Ok(LevelRows { plans: plans.to_vec(), rows: rows.to_vec() })
+    }
+
+    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+        level_lse(out, read, &rows.plans[read.plan], &rows.rows);
+    }
+
+    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+        add_level_mass(mass, lse, layer, layers);
+    }
+}
+
+fn level_lse(out: &mut Buffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
+    let Attended { layer, qkv, kv, scale, .. } = *read;
     let heads = kv.shape().heads;
     let d = heads.head_dim;
-    let StepBatch { wanted, borders, plans, .. } = batch;
-    assert_eq!(
-        (out.rows, out.width),
-        (borders.len(), heads.q_heads * MOST_LEVELS),
-        "level_lse: room for all wanted rows"
-    );
-    assert_eq!(borders.len(), wanted.len(), "level_lse: levels of all wanted rows");
-    let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(wanted.par_iter().zip(borders));
-    rows.for_each(|(out, (&row, borders))| {
-        let context = context(&plans[plan], row as usize);
+    assert_eq!((out.rows, out.width), (rows.len(), heads.q_heads * MOST_LEVELS), "level_lse: shape of the output");
+    let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(rows);
+    rows.for_each(|(out, &LevelRow { row, bounds })| {
+        let context = context(plan, row as usize);
         let queries: Vec<f32> = qkv.row(row as usize)[..heads.q_width()].iter().map(|&x| operand(kv, x)).collect();
         let groups = queries.chunks_exact(heads.group() * d).zip(out.chunks_exact_mut(heads.group() * MOST_LEVELS));
         for (kv_head, (queries, out)) in groups.enumerate() {
@@ -45,7 +55,7 @@ pub fn level_lse(
             for (scores, out) in scores.iter().zip(out.chunks_exact_mut(MOST_LEVELS)) {
                 let before = |position: u32| context.partition_point(|&(p, _)| p < position);
                 for (level, lse) in out.iter_mut().enumerate() {
-                    let range = borders.level(level);
+                    let range = bounds.level(level);
                     *lse = log_sum_exp(&scores[before(range.start)..before(range.end)]);
                 }
             }
@@ -72,14 +82,13 @@ fn log_sum_exp(scores: &[f32]) -> f32 {
     }
 }
 
-/// See `Backend::add_level_mass`; `masses` has one for each row of `lse` where layers came before.
-pub fn add_level_mass(masses: &mut Vec<LevelMass>, lse: &Buffer, layer: LayerIx, layers: usize) {
+fn add_level_mass(mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+    assert_eq!((mass.rows, mass.width), (lse.rows, MOST_LEVELS), "add_level_mass: shape of the sums");
     if layer.ix() == 0 {
-        masses.clear();
-        masses.resize(lse.rows, [0.0; MOST_LEVELS]);
+        mass.data.fill(0.0);
     }
     let heads = lse.width / MOST_LEVELS;
-    for (row, mass) in masses.iter_mut().enumerate() {
+    for (row, mass) in mass.data.chunks_exact_mut(MOST_LEVELS).enumerate() {
         for head in lse.row(row).chunks_exact(MOST_LEVELS) {
             let total = log_sum_exp(head);
             for (mass, lse) in mass.iter_mut().zip(head) {

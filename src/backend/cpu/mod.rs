@@ -9,12 +9,14 @@ pub mod gemm;
 pub mod isa;
 pub mod kv;
 mod levels;
+pub mod machine;
 mod memory;
 mod norm;
 mod rope;
 mod rows;
 pub mod sampling;
 pub mod step;
+mod timed;
 
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -27,6 +29,7 @@ use super::{
 pub use gemm::Matrix;
 pub use isa::Isa;
 pub use kv::{KvStore, SavedPages};
+pub use levels::LevelRows;
 pub use memory::free_bytes;
 pub use step::Step;
 
@@ -258,23 +261,6 @@ impl Backend for Cpu {
     ) {
         let plan = &step.batch().plans[plan];
         attention::tree_attention(self.isa, &mut self.attention, out, qkv, kv, layer, plan, scale);
-    }
-
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &KvStore,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        levels::level_lse(out, qkv, kv, layer, step.batch(), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        levels::add_level_mass(step.masses(), lse, layer, layers);
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::backend::{LevelMass, RowToken, SampleRequest, Sampled, StepBatch, StepShape};
+use crate::backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::ids::TokenId;
 use crate::plan::PageTurn;
 
@@ -13,8 +13,6 @@ pub struct Step {
     tokens: Vec<TokenId>,
     /// What the step before drew, by request.
     before: Vec<TokenId>,
-    /// Of each request, where this step's rows have levels.
-    masses: Vec<LevelMass>,
     /// What this step drew.
     drawn: Vec<Sampled>,
     done: VecDeque<Vec<Sampled>>,
@@ -54,20 +52,12 @@ impl Step {
         &self.batch.requests
     }
 
-    /// What part of attention fell on each level, by request: added to by one layer after another.
-    pub fn masses(&mut self) -> &mut Vec<LevelMass> {
-        &mut self.masses
-    }
-
     pub fn draw(&mut self, drawn: Vec<Sampled>) {
         self.drawn = drawn;
     }
 
     /// The step is done: what it drew can be collected, and is what the next one goes on from.
     pub fn finish(&mut self) {
-        for (drawn, mass) in self.drawn.iter_mut().zip(self.masses.drain(..)) {
-            drawn.mass = Some(mass);
-        }
         self.before = self.drawn.iter().map(|drawn| drawn.token).collect();
         self.done.push_back(std::mem::take(&mut self.drawn));
     }

@@ -26,6 +26,7 @@ mod timing;
 
 use std::collections::HashMap;
 
+pub use self::attention::levels::LevelRows;
 pub use self::memory::buffer::Buffer;
 pub use self::memory::kv::{Kv, SavedPages};
 pub use self::memory::weights::{Matrix, Vector};
@@ -43,12 +44,12 @@ use self::memory::weights::Loader;
 use self::ops::Ops;
 use self::step::Way;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, MOST_HEAD_DIM, RandomWeight, RopeTable, Sampled,
-    StepBatch, StepShape, SwapRates, WeightView,
+    Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, LevelRow, MOST_HEAD_DIM,
+    RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, Gpu, PageTurn};
+use crate::plan::{AttentionPlan, CostModel, Gpu, PageTurn};
 
 pub struct Cuda {
     device: Device,
@@ -311,6 +312,16 @@ impl Backend for Cuda {
         step.finish(&self.device)
     }
 
+    fn run_once(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        self.without_trials(|backend| ops(backend, step))?;
+        step.finish(&self.device)
+    }
+
     fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
         step.collect()
     }
@@ -363,24 +374,6 @@ impl Backend for Cuda {
         }
     }
 
-    fn level_lse(
-        &mut self,
-        out: &mut Buffer,
-        qkv: &Buffer,
-        kv: &Kv,
-        layer: LayerIx,
-        step: &Step,
-        plan: usize,
-        scale: f32,
-    ) {
-        assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
-        step.level_lse(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, layer: LayerIx, layers: usize, step: &mut Step) {
-        step.add_level_mass(&self.device, lse, layer.ix() == 0, layers);
-    }
-
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {
         self.ops(x.element).gated_silu(out, x);
     }
@@ -395,5 +388,21 @@ impl Backend for Cuda {
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         step.sample(&self.device, logits);
+    }
+}
+
+impl AttentionLevels for Cuda {
+    type LevelRows = LevelRows;
+
+    fn level_rows(&mut self, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
+        LevelRows::new(&self.device, kv, plans, rows)
+    }
+
+    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.layer), read.plan, read.scale);
+    }
+
+    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+        attention::levels::add_mass(&self.device, mass, lse, layer.ix() == 0, layers);
     }
 }

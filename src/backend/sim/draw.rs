@@ -17,7 +17,7 @@ pub fn draw(request: &SampleRequest, vocab: usize) -> Sampled {
     };
     // Of equals, the smallest ids come first.
     let top = (0..request.top_logprobs.min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
-    Sampled { token, logprob, top, mass: None }
+    Sampled { token, logprob, top }
 }
 
 /// The first token from `ix` on, around the vocabulary, that is not banned; `ix` itself where all are.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
 pub use draw::draw;
-pub use profile::{AttentionTimes, CallTimes, DeviceProfile, LinearTimes, Products, Simulated};
+pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
 pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;
@@ -36,7 +36,7 @@ use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 /// The ops, timed. Every clone of its clock shows the same time.
-pub struct Modelled {
+pub struct Sim {
     profile: Arc<DeviceProfile>,
     clock: Clock,
     kv: KvDtype,
@@ -80,7 +80,7 @@ impl Matrix {
     }
 }
 
-impl Modelled {
+impl Sim {
     pub fn new(profile: Arc<DeviceProfile>) -> Self {
         Self { profile, clock: Clock::default(), kv: KvDtype::Model, used: 0, spent: 0.0 }
     }
@@ -121,7 +121,7 @@ impl Modelled {
 #[derive(Clone, Copy, Debug)]
 pub struct SavedPages(usize);
 
-impl Backend for Modelled {
+impl Backend for Sim {
     type Buffer = Buffer;
     type Matrix = Matrix;
     type Vector = ();
@@ -134,7 +134,7 @@ impl Backend for Modelled {
     const MIXES_DTYPES: bool = true;
 
     fn describe(&self) -> String {
-        format!("{}, modelled", self.profile.name)
+        format!("{}, simulated", self.profile.name)
     }
 
     fn arithmetic(&self) -> String {
@@ -207,7 +207,7 @@ impl Backend for Modelled {
         Ok(vec![0.0; rows * buffer.width])
     }
 
-    /// A device that has tiles has the kernel for Hopper, as the modelled times have it.
+    /// A device that has tiles has the kernel for Hopper, as the simulated times have it.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
         let has_tiles = self.profile.cost_model().tiles.is_some();
         let fp8 = self.kv == KvDtype::Fp8 && has_tiles && has_wgmma(dtype, heads.head_dim);
@@ -315,15 +315,6 @@ impl Backend for Modelled {
         _: f32,
     ) {
         self.spent += step.attention_ns(plan);
-    }
-
-    fn level_lse(&mut self, out: &mut Buffer, _: &Buffer, kv: &KvShape, _: LayerIx, step: &Step, plan: usize, _: f32) {
-        let key_bytes = kv.heads.kv_heads * kv.heads.head_dim * self.kv_element_bytes(kv.heads, kv.dtype);
-        self.small_op(step.seen_by_wanted(plan) * key_bytes + out.bytes());
-    }
-
-    fn add_level_mass(&mut self, lse: &Buffer, _: LayerIx, _: usize, _: &mut Step) {
-        self.small_op(lse.bytes());
     }
 
     fn gated_silu(&mut self, out: &mut Buffer, x: &Buffer) {

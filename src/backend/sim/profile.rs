@@ -17,7 +17,7 @@ use crate::plan::{CostModel, Split, Tiles};
 pub struct DeviceProfile {
     pub name: String,
     #[serde(default)]
-    pub backend: Simulated,
+    pub backend: BackendKind,
     /// What weights, activations, keys and values may take together.
     pub memory_bytes: f64,
     /// The device's fixed time a step.
@@ -42,33 +42,33 @@ pub struct DeviceProfile {
 /// The backend that would compute on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Simulated {
+pub enum BackendKind {
     Cpu,
     #[default]
     Cuda,
 }
 
-impl Simulated {
+impl BackendKind {
     /// Slots of a page.
     pub fn page_tokens(self) -> u32 {
         match self {
-            Simulated::Cpu => cpu::kv::PAGE_TOKENS,
-            Simulated::Cuda => cuda::memory::kv::PAGE_TOKENS,
+            BackendKind::Cpu => cpu::kv::PAGE_TOKENS,
+            BackendKind::Cuda => cuda::memory::kv::PAGE_TOKENS,
         }
     }
 
     /// The tile of plans, as it is by default.
     pub fn tile(self) -> u32 {
         match self {
-            Simulated::Cpu => cpu::attention::TILE,
-            Simulated::Cuda => cuda::attention::tile(false),
+            BackendKind::Cpu => cpu::attention::TILE,
+            BackendKind::Cuda => cuda::attention::tile(false),
         }
     }
 
     fn cost_model(self) -> CostModel {
         match self {
-            Simulated::Cpu => CostModel::CPU,
-            Simulated::Cuda => CostModel::CUDA,
+            BackendKind::Cpu => CostModel::CPU,
+            BackendKind::Cuda => CostModel::CUDA,
         }
     }
 }

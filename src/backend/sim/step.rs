@@ -1,4 +1,4 @@
-//! The step that a modelled device has loaded: what its attention takes, and the draws that were not collected yet.
+//! The step that a simulated device has loaded: what its attention takes, and the draws that were not collected yet.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use super::clock::StepTime;
 use super::draw::draw;
 use super::profile::DeviceProfile;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
-use crate::plan::{AttentionPlan, PageTurn};
+use crate::plan::PageTurn;
 
 pub struct Step {
     heads: HeadLayout,
@@ -45,13 +45,6 @@ impl Step {
 
     pub(super) fn attention_ns(&self, plan: usize) -> f64 {
         self.attention_ns[plan]
-    }
-
-    /// Tokens that the wanted rows see by a plan, all together.
-    pub(super) fn seen_by_wanted(&self, plan: usize) -> usize {
-        let AttentionPlan { row_positions, window, .. } = &self.batch.plans[plan];
-        let seen = |&row: &u32| (row_positions[row as usize] + 1).min(window.unwrap_or(u32::MAX)) as usize;
-        self.batch.wanted.iter().map(seen).sum()
     }
 
     pub(super) fn draw(&mut self) {

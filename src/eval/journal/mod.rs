@@ -3,6 +3,7 @@
 //! before it, or since the last line, for so long as the system keeps it back. Lines stand in the order in which they came,
 //! which is by chance; a run that is complete puts them in order, so that equal runs leave equal files.
 
+mod attention;
 mod lines;
 mod replace;
 
@@ -18,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::search::{Outcome, Sample};
 use lines::{Lines, write_whole};
 
+pub use attention::{AttentionFile, SampleAttention};
 pub use replace::{replace, settle};
 
 /// The results of one run; shared by the threads that work on items.

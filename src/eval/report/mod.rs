@@ -57,12 +57,12 @@ pub struct LevelUse {
     /// Keys and values of these, all layers, all items at once.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
-    /// What part of attention fell on it, the mean over the tokens of those samples that say it ([`Told`]).
+    /// The share of attention that fell on it, the mean over the tokens of those samples whose lines say it ([`Told`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<f64>,
 }
 
-/// How many of the samples that drew anything say where their attention fell: those that were drawn when it was asked for.
+/// How many of the samples that drew anything have lines that say where their attention fell: earlier versions recorded it so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Told {
     pub samples: usize,

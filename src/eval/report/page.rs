@@ -77,12 +77,7 @@ impl Display for Summary {
             return Ok(()); // Nothing was computed: there is nothing to compare.
         }
         page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
-        let of_levels = match engine.kv_bytes_read_levels {
-            0 => String::new(),
-            n => format!("; {} more for attention by levels", bytes(n)),
-        };
-        let read = versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan");
-        page.line("kv read", format!("{read}{of_levels}"))?;
+        page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
         if engine.preemptions > 0 {
             let swapped = match engine.swapped_out {
                 0 => String::new(),

@@ -15,7 +15,7 @@ use crate::search::vote::Decided;
 
 use super::resume::Earlier;
 use super::worker::{Finished, Run, search_all, sum_up, work};
-use super::{ItemPrompt, Prepared, RunOptions, dry_run, load};
+use super::{ItemPrompt, Prepared, RunOptions, dry_run};
 use crate::out::Progress;
 
 /// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
@@ -52,7 +52,6 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
         ("--out", options.out.is_some()),
         ("--resume", options.resume),
         ("--trees", options.trees),
-        ("--attention-levels", options.attention_levels),
         ("--plan", options.plan.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
@@ -67,11 +66,11 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
 
 /// All problems by vote. The first is searched alone and shown at once, the others after it, several at a time.
 fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<Run> {
-    let loaded = load(prepared, options)?;
+    let launched = prepared.launch(options).start()?;
     let started = Instant::now();
     let progress = Progress::new(prepared.prompts.len());
     let search =
-        |prompts| search_all(prompts, prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
+        |prompts| search_all(prompts, prepared, &launched, options, None, Earlier::default(), &progress, interrupted);
     let (first, others) = prepared.prompts.split_at(1);
     let mut searched = search(first);
     let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
@@ -82,7 +81,7 @@ fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool)
     }
     progress.finish();
     shown?;
-    sum_up(prepared, &loaded, options, searched, started.elapsed().as_secs_f64())
+    sum_up(prepared, &launched, options, searched, started.elapsed().as_secs_f64())
 }
 
 /// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so that a
@@ -128,11 +127,11 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 
 /// A run that leaves nothing on disk, and whether the device is exact.
 fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<(Run, bool)> {
-    let loaded = load(prepared, options)?;
+    let launched = prepared.launch(options).start()?;
     let progress = Progress::new(prepared.prompts.len());
-    let run = work(prepared, &loaded, options, None, Earlier::default(), &progress, interrupted);
+    let run = work(prepared, &launched, options, None, Earlier::default(), &progress, interrupted);
     progress.finish();
-    Ok((run?, loaded.engine.facts().exact))
+    Ok((run?, launched.engine.facts().exact))
 }
 
 /// One problem: its question, its first sample, and what all samples voted for.

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::backend::{Backend, Opened};
 use crate::error::Result;
 use crate::eval::report::PromptTokens;
 use crate::figures::{bytes, count, saved};
+use crate::launch::Sizes;
 use crate::tokenizer::LevelTokens;
 
 use super::{Prepared, RunOptions, worker};
@@ -15,11 +15,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.dtype);
-    let mut opened = options.device.open(weights)?;
-    let Sizes { branches, pool, kv_bytes_per_token } = match &mut opened {
-        Opened::Cpu { cpu, .. } => sizes(cpu, prepared, options)?,
-        Opened::Cuda(cuda) => sizes(cuda.as_mut(), prepared, options)?,
-    };
+    let Sizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
@@ -32,7 +28,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
-    line("device", opened.to_string());
+    line("device", device);
     line("weights", bytes(weights as u64));
     line("items", format!("{}, {in_flight} at once on {branches} branches", prepared.prompts.len()));
     let prompts = PromptTokens { asked: prepared.prompt_tokens() as u64, computed: prepared.distinct_tokens() as u64 };
@@ -56,26 +52,6 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     writeln!(page, "\nfirst prompt (item `{}`, {} tokens):\n{}", first.item.id, first.tokens().len(), first.text)
         .expect("writing to a string cannot fail");
     Ok(page)
-}
-
-/// What the engine would work with.
-struct Sizes {
-    branches: usize,
-    /// Bytes for keys and values, and of those of one token.
-    pool: usize,
-    kv_bytes_per_token: usize,
-}
-
-fn sizes<B: Backend>(backend: &mut B, prepared: &Prepared, options: &RunOptions) -> Result<Sizes> {
-    let (config, dtype) = (&prepared.folder.config, prepared.facts.dtype);
-    options.budget.kv.keep_on(backend, config.heads, dtype);
-    let kv_bytes_per_token = config.kv_bytes_per_token(backend.kv_element_bytes(config.heads, dtype));
-    let weights = config.weight_bytes(dtype);
-    let free = backend.free_bytes()?.saturating_sub(weights);
-    let branches = prepared.branches::<B>(&options.budget, free);
-    let useful = prepared.useful_bytes(backend, branches, kv_bytes_per_token);
-    let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
-    Ok(Sizes { branches, pool: config.pool.bytes(free)?, kv_bytes_per_token })
 }
 
 /// `428 + 63 tokens`: the first prompt's levels, root first.

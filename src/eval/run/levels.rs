@@ -6,12 +6,11 @@ use crate::eval::report::{LevelUse, Told};
 use crate::kv::PromptTree;
 use crate::search::Sample;
 
-use super::resume::Earlier;
 use super::worker::Finished;
 use super::{ItemPrompt, Prepared};
 
-/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples say where their
-/// attention fell, if any does.
+/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples' lines say
+/// where their attention fell, if any does.
 pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u64) -> (Vec<LevelUse>, Option<Told>) {
     if finished.is_empty() {
         return (Vec::new(), None);
@@ -32,7 +31,9 @@ pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u6
     }
     uses.push((sampled, sampled));
     let last = uses.len();
-    let attention = attention(samples.iter().copied().flatten(), last);
+    let told_by = samples.iter().copied().flatten();
+    let told_by = told_by.filter_map(|sample| Some((sample.tokens, sample.attention.as_deref()?)));
+    let attention = mean_attention(told_by, last);
     let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
         tokens: shared,
@@ -54,22 +55,18 @@ fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
     (told.samples > 0).then_some(told)
 }
 
-/// Whether attention is asked for where every sample that could say it is there already, and some do not.
-pub fn are_too_late(prepared: &Prepared, earlier: &Earlier) -> bool {
-    let drew = |sample: &&Sample| sample.tokens > 0;
-    let mut samples = earlier.finished.iter().flat_map(|item| &item.outcome.samples).filter(drew);
-    earlier.finished.len() == prepared.prompts.len() && samples.any(|sample| sample.attention.is_none())
-}
-
-/// What part of attention fell on each of `levels` levels, the mean over the tokens of those samples that say it; `None` where
-/// none does.
-fn attention<'a>(samples: impl Iterator<Item = &'a Sample>, levels: usize) -> Option<Vec<f64>> {
+/// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each of so many
+/// tokens with the shares of its levels; `None` where there are none.
+pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
+    samples: impl Iterator<Item = (usize, &'a [T])>,
+    levels: usize,
+) -> Option<Vec<f64>> {
     let (mut sums, mut tokens) = (vec![0.0; levels], 0.0);
-    for sample in samples {
-        let Some((own, prompt)) = sample.attention.as_ref().and_then(|parts| parts.split_last()) else { continue };
-        let weight = sample.tokens as f64;
-        sums.iter_mut().zip(prompt).for_each(|(sum, &part)| *sum += weight * f64::from(part));
-        sums[levels - 1] += weight * f64::from(*own);
+    for (weight, shares) in samples {
+        let Some((own, prompt)) = shares.split_last() else { continue };
+        let weight = weight as f64;
+        sums.iter_mut().zip(prompt).for_each(|(sum, &share)| *sum += weight * share.into());
+        sums[levels - 1] += weight * (*own).into();
         tokens += weight;
     }
     (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())

@@ -18,8 +18,9 @@ use crate::eval::report::PromptTokens;
 use crate::eval::task::Task;
 use crate::out;
 
-use super::{Loaded, Prepared};
+use super::Prepared;
 use crate::hashes::{files_named, hash_of_folder, hashes};
+use crate::launch::Launched;
 
 pub const NAME: &str = "manifest.json";
 
@@ -65,8 +66,8 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn on(loaded: &Loaded) -> Self {
-        let EngineFacts { device, arithmetic, exact, .. } = loaded.engine.facts().clone();
+    pub fn on(launched: &Launched) -> Self {
+        let EngineFacts { device, arithmetic, exact, .. } = launched.engine.facts().clone();
         Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic), prompts: None }
     }
 

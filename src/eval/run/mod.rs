@@ -2,6 +2,7 @@
 //! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
 
 mod assess;
+pub mod attention;
 pub mod demo;
 mod drive;
 mod dry_run;
@@ -19,15 +20,11 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
-use crate::backend::{Backend, DeviceChoice, Opened, WhyNotCuda};
-use crate::engine::{Engine, EngineConfig, EngineHandle};
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
 use crate::judge::Isolation;
-use crate::launch::{Budget, in_bytes};
-use crate::model::Decoder;
+use crate::launch::{Budget, DeviceChoice};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -56,8 +53,6 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
-    /// Also say of each sample on which levels its attention fell.
-    pub attention_levels: bool,
     pub dry_run: bool,
     /// Candidates judged at once; `None`: one a core.
     pub judges: Option<usize>,
@@ -65,15 +60,6 @@ pub struct RunOptions {
     pub isolation: Isolation,
     pub device: DeviceChoice,
     pub budget: Budget,
-}
-
-/// A model in memory, and the engine that runs it.
-pub struct Loaded {
-    pub engine: EngineHandle,
-    /// Branches that grow at once.
-    pub branches: usize,
-    pub not_cuda: Option<WhyNotCuda>,
-    pub seconds_loading: f64,
 }
 
 /// Runs what `options` ask for; Ctrl-C sets `interrupted`.
@@ -85,25 +71,21 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut place = Place::find(&prepared, options)?;
-    let loaded = load(&prepared, options)?;
+    let launched = prepared.launch(options).start()?;
     if !place.is_resumed() {
-        prepared.check_paths(loaded.engine.facts(), |_| false)?;
+        prepared.check_paths(launched.engine.facts(), |_| false)?;
     }
-    let process = Process::on(&loaded);
+    let process = Process::on(&launched);
     place.manifest.warn_of_devices(&process);
     place.manifest.processes.push(process);
     let (journal, earlier) = place.open(&prepared)?;
     if place.is_resumed() {
         // What is finished need not fit any more.
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
-        prepared.check_paths(loaded.engine.facts(), |index| done.contains(&index))?;
-    }
-    if options.attention_levels && levels::are_too_late(&prepared, &earlier) {
-        let place = place.folder.display();
-        out::aside(format_args!("{place}: all samples are there: nothing is left to compute --attention-levels for"));
+        prepared.check_paths(launched.engine.facts(), |index| done.contains(&index))?;
     }
     let progress = Progress::new(prepared.prompts.len());
-    let run = worker::work(&prepared, &loaded, options, Some(&journal), earlier, &progress, interrupted);
+    let run = worker::work(&prepared, &launched, options, Some(&journal), earlier, &progress, interrupted);
     progress.finish();
     let mut run = run?;
     place.manifest.end(run.summary.prompts);
@@ -120,36 +102,6 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
     run.ended.take().map_or(Ok(()), Err).and(summed).and(completions).and(noted).and(sorted).and(printed)?;
     run.failure(&prepared, &place.folder).map(|()| ExitCode::SUCCESS)
-}
-
-/// Loads the model on the device chosen and starts its engine, with as much KV memory as the budget allows and the job can use.
-pub fn load(prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
-    let weights = prepared.folder.config.weight_bytes(prepared.facts.dtype);
-    match options.device.open(weights)? {
-        Opened::Cpu { cpu, not_cuda } => Ok(Loaded { not_cuda, ..load_on(cpu, prepared, options)? }),
-        Opened::Cuda(cuda) => load_on(*cuda, prepared, options),
-    }
-}
-
-fn load_on<B: Backend>(mut backend: B, prepared: &Prepared, options: &RunOptions) -> Result<Loaded> {
-    let started = Instant::now();
-    options.budget.kv.keep_on(&mut backend, prepared.folder.config.heads, prepared.facts.dtype);
-    let decoder = Decoder::load(&mut backend, &prepared.folder)?;
-    let branches = prepared.branches::<B>(&options.budget, backend.free_bytes()?);
-    let useful = prepared.useful_bytes(&backend, branches, decoder.kv_bytes_per_token());
-    let config = options.budget.engine_config::<B>(branches, options.plan.unwrap_or_default(), useful);
-    let config = EngineConfig { has_levels: options.attention_levels, ..config };
-    let engine = Engine::start(backend, decoder, Some(prepared.tokenizer.clone()), config)?;
-    let seconds_loading = started.elapsed().as_secs_f64();
-    log::info!("loaded {} in {seconds_loading:.2} s", prepared.model.display());
-    Ok(Loaded { engine, branches, not_cuda: None, seconds_loading })
-}
-
-impl Loaded {
-    /// An error in the units of the command line: memory rather than pages.
-    fn in_bytes(&self, error: Error) -> Error {
-        in_bytes(error, self.engine.facts())
-    }
 }
 
 fn pretty(summary: &Summary) -> Result<String> {

@@ -1,10 +1,10 @@
-//! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is loaded.
+//! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is
+//! loaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::engine::{EngineFacts, LevelBorders, MOST_LEVELS, SamplingParams, Stop};
+use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::eval::task::choose::Offer;
 use crate::eval::task::scaffold::{PLAIN_NAME, is_plain_name};
@@ -21,7 +21,7 @@ use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 use super::assess::Judging;
 use super::drive::question_of;
 use super::{RunOptions, worker};
-use crate::launch::{Budget, Draws, check_path};
+use crate::launch::{Demand, Draws, Launch, ModelSource, check_path};
 
 /// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -106,9 +106,6 @@ impl Prepared {
         let facts = facts(&folder)?;
         let Rendered { task, model, folder, tokenizer, params, stop, prompts } =
             Rendered::of(task, model, folder, options.limit)?;
-        if options.attention_levels {
-            check_levels(&task, &prompts)?;
-        }
         let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
@@ -125,31 +122,34 @@ impl Prepared {
         usize::try_from(tree.distinct_tokens()).expect("no more than the tokens in memory")
     }
 
-    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their longest, each in
-    /// pages of its own.
+    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their
+    /// longest, each in pages of its own.
     fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
-    /// Branches that grow at once where `free` bytes are free beside the weights: no more than there are samples.
-    pub fn branches<B: Backend>(&self, budget: &Budget, free: usize) -> usize {
+    /// What the job's engine is assembled from; without a bound on keys and values where the method has prompts that
+    /// nobody knows yet.
+    pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
+        let tokens = |branches, page_tokens| match self.task.method.asks() {
+            true => usize::MAX,
+            false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
+        };
         let samples = self.prompts.len() * self.task.method.samples() as usize;
-        budget.branches::<B>(&self.folder.config, free).min(samples)
-    }
-
-    /// The most KV bytes that the job can make use of, where a token takes so many; no bound where the method has prompts that nobody knows yet.
-    pub fn useful_bytes(&self, backend: &impl Backend, branches: usize, kv_bytes_per_token: usize) -> usize {
-        if self.task.method.asks() {
-            return usize::MAX;
+        Launch {
+            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
+            tokenizer: Some(self.tokenizer.clone()),
+            device: options.device,
+            budget: options.budget,
+            planner: options.plan.unwrap_or_default(),
+            demand: Demand::new(samples, tokens),
         }
-        let tokens = self.most_kv_tokens(worker::in_flight(self, branches), backend.page_tokens() as usize);
-        tokens.saturating_mul(kv_bytes_per_token)
     }
 
-    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer offered),
-    /// cannot be held even alone: before anything is drawn.
+    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer
+    /// offered), cannot be held even alone: before anything is drawn.
     ///
     /// `done` says which items, by index, need no more of it.
     pub fn check_paths(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
@@ -203,12 +203,6 @@ impl ItemPrompt {
     pub fn tokens(&self) -> &[TokenId] {
         &self.levels.tokens
     }
-
-    /// Where the levels end; `None` where they are more than attention is told by.
-    pub fn borders(&self) -> Option<LevelBorders> {
-        let ends: Option<Vec<u32>> = self.levels.level_ends.iter().map(|&end| u32::try_from(end).ok()).collect();
-        LevelBorders::behind(&ends?)
-    }
 }
 
 impl AsRef<[TokenId]> for ItemPrompt {
@@ -229,18 +223,8 @@ fn about(what: &str, task: &Task, item: &Item) -> String {
     format!("{what} of item `{}` of {}", item.id, task.items_path().display())
 }
 
-/// Whether attention can be told by the levels of every prompt.
-fn check_levels(task: &Task, prompts: &[ItemPrompt]) -> Result<()> {
-    if matches!(task.method, Method::Choose(_)) {
-        let expected = "a method that draws tokens with --attention-levels";
-        return Err(Error::field(&task.path, "method", expected, "choose"));
-    }
-    let Some(prompt) = prompts.iter().find(|prompt| prompt.borders().is_none()) else { return Ok(()) };
-    let expected = format!("at most {} levels, the shared one included, with --attention-levels", MOST_LEVELS - 1);
-    Err(Error::field(&task.path, "prompt", expected, prompt.levels.level_ends.len().to_string()))
-}
-
-/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens at most.
+/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens
+/// at most.
 fn check_fits(
     model: &ModelFolder,
     what: impl Fn() -> String,
@@ -257,8 +241,8 @@ fn check_fits(
     Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
 }
 
-/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with that is wrong
-/// with every solution.
+/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with
+/// that is wrong with every solution.
 fn check_question(task: &Task, item: &Item, encoder: &mut SharedEncoder, model: &ModelFolder) -> Result<()> {
     let Some(verdicts) = task.method.verdicts() else { return Ok(()) };
     let question = question_of(verdicts, item, "", encoder)?;

@@ -15,28 +15,29 @@ use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 use super::judging::Judged;
 use super::levels::levels;
 use super::worker::Finished;
-use super::{Loaded, Prepared, RunOptions};
+use super::{Prepared, RunOptions};
+use crate::launch::Launched;
 
 /// The k for which pass@k and maj@k are reported where none are asked for, as far as there are samples.
 const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub fn summarise(
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     finished: &[Finished],
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let (levels, attention) = levels(prepared, finished, loaded.engine.facts().kv_bytes_per_token as u64);
-    let engine = loaded.engine.metrics()?;
+    let (levels, attention) = levels(prepared, finished, launched.engine.facts().kv_bytes_per_token as u64);
+    let engine = launched.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
         model: prepared.model.display().to_string(),
-        device: loaded.engine.facts().device.clone(),
+        device: launched.engine.facts().device.clone(),
         kv_dtype: options.budget.kv,
-        not_cuda: loaded.not_cuda.as_ref().map(ToString::to_string),
+        not_cuda: launched.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,
         items_asked: prepared.prompts.len(),
@@ -49,7 +50,7 @@ pub fn summarise(
         levels,
         attention,
         seconds,
-        seconds_loading: loaded.seconds_loading,
+        seconds_loading: launched.seconds_loading,
         engine,
     })
 }

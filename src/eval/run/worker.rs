@@ -15,14 +15,14 @@ use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
 use crate::figures::counted;
 use crate::search::{FailedBranches, Job, Outcome, Sample};
-use crate::tree::SamplingTree;
+use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
 use super::drive::drive;
 use super::resume::Earlier;
 use super::summary::summarise;
-use super::{ItemPrompt, Loaded, Prepared, RunOptions};
-use crate::launch::Order;
+use super::{ItemPrompt, Prepared, RunOptions};
+use crate::launch::{Launched, Order};
 use crate::out::Progress;
 
 /// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more that
@@ -87,7 +87,7 @@ impl Run {
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
     earlier: Earlier,
@@ -95,8 +95,8 @@ pub fn work(
     interrupted: &AtomicBool,
 ) -> Result<Run> {
     let started = Instant::now();
-    let searched = search_all(&prepared.prompts, prepared, loaded, options, journal, earlier, progress, interrupted);
-    sum_up(prepared, loaded, options, searched, started.elapsed().as_secs_f64())
+    let searched = search_all(&prepared.prompts, prepared, launched, options, journal, earlier, progress, interrupted);
+    sum_up(prepared, launched, options, searched, started.elapsed().as_secs_f64())
 }
 
 /// What a search of several items came to.
@@ -112,7 +112,7 @@ pub struct Searched {
 /// The numbers of what has finished. What ended the run early matters more than what summing up meets.
 pub fn sum_up(
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     searched: Searched,
     seconds: f64,
@@ -120,7 +120,7 @@ pub fn sum_up(
     let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
     finished.sort_by_key(|item| item.index);
     failed.sort_by_key(|item| item.index);
-    match summarise(prepared, loaded, options, &finished, seconds) {
+    match summarise(prepared, launched, options, &finished, seconds) {
         Ok(summary) => {
             let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
             let failed_branches = finished.iter().map(of).sum();
@@ -136,7 +136,7 @@ pub fn sum_up(
 pub fn search_all(
     prompts: &[ItemPrompt],
     prepared: &Prepared,
-    loaded: &Loaded,
+    launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
     earlier: Earlier,
@@ -149,9 +149,8 @@ pub fn search_all(
     let shared = Shared {
         prompts,
         prepared,
-        loaded,
+        launched,
         trees: options.trees,
-        attention_levels: options.attention_levels,
         progress,
         interrupted,
         order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
@@ -163,7 +162,7 @@ pub fn search_all(
         earlier: Mutex::new(earlier.samples),
         journal,
     };
-    let threads = in_flight(prepared, loaded.branches).min(prompts.len());
+    let threads = in_flight(prepared, launched.engine.facts().max_branches).min(prompts.len());
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for _ in 0..threads {
@@ -206,9 +205,8 @@ fn panicked() -> Error {
 struct Shared<'a> {
     prompts: &'a [ItemPrompt],
     prepared: &'a Prepared,
-    loaded: &'a Loaded,
+    launched: &'a Launched,
     trees: bool,
-    attention_levels: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
     order: Mutex<Order>,
@@ -234,7 +232,7 @@ impl Shared<'_> {
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.progress.item_done();
                 }
-                Err(error) => match self.loaded.in_bytes(error) {
+                Err(error) => match self.launched.in_bytes(error) {
                     error if self.ends_the_run(&error) => self.end(error),
                     error => self.fail(prompt, error),
                 },
@@ -277,10 +275,9 @@ impl Shared<'_> {
             }
             let prompt = &self.prompts[order.next_prompt()?];
             if !self.done.contains(&prompt.item.index) {
-                let (engine, seed) = (self.loaded.engine.clone(), self.prepared.task.sampling.seed);
+                let (engine, seed) = (self.launched.engine.clone(), self.prepared.task.sampling.seed);
                 let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
-                let borders = if self.attention_levels { prompt.borders() } else { None };
-                return Some((prompt, SamplingTree::in_levels(engine, id, seed, tokens, text, borders)));
+                return Some((prompt, SamplingTree::new(engine, id, seed, tokens, text)));
             }
         }
     }
@@ -322,12 +319,12 @@ impl Shared<'_> {
             if outcome.samples.is_empty() {
                 return Err(first);
             }
-            outcome.failed = Some(FailedBranches { branches, first: self.loaded.in_bytes(first).to_string() });
+            outcome.failed = Some(FailedBranches { branches, first: self.launched.in_bytes(first).to_string() });
         }
         if let Some(journal) = self.journal {
             // The item's line last: what it says is done is not done again.
             if self.trees {
-                write_tree(journal, &tree, prompt.item.index)?;
+                write_tree(journal, &tree, prompt)?;
             }
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
@@ -336,10 +333,11 @@ impl Shared<'_> {
     }
 }
 
-fn write_tree(journal: &Journal, tree: &SamplingTree, index: usize) -> Result<()> {
-    let trace = serde_json::to_string(&tree.trace());
+fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt) -> Result<()> {
+    let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
+    let trace = serde_json::to_string(&trace);
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
-    journal.file(&format!("trees/{index}.json"), &(trace + "\n"))
+    journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
 }
 
 /// A result with the id of its item before it.

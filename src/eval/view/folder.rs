@@ -4,14 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::{ShownItem, ShownRun};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::{Error, Result};
-use crate::eval::journal::settle;
+use crate::eval::journal::{AttentionFile, settle};
 use crate::tree::{Trace, TraceNode, TraceState};
 
 const NO_TREE: &str = "The run wrote no tree (offshoot run --trees): this one is put together from its samples, without the \
@@ -21,7 +21,33 @@ const UNFINISHED: &str = "The run ended before this item did: only what is on di
 /// Lines of a JSON lines file, each an object.
 type Lines = Vec<Map<String, Value>>;
 
+/// What is on disk of one item.
+pub struct RecordedItem {
+    /// Its line of `items.jsonl`; only an id where the run ended before the item did.
+    pub facts: Map<String, Value>,
+    /// Its lines of `samples.jsonl`, by index.
+    pub samples: Lines,
+    /// Its tree and the file that it is from, where the run wrote one.
+    pub tree: Option<(PathBuf, Trace)>,
+}
+
+impl RecordedItem {
+    pub fn id(&self) -> String {
+        id_of(&self.facts)
+    }
+}
+
 pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
+    let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+    let name =
+        name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
+    let items = recorded(folder, wanted)?;
+    let attention = AttentionFile::read(folder)?;
+    Ok(ShownRun { name, items: items.into_iter().map(|item| show(item, &attention)).collect() })
+}
+
+/// All items of a run, or the one that is asked for, by number.
+pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>> {
     settle(folder)?;
     let mut items = lines(&folder.join("items.jsonl"))?;
     let mut samples: HashMap<String, Lines> = HashMap::new();
@@ -40,14 +66,14 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
     if let Some(wanted) = wanted {
         keep(&mut items, wanted, folder)?;
     }
-    let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
-    let name =
-        name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
-    let show = |item: Map<String, Value>| {
-        let samples = samples.remove(&id_of(&item)).unwrap_or_default();
-        show(folder, item, samples)
+    let with_samples = |facts: Map<String, Value>| {
+        let mut samples = samples.remove(&id_of(&facts)).unwrap_or_default();
+        samples.sort_by_key(index_of);
+        let file = index_of(&facts).map(|index| folder.join(format!("trees/{index}.json")));
+        let tree = file.filter(|file| file.exists()).map(|file| Trace::read(&file).map(|trace| (file, trace)));
+        Ok(RecordedItem { facts, samples, tree: tree.transpose()? })
     };
-    Ok(ShownRun { name, items: items.into_iter().map(show).collect::<Result<_>>()? })
+    items.into_iter().map(with_samples).collect()
 }
 
 /// Keeps the item of the id `wanted`, or else of that number.
@@ -66,16 +92,15 @@ fn keep(items: &mut Lines, wanted: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn show(folder: &Path, item: Map<String, Value>, mut samples: Lines) -> Result<ShownItem> {
+fn show(item: RecordedItem, attention: &AttentionFile) -> ShownItem {
+    let RecordedItem { facts: item, mut samples, tree } = item;
     let mut notes = Vec::new();
-    let index = index_of(&item);
-    if index.is_none() {
+    if index_of(&item).is_none() {
         notes.push(UNFINISHED.to_string());
     }
-    samples.sort_by_key(index_of);
-    let file = index.map(|index| folder.join(format!("trees/{index}.json"))).filter(|file| file.exists());
-    let trace = match file {
-        Some(file) => Trace::read(&file)?,
+    samples.iter_mut().for_each(|sample| attention.add_to(sample));
+    let trace = match tree {
+        Some((_, trace)) => trace,
         None => {
             notes.push(NO_TREE.to_string());
             if let Some(cancelled) = item.get("cancelled").and_then(Value::as_u64).filter(|&cancelled| cancelled > 0) {
@@ -84,7 +109,7 @@ fn show(folder: &Path, item: Map<String, Value>, mut samples: Lines) -> Result<S
             rebuilt(&item, &samples)
         }
     };
-    Ok(ShownItem::new(item, notes, trace, samples))
+    ShownItem::new(item, notes, trace, samples)
 }
 
 /// A tree of one prompt and its samples.
@@ -118,7 +143,8 @@ fn rebuilt(item: &Map<String, Value>, samples: &Lines) -> Trace {
         ..root.clone()
     };
     let children: Vec<TraceNode> = samples.iter().enumerate().map(child).collect();
-    Trace { item: id_of(item), kv_bytes_per_token: None, nodes: [root].into_iter().chain(children).collect() }
+    let nodes = [root].into_iter().chain(children).collect();
+    Trace { item: id_of(item), kv_bytes_per_token: None, level_ends: None, nodes }
 }
 
 /// An id as it is written: a text, or a number.

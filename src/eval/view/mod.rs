@@ -1,6 +1,7 @@
 //! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as text, as one
 //! self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no model is loaded and nothing is sampled.
 
+mod ends;
 mod folder;
 mod levels;
 mod outline;
@@ -16,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::out;
 use crate::tree::Trace;
 
+pub use ends::{End, ends};
+pub use folder::{RecordedItem, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
 /// What of a run is shown, and where.

@@ -1,12 +1,11 @@
 //! What is shown of a run: its items, each with its tree, its samples put to their nodes, and what sharing saved. Pure data; where
 //! it comes from is `folder`'s, how it looks `page`'s and `outline`'s.
 
-use std::collections::HashMap;
-
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::ends::{End, ends};
 use crate::tree::{Trace, TraceNode};
 
 #[derive(Clone, Debug)]
@@ -52,25 +51,16 @@ pub struct ShownNode<'a> {
 const SAID_BY_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "logprobs"];
 
 impl ShownItem {
-    /// Puts `samples` (lines of `samples.jsonl`) to the nodes that they end at: where the text from the root on is theirs but for
-    /// space around it, of several nodes the one of their ordinal.
+    /// Puts `samples` (lines of `samples.jsonl`) to the nodes that they end at ([`ends`]).
     pub fn new(facts: Map<String, Value>, notes: Vec<String>, trace: Trace, samples: Vec<Map<String, Value>>) -> Self {
         let mut beside: Vec<Beside> =
             trace.branches().into_iter().map(|branches| Beside { branches, sample: None }).collect();
-        let texts = trace.path_texts();
-        let mut by_text: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (node, text) in texts.iter().enumerate().skip(1) {
-            by_text.entry(text.trim()).or_default().push(node);
-        }
         let chosen = facts.get("chosen").and_then(Value::as_u64);
         let (mut answer, mut homeless) = (None, 0);
-        for mut sample in samples {
+        let ends = ends(&trace, &samples);
+        for (mut sample, end) in samples.into_iter().zip(ends) {
             let index = sample.get("index").and_then(Value::as_u64);
-            let text = sample.get("text").and_then(Value::as_str).unwrap_or_default().trim();
-            let free = |node: &&usize| beside[**node].sample.is_none();
-            let ends: Vec<usize> = by_text.get(text).into_iter().flatten().filter(free).copied().collect();
-            let own = ends.iter().find(|&&node| Some(trace.nodes[node].ordinal) == index);
-            let Some(&node) = own.or(ends.first()) else {
+            let Some(End { node, .. }) = end else {
                 homeless += 1;
                 continue;
             };

@@ -14,7 +14,7 @@ use crate::ids::{LayerIx, PageId, TokenId};
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use crate::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
-use super::machine::MachineRates;
+use crate::backend::cpu::machine::MachineRates;
 
 /// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

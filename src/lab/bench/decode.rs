@@ -7,20 +7,20 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{DeviceChoice, Dtype, KvDtype, Opened};
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Metrics, SamplingParams, Stop,
-};
+use crate::backend::{Dtype, KvDtype, Rates};
+use crate::engine::{CoinKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, TokenId};
-use crate::launch::{Budget, in_bytes};
+use crate::ids::TokenId;
+use crate::launch::{
+    Budget, Demand, Device, DeviceChoice, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest, Release,
+    in_bytes,
+};
 use crate::model::check::facts;
-use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::model::{ModelConfig, ModelFolder};
 use crate::out;
 use crate::plan::Planner;
 
 use super::tables::print_json;
-use super::timed::{Rates, Timed};
 
 /// What `bench decode` is asked to measure.
 #[derive(Clone, Debug)]
@@ -76,10 +76,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     options.budget.check()?;
     let model = Model::of(options)?;
     check_cases(options, model.config.context)?;
-    let (device, machine) = match options.device.open(model.weights())? {
-        Opened::Cpu { cpu, .. } => rated(cpu, model.dtype)?,
-        Opened::Cuda(cuda) => rated(*cuda, model.dtype)?,
-    };
+    let (device, machine) = options.device.open(model.source().weight_bytes())?.with(Rated(model.dtype))?;
     if !options.json {
         out::line(format_args!("{device}: {machine}"))?;
         out::line(format_args!(
@@ -90,10 +87,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     for &plan in &options.plans {
         for &samples in &options.samples {
             let case = DecodeCase { prompt: options.prompt, samples, generate: options.generate };
-            let measured = match options.device.open(model.weights())? {
-                Opened::Cpu { cpu, .. } => measure(cpu, &model, options, plan, case, machine)?,
-                Opened::Cuda(cuda) => measure(*cuda, &model, options, plan, case, machine)?,
-            };
+            let measured = measure(&model, options, plan, case, machine)?;
             match options.json {
                 true => print_json(&measured)?,
                 false => out::line(&measured)?,
@@ -122,13 +116,18 @@ fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a backend is called, and what it can do at most.
-fn rated<B: Timed>(mut backend: B, dtype: Dtype) -> Result<(String, Rates)> {
-    Ok((backend.describe(), backend.rates(dtype)?))
+/// What a device is called, and what it can do at most with weights of a dtype.
+struct Rated(Dtype);
+
+impl OnDevice for Rated {
+    type Output = (String, Rates);
+
+    fn run<B: Device>(self, mut backend: B) -> Result<(String, Rates)> {
+        Ok((backend.describe(), backend.rates(self.0)?))
+    }
 }
 
-fn measure<B: Timed>(
-    mut backend: B,
+fn measure(
     model: &Model,
     options: &DecodeOptions,
     plan: Planner,
@@ -136,26 +135,28 @@ fn measure<B: Timed>(
     machine: Rates,
 ) -> Result<Measured> {
     let Model { config, dtype, .. } = model;
-    let device = backend.describe();
-    options.budget.kv.keep_on(&mut backend, config.heads, *dtype);
-    let decoder = model.load(&mut backend)?;
-    let kv_element_bytes = backend.kv_element_bytes(config.heads, *dtype);
-    let branches = options.budget.branches::<B>(config, backend.free_bytes()?);
-    let own = case.generate + 2 * backend.page_tokens() as usize;
-    let useful = (case.prompt + (case.samples + 2) * own) * decoder.kv_bytes_per_token();
-    let engine = Engine::start(backend, decoder, None, options.budget.engine_config::<B>(branches, plan, useful))?;
+    let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
+    let launch = Launch {
+        model: model.source(),
+        tokenizer: None,
+        device: options.device,
+        budget: options.budget,
+        planner: plan,
+        demand: Demand::new(usize::MAX, tokens),
+    };
+    let engine = launch.start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
     Ok(Measured {
         config: options.config.display().to_string(),
         dtype: *dtype,
         kv_dtype: options.budget.kv,
-        device,
+        device: engine.facts().device.clone(),
         plan,
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        floor_rate: floor_rate(config, *dtype, kv_element_bytes, case, &machine),
+        floor_rate: floor_rate(config, *dtype, engine.facts().kv_bytes_per_token, case, &machine),
         runs,
         machine,
         engine: engine.metrics()?,
@@ -183,27 +184,21 @@ impl Model {
         Ok(Self { config, dtype, folder: None })
     }
 
-    /// In bytes.
-    fn weights(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
-    }
-
-    fn load<B: Timed>(&self, backend: &mut B) -> Result<Decoder<B>> {
+    fn source(&self) -> ModelSource<'_> {
         match &self.folder {
-            Some(folder) => Decoder::load(backend, folder),
-            None => Decoder::random(backend, self.config.clone(), self.dtype, 1),
+            Some(folder) => ModelSource::folder_of(folder, self.dtype),
+            None => ModelSource::random(&self.config, self.dtype),
         }
     }
 }
 
 /// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
 /// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
-/// longer of its reads and its products; the context is that of the middle of the generation. An element of keys or values
-/// takes `kv_element_bytes` bytes.
+/// longer of its reads and its products; the context is that of the middle of the generation.
 pub fn floor_rate(
     config: &ModelConfig,
     dtype: Dtype,
-    kv_element_bytes: usize,
+    kv_bytes_per_token: usize,
     case: DecodeCase,
     machine: &Rates,
 ) -> f64 {
@@ -215,7 +210,7 @@ pub fn floor_rate(
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
     let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
-    let reads = (case.prompt as f64 + rows * own) * config.kv_bytes_per_token(kv_element_bytes) as f64 / bandwidth;
+    let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }
 
@@ -268,19 +263,23 @@ impl DecodeCase {
     /// Samples `generate` tokens from each of `samples` forks of a prompt of its own (`salt` makes prompts differ, so that
     /// nothing is found in the cache).
     pub fn run(&self, engine: &EngineHandle, salt: u64) -> Result<DecodeRun> {
+        let prompt = self.prompt_tokens(engine.facts().vocab, salt);
+        let params = SamplingParams::greedy();
+        let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
+        let begin = |n, stop, release| {
+            let (tokens, params, coins) = (prompt.as_slice(), &params, CoinKey::root(0, "bench"));
+            let request = PromptRequest { tokens, n, params, stop, coins };
+            Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
+        };
+        let mut once = begin(1, &one, Release::EachSample);
         let started = Instant::now();
-        let root = engine.root(self.prompt_tokens(engine.facts().vocab, salt))?;
-        let first = engine.fork(root, 1)?;
-        drain(engine, &first, 1)?;
+        once.count_tokens()?;
         let prompt_seconds = started.elapsed().as_secs_f64();
-        engine.release(&first);
 
+        let mut samples = begin(self.samples, &all, Release::AtEnd);
         let started = Instant::now();
-        let branches = engine.fork(root, self.samples)?;
-        let drawn = drain(engine, &branches, self.generate)?;
+        let drawn = samples.count_tokens()?;
         let decode_seconds = started.elapsed().as_secs_f64();
-        engine.discard(&branches);
-        engine.discard(&[root]);
         if drawn != self.samples * self.generate {
             let expected = self.samples * self.generate;
             return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
@@ -292,30 +291,4 @@ impl DecodeCase {
         let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
         (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
     }
-}
-
-/// Draws exactly `tokens` tokens from each branch; returns how many came.
-fn drain(engine: &EngineHandle, branches: &[BranchId], tokens: usize) -> Result<usize> {
-    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens) };
-    let extends = branches
-        .iter()
-        .map(|&branch| Extend {
-            branch,
-            continuation: Continuation::Sampled {
-                params: SamplingParams::greedy(),
-                stop: stop.clone(),
-                coins: CoinKey::root(0, "bench"),
-            },
-        })
-        .collect();
-    let mut extension = engine.start(extends)?;
-    let mut drawn = 0;
-    while let Some(event) = extension.next() {
-        match event {
-            Event::Token { .. } => drawn += 1,
-            Event::Finished { .. } => {}
-            Event::Failed { error, .. } => return Err(error),
-        }
-    }
-    Ok(drawn)
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::machine::MachineRates;
 use crate::backend::cpu::gemm::{Into, Matrix, Scratch, linear};
+use crate::backend::cpu::machine::MachineRates;
 use crate::backend::cpu::{Buffer, Isa};
 use crate::backend::{Dtype, WeightView};
 

@@ -10,10 +10,11 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::tables::{print, rounded};
-use super::timed::{Rates, Timed};
 use super::workload_file::read_jobs;
 use crate::backend::{Dtype, Holds, RandomWeight, Uniform};
+use crate::backend::{Rates, Timed};
 use crate::error::{Error, Result};
+use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::model::config::Mlp;
 use crate::out;
@@ -96,7 +97,21 @@ struct Times {
 }
 
 /// Measures every layer at every number of rows, printing each as soon as it is done, then the sums.
-pub fn main<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
+pub fn main(device: DeviceChoice, options: &ProductOptions) -> Result<()> {
+    device.open(0)?.with(Measure(options))
+}
+
+struct Measure<'a>(&'a ProductOptions);
+
+impl OnDevice for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Device>(self, backend: B) -> Result<()> {
+        measure_all(backend, self.0)
+    }
+}
+
+fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
     if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
         return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
     }

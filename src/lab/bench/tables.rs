@@ -14,7 +14,7 @@ use crate::plan::Planner;
 
 use super::attention::{self, AttentionShape, AttentionTiming};
 use super::gemm::{self, GemmRate, GemmShape};
-use super::machine::MachineRates;
+use crate::backend::cpu::machine::MachineRates;
 
 /// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down, output layer.
 const LAYERS: [(usize, usize); 5] = [(2304, 768), (768, 768), (4096, 768), (768, 2048), (32000, 768)];

@@ -11,9 +11,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::tables::{print_json, rounded};
-use super::timed::{Rates, Timed};
 use super::trees::{Planted, TreeSpec, read_trees};
 use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
+use crate::backend::{Rates, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -21,6 +21,7 @@ use crate::kv::KvSlot;
 use crate::lab::check::attention::context;
 use crate::lab::check::dense::{dense, relative_error};
 use crate::lab::check::dice::Dice;
+use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
 /// Timed runs of a tree, of which the median counts.
@@ -70,7 +71,21 @@ struct Measured<'a> {
 }
 
 /// Measures all trees, printing each as soon as it is done.
-pub fn main<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
+pub fn main(device: DeviceChoice, options: &TreeOptions) -> Result<()> {
+    device.open(0)?.with(Measure(options))
+}
+
+struct Measure<'a>(&'a TreeOptions);
+
+impl OnDevice for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Device>(self, backend: B) -> Result<()> {
+        measure_all(backend, self.0)
+    }
+}
+
+fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     let begun = Instant::now();
     let mut trees = read_trees(&options.trees)?;
     if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {

@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::tables::{print_json, rounded};
-use super::timed::Timed;
 use super::workload_file::{Job, read_jobs};
-use crate::backend::{Dtype, KvDtype};
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, ForkKind, Metrics, PoolSize,
-    SamplingParams, Stop,
-};
+use crate::backend::{Dtype, KvDtype, Timed};
+use crate::engine::{CoinKey, EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::ids::{BranchId, TokenId};
+use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
-use crate::launch::in_bytes;
-use crate::model::{Decoder, ModelConfig};
+use crate::launch::{
+    Budget, Demand, Device, DeviceChoice, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest, Release,
+    in_bytes,
+};
+use crate::model::ModelConfig;
 use crate::plan::Planner;
 
 /// What `bench workloads` is asked to measure.
@@ -92,7 +91,21 @@ struct Measured<'a> {
 }
 
 /// Measures the workloads asked for, printing each as soon as it is done.
-pub fn main<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
+pub fn main(device: DeviceChoice, options: &WorkloadOptions) -> Result<()> {
+    device.open(0)?.with(Measure(options))
+}
+
+struct Measure<'a>(&'a WorkloadOptions);
+
+impl OnDevice for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Device>(self, backend: B) -> Result<()> {
+        measure_all(backend, self.0)
+    }
+}
+
+fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
     let begun = Instant::now();
     let (config, jobs) = read_jobs(options.file.as_deref(), &options.shape, &options.workloads)?;
     if options.without_attention && !backend.without_attention() {
@@ -101,61 +114,49 @@ pub fn main<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
     if options.recommended_gemm && !backend.choose_products(None) {
         return Err(Error::value("--recommended-gemm", "a device that has a choice", backend.describe()));
     }
-    let device = backend.describe();
-    let engine = start(backend, config, &jobs, options)?;
+    let engine = start(backend, &config, &jobs, options)?;
     for (number, job) in (0u64..).zip(&jobs) {
         if begun.elapsed() > options.budget {
             log::warn!("the time is used up before {}", job.name);
             break;
         }
-        let measured = measure(&engine, job, number, options, &device);
+        let measured = measure(&engine, job, number, options);
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
     Ok(())
 }
 
 /// An engine with room for the largest of the jobs.
-fn start<B: Timed>(
-    mut backend: B,
-    config: ModelConfig,
-    jobs: &[Job],
-    options: &WorkloadOptions,
-) -> Result<EngineHandle> {
+fn start<B: Timed>(backend: B, config: &ModelConfig, jobs: &[Job], options: &WorkloadOptions) -> Result<EngineHandle> {
     let longest = jobs.iter().map(|job| job.context()).max().unwrap_or(0);
     if longest > config.context {
         let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
         return Err(Error::ContextTooLong { what, tokens: longest, context });
     }
-    options.kv.keep_on(&mut backend, config.heads, options.dtype);
-    let decoder = Decoder::random(&mut backend, config, options.dtype, 1)?;
-    let page = backend.page_tokens() as usize;
-    // Old jobs stay cached until the room is needed.
-    let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0);
-    let useful = (tokens + 64 * page).saturating_mul(decoder.kv_bytes_per_token());
     let branches = jobs.iter().map(Job::continuations).max().unwrap_or(1);
-    let pool = match options.pool_bytes {
-        Some(bytes) => PoolSize::Bytes(bytes),
-        None => PoolSize::Share { of_free: MEMORY, at_most: useful },
-    };
-    let config = EngineConfig {
-        max_branches: options.max_branches.unwrap_or(branches),
-        step_rows: options.step_rows,
-        planner: options.planner,
-        pool,
-        run_ahead: true,
+    // Old jobs stay cached until the room is needed.
+    let tokens = |_, page: usize| jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0) + 64 * page;
+    let budget = Budget {
+        max_branches: Some(options.max_branches.unwrap_or(branches)),
+        step_rows: Some(options.step_rows),
+        pool_bytes: options.pool_bytes,
+        memory: Some(MEMORY),
+        swap_bytes: Some(0),
         deterministic: options.deterministic,
-        ..EngineConfig::default()
+        kv: options.kv,
     };
-    Engine::start(backend, decoder, None, config)
+    let launch = Launch {
+        model: ModelSource::random(config, options.dtype),
+        tokenizer: None,
+        device: DeviceChoice::Auto,
+        budget,
+        planner: options.planner,
+        demand: Demand::new(usize::MAX, tokens),
+    };
+    Ok(launch.start_on(backend)?.engine)
 }
 
-fn measure<'a>(
-    engine: &EngineHandle,
-    job: &'a Job,
-    number: u64,
-    options: &'a WorkloadOptions,
-    device: &str,
-) -> Result<Measured<'a>> {
+fn measure<'a>(engine: &EngineHandle, job: &'a Job, number: u64, options: &'a WorkloadOptions) -> Result<Measured<'a>> {
     let salt = 4 * number;
     run(engine, job, job.generate.min(WARM_UP), salt)?;
     // The less of two, as decoding is told by a difference: what holds one up by a tenth would show as decoding by a third.
@@ -175,7 +176,7 @@ fn measure<'a>(
         out_tokens,
         tok_s: rounded(out_tokens as f64 / seconds, 0),
         decode_tok_s: (job.generate > 1).then(|| rounded(out_tokens as f64 / (seconds - prefill_s), 0)),
-        device: device.to_owned(),
+        device: engine.facts().device.clone(),
         dtype: options.dtype,
         kv_dtype: options.kv,
         plan: options.planner,
@@ -204,46 +205,24 @@ fn unshared_bytes(facts: &EngineFacts, job: &Job) -> u64 {
 /// Runs a job whose prompts are known to nobody yet: seconds from its first command to its last token, and the counters then.
 fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
+    let params = SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() };
+    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
+    let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
+        let coins = CoinKey::root(salt, &item.to_string());
+        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, coins }
+    });
+    let mut generation =
+        Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));
     let begun = Instant::now();
-    let (mut roots, mut extends) = (Vec::new(), Vec::new());
-    for (item, prompt) in (0u64..).zip(prompts) {
-        let root = engine.root(prompt)?;
-        let key = CoinKey::root(salt, &item.to_string());
-        for (ordinal, branch) in (0u64..).zip(engine.fork(root, job.samples)?) {
-            extends.push(draw(branch, key.child(ForkKind::Sample, ordinal), generate));
-        }
-        roots.push(root);
-    }
-    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-    let mut extension = engine.start(extends)?;
-    let mut drawn = 0;
-    while let Some(event) = extension.next() {
-        match event {
-            Event::Token { .. } => drawn += 1,
-            Event::Finished { .. } => {}
-            Event::Failed { error, .. } => return Err(error),
-        }
-    }
+    let drawn = generation.count_tokens()?;
     let seconds = begun.elapsed().as_secs_f64();
-    let expected = branches.len() * generate;
+    let expected = job.continuations() * generate;
     if drawn != expected {
         return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
     }
+    // Before the generation gives back what the job holds.
     let metrics = engine.metrics()?;
-    engine.discard(&branches);
-    engine.discard(&roots);
     Ok((seconds, metrics))
-}
-
-fn draw(branch: BranchId, coins: CoinKey, generate: usize) -> Extend {
-    Extend {
-        branch,
-        continuation: Continuation::Sampled {
-            params: SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() },
-            stop: Stop { ignore_eos: true, ..Stop::max_tokens(generate) },
-            coins,
-        },
-    }
 }
 
 impl Job {

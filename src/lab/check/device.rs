@@ -1,7 +1,7 @@
 //! The suite for a device: which parts there are, in which order, and how it is told. It is what a user runs to see that the
 //! GPU works, and what tests run to see that the suite is right.
 
-use crate::backend::Backend;
+use crate::backend::AttentionLevels;
 use crate::error::{Error, Result};
 use crate::out;
 
@@ -20,7 +20,7 @@ pub enum Effort {
 type Part<B> = fn(&mut B, Effort, &mut Report) -> Result<()>;
 
 /// Runs everything that needs no model folder and no engine; `done` is told each part's rows.
-pub fn suite<B: Backend>(
+pub fn suite<B: AttentionLevels>(
     backend: &mut B,
     effort: Effort,
     mut done: impl FnMut(&[Row]) -> Result<()>,
@@ -37,7 +37,11 @@ pub fn suite<B: Backend>(
 }
 
 /// Runs and prints the whole suite; says whether all of it holds. `again` opens the device once more.
-pub fn device<B: Backend>(mut backend: B, again: impl Fn() -> Result<B>, options: &DeviceCheck) -> Result<bool> {
+pub fn device<B: AttentionLevels>(
+    mut backend: B,
+    again: impl Fn() -> Result<B>,
+    options: &DeviceCheck,
+) -> Result<bool> {
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
     let device = backend.describe();

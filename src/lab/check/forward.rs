@@ -9,8 +9,8 @@ use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::model::check::{Sequence, tolerance};
-use crate::model::{Decoder, ModelConfig};
+use crate::model::check::tolerance;
+use crate::model::{Decoder, ModelConfig, Sequence};
 
 /// What distinguishes the families: grouped heads; windows and biases in some layers; normalised heads, wider than the hidden
 /// state; layer norms, biases everywhere, a partial rope and a feed-forward part beside the attention.

@@ -96,7 +96,6 @@ impl Leaves {
             wanted: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
-            borders: Vec::new(),
         }
     }
 

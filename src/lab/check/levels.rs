@@ -1,27 +1,27 @@
-//! Where attention falls, by levels: `level_lse` and `add_level_mass` against the definition in f64, on random forests by every
-//! planner with borders anywhere, and on leaves that move on.
+//! Attention attribution: `level_lse` and `add_level_mass` against the definition in f64, on random forests by every planner with
+//! level bounds anywhere, and on leaves that move on.
 
 use std::fmt::Display;
 
 use rayon::prelude::*;
 
 use super::attention::{LAYER, Setting, context, filled, hints, queries};
-use super::case::{ANY_VOCAB, F32, buffer, rows_at};
+use super::case::{ANY_VOCAB, F32, buffer};
 use super::device::Effort;
 use super::dice::Dice;
 use super::forests::{Shape, grow};
-use super::leaves::{Leaves, STEPS, greedy};
+use super::leaves::{Leaves, STEPS};
 use super::report::{Found, Report, Worst, share};
-use crate::backend::{Backend, Dtype, Holds, KvDtype, LevelBorders, LevelMass, MOST_LEVELS, Sampled, StepBatch};
-use crate::error::{Error, Result};
+use crate::backend::{Attended, AttentionLevels, Dtype, Holds, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
+use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
-use crate::plan::Planner;
+use crate::plan::{AttentionPlan, Planner};
 
-/// Rows of a step that are asked for.
-const ASKS: u32 = 24;
+/// Rows of a step whose attention is attributed.
+const ROWS: u32 = 24;
 
-pub fn levels<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+pub fn levels<B: AttentionLevels>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
     let shapes: &[Shape] = match effort {
         Effort::Quick => &[Shape::MidPageForks],
         Effort::Full => &[Shape::DeepChain, Shape::MidPageForks, Shape::Many(100), Shape::Ragged],
@@ -47,7 +47,7 @@ pub fn levels<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     Ok(())
 }
 
-/// What a row that is asked for should come to.
+/// What an attributed row should come to.
 struct Exact {
     /// Of each head, and of each level how far it may be off.
     lse: Vec<[(f64, f64); MOST_LEVELS]>,
@@ -59,7 +59,7 @@ impl Exact {
     ///
     /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out. The
     /// logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
-    fn of(setting: &Setting, row: usize, context: &[KvSlot], borders: &LevelBorders) -> Self {
+    fn of(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Self {
         let (heads, scale) = (setting.heads, f64::from(setting.scale()));
         let d = heads.head_dim;
         let hidden = setting.window.map_or(0, |window| context.len().saturating_sub(window as usize));
@@ -71,7 +71,7 @@ impl Exact {
                 query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale).collect()
             };
             std::array::from_fn(|level| {
-                let range = borders.level(level);
+                let range = bounds.level(level);
                 let of_level = stored.iter().zip(hidden as u32..).filter(|(_, position)| range.contains(position));
                 let products: Vec<Vec<f64>> = of_level.map(|(kv, _)| products(kv)).collect();
                 let scores: Vec<f64> = products.iter().map(|products| products.iter().sum()).collect();
@@ -90,7 +90,7 @@ impl Exact {
     }
 
     /// How far the device's results for this row are off.
-    fn compare(&self, found: &[f32], mass: Option<LevelMass>, worst: &mut [Worst; 2]) {
+    fn compare(&self, found: &[f32], mass: &[f32], worst: &mut [Worst; 2]) {
         let mut loosest = 0.0f64;
         for (&found, &(exact, tolerance)) in found.iter().zip(self.lse.iter().flatten()) {
             // What is empty is -inf on both sides.
@@ -98,7 +98,6 @@ impl Exact {
             loosest = if exact.is_finite() { loosest.max(tolerance) } else { loosest };
             see(&mut worst[0], if same { 0.0 } else { (f64::from(found) - exact).abs() }, tolerance);
         }
-        let mass = mass.unwrap_or([f32::NAN; MOST_LEVELS]);
         for (&found, exact) in mass.iter().zip(self.mass) {
             see(&mut worst[1], (f64::from(found) - exact).abs(), 2.0 * loosest);
         }
@@ -119,12 +118,12 @@ fn log_sum_exp(scores: &[f64]) -> f64 {
     if most.is_finite() { most + sum.ln() } else { most }
 }
 
-/// Borders anywhere in a context of so many positions, and behind it.
-fn borders(dice: &mut Dice, positions: u32) -> LevelBorders {
+/// Level bounds anywhere in a context of so many positions, and behind it.
+fn bounds(dice: &mut Dice, positions: u32) -> LevelBounds {
     let mut ends: Vec<u32> =
         (0..dice.within(0, MOST_LEVELS as u32 - 1)).map(|_| dice.within(0, positions + 3)).collect();
     ends.sort_unstable();
-    LevelBorders::behind(&ends).expect("they rise, and are few")
+    LevelBounds::behind(&ends).expect("they rise, and are few")
 }
 
 fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Worst; 2], found: impl Fn(Worst) -> Found) {
@@ -133,117 +132,114 @@ fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Wors
     }
 }
 
-fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
+fn forest<B: AttentionLevels>(
+    backend: &mut B,
+    setting: &Setting,
+    shape: Shape,
+    seed: u64,
+    report: &mut Report,
+) -> Result<()> {
     let grown = grow(shape, backend.page_tokens(), seed);
     let rows = grown.rows.len();
     let contexts: Vec<_> = (0..rows).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
+    let positions = &grown.forest.row_positions;
     let mut dice = Dice::new(seed);
-    // Some rows are asked for twice.
-    let mut wanted: Vec<u32> = (0..ASKS).map(|_| dice.within(0, rows as u32 - 1)).collect();
+    // Some rows are named twice.
+    let mut wanted: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
     wanted.sort_unstable();
-    let borders: Vec<_> =
-        wanted.iter().map(|&row| borders(&mut dice, grown.forest.row_positions[row as usize] + 1)).collect();
-    let asked = wanted.par_iter().zip(&borders);
-    let exact: Vec<Exact> =
-        asked.map(|(&row, borders)| Exact::of(setting, row as usize, &contexts[row as usize], borders)).collect();
+    let level_row = |&row: &u32| LevelRow { row, bounds: bounds(&mut dice, positions[row as usize] + 1) };
+    let wanted: Vec<LevelRow> = wanted.iter().map(level_row).collect();
+    let exact = wanted.par_iter().map(|LevelRow { row, bounds }| {
+        let row = *row as usize;
+        Exact::of(setting, row, &contexts[row], bounds)
+    });
+    let exact: Vec<Exact> = exact.collect();
+    let queries = queries(setting, positions);
+    let holds = Holds::Operands(setting.dtype);
+    let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
     for planner in Planner::ALL {
         let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
-        let batch = StepBatch {
-            wanted: wanted.clone(),
-            plans: vec![plan],
-            requests: vec![greedy(); wanted.len()],
-            borders: borders.clone(),
-            ..rows_at(&grown.forest.row_positions)
-        };
-        let found = divide(backend, setting, &kv, &batch)?;
-        let (first, again) = found.split_first().expect("a step was run");
+        let [first, again] = [(); 2].map(|()| divide(backend, setting, (&qkv, &kv), &plan, &wanted));
+        let (first, again) = (first?, again?);
         let mut worst = [Worst::default(); 2];
-        for ((exact, lse), mass) in exact.iter().zip(first.0.chunks(setting.heads.q_heads * MOST_LEVELS)).zip(&first.1)
-        {
-            exact.compare(lse, *mass, &mut worst);
+        let lse = first.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
+        for ((exact, lse), mass) in exact.iter().zip(lse).zip(first.mass.chunks(MOST_LEVELS)) {
+            exact.compare(lse, mass, &mut worst);
         }
-        let repeats = again.iter().all(|again| again == first);
+        let repeats = first == again;
         let found = |worst| Found::twice(worst, repeats);
         file(report, setting, format_args!("{planner} plan of {shape:?}, seed {seed}"), worst, found);
     }
     Ok(())
 }
 
-/// What `level_lse` leaves of the asks, and their masses.
-type Division = (Vec<f32>, Vec<Option<LevelMass>>);
-
-/// The same step three times: a backend may run it by other ways the second and the third time. As of two layers that are alike,
-/// so that one begins the masses and the other adds to them.
-fn divide<B: Backend>(backend: &mut B, setting: &Setting, kv: &B::Kv, batch: &StepBatch) -> Result<Vec<Division>> {
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-    let asks = batch.wanted.len();
-    let shape = backend.load(&mut step, batch.clone())?;
-    let queries = queries(setting, &batch.positions);
-    let qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &queries)?;
-    let width = setting.heads.q_heads * MOST_LEVELS;
-    let mut lse = buffer(backend, Holds::Sums, shape.wanted, width, &[])?;
-    let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; asks * ANY_VOCAB])?;
-    let mut found = Vec::new();
-    for _ in 0..3 {
-        // So that an op which writes nothing is seen.
-        backend.write(&mut lse, asks, &vec![f32::NAN; asks * width])?;
-        let shape = backend.load(&mut step, batch.clone())?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.level_lse(&mut lse, &qkv, kv, LAYER, step, 0, setting.scale());
-            backend.add_level_mass(&lse, LayerIx(0), 2, step);
-            backend.add_level_mass(&lse, LayerIx(1), 2, step);
-            backend.sample(&logits, step);
-            Ok(())
-        })?;
-        let masses = masses(backend.collect(&mut step)?);
-        found.push((backend.read(&lse, asks)?, masses));
-    }
-    Ok(found)
+/// What the two ops leave of some rows.
+#[derive(PartialEq)]
+struct Division {
+    lse: Vec<f32>,
+    mass: Vec<f32>,
 }
 
-fn masses(drawn: Vec<Sampled>) -> Vec<Option<LevelMass>> {
-    drawn.into_iter().map(|drawn| drawn.mass).collect()
+/// As of two layers that are alike, so that one begins the sums and the other adds to them.
+fn divide<B: AttentionLevels>(
+    backend: &mut B,
+    setting: &Setting,
+    (qkv, kv): (&B::Buffer, &B::Kv),
+    plan: &AttentionPlan,
+    rows: &[LevelRow],
+) -> Result<Division> {
+    let width = setting.heads.q_heads * MOST_LEVELS;
+    // So that an op which writes nothing is seen.
+    let mut lse = buffer(backend, Holds::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
+    let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
+    let mut mass = buffer(backend, Holds::Sums, rows.len(), MOST_LEVELS, &nothing)?;
+    let level_rows = backend.level_rows(kv, std::slice::from_ref(plan), rows)?;
+    let read = Attended { layer: LAYER, qkv, kv, plan: 0, scale: setting.scale() };
+    backend.level_lse(&mut lse, &read, &level_rows);
+    backend.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
+    backend.add_level_mass(&mut mass, &lse, LayerIx(1), 2);
+    Ok(Division { lse: backend.read(&lse, rows.len())?, mass: backend.read(&mass, rows.len())? })
 }
 
 /// Leaves that grow by a token a step, some of them over a page's end.
-fn moving<B: Backend>(backend: &mut B, setting: &Setting, seed: u64, report: &mut Report) -> Result<()> {
+fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, report: &mut Report) -> Result<()> {
     let dice = &mut Dice::new(seed);
     let leaves = dice.within(1, 30);
     let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
     let rows = leaves as usize;
-    let borders: Vec<_> = (0..rows).map(|row| borders(dice, tree.context(row, 0).len() as u32)).collect();
+    let level_row = |row: u32| LevelRow { row, bounds: bounds(dice, tree.context(row as usize, 0).len() as u32) };
+    let level_rows: Vec<LevelRow> = (0..leaves).map(level_row).collect();
     for planner in [Planner::Flat, Planner::Balanced] {
         let mut kv = tree.memory(backend, setting)?;
         let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-        let batch = StepBatch { borders: borders.clone(), ..tree.batch(backend, setting, planner) };
+        let batch = tree.batch(backend, setting, planner);
+        let mut plan = batch.plans[0].clone();
         let mut shape = backend.load(&mut step, batch)?;
         let mut qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
-        let width = setting.heads.q_heads * MOST_LEVELS;
-        let mut lse = buffer(backend, Holds::Sums, shape.wanted, width, &[])?;
         let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut worst = [Worst::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {
-                shape = backend.advance(&mut step, &vec![0.0; rows], &tree.turns(number))?;
+                let turns = tree.turns(number);
+                plan.advance(&turns);
+                shape = backend.advance(&mut step, &vec![0.0; rows], &turns)?;
             }
             backend.write(&mut qkv, rows, &tree.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.kv_append(&mut kv, LAYER, &qkv, step);
-                backend.level_lse(&mut lse, &qkv, &kv, LAYER, step, 0, setting.scale());
-                backend.add_level_mass(&lse, LayerIx(0), 1, step);
                 backend.sample(&logits, step);
                 Ok(())
             })?;
-            let masses = masses(backend.collect(&mut step)?);
-            if masses.len() != rows {
-                return Err(Error::Internal(format!("{} draws of {rows} rows", masses.len())));
-            }
-            let found = backend.read(&lse, rows)?;
-            let exact =
-                (0..rows).into_par_iter().map(|row| Exact::of(setting, row, tree.context(row, number), &borders[row]));
+            backend.collect(&mut step)?;
+            let found = divide(backend, setting, (&qkv, &kv), &plan, &level_rows)?;
+            let exact = level_rows.par_iter().map(|LevelRow { row, bounds }| {
+                let row = *row as usize;
+                Exact::of(setting, row, tree.context(row, number), bounds)
+            });
             let exact: Vec<Exact> = exact.collect();
-            for ((exact, lse), mass) in exact.iter().zip(found.chunks(width)).zip(masses) {
+            let lse = found.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
+            for ((exact, lse), mass) in exact.iter().zip(lse).zip(found.mass.chunks(MOST_LEVELS)) {
                 exact.compare(lse, mass, &mut worst);
             }
         }

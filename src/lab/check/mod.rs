@@ -25,10 +25,9 @@ mod whole;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::backend::cpu::{Cpu, Isa};
-use crate::backend::cuda::Cuda;
-use crate::backend::{DeviceChoice, Opened};
+use crate::backend::cpu::Isa;
 use crate::error::Result;
+use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::out;
 
 pub use deterministic::deterministic;
@@ -69,16 +68,11 @@ pub struct DeviceCheck {
 pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
     let holds = match options {
         CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
-        CheckOptions::Device(options) => match on.open(0)? {
-            Opened::Cpu { cpu, not_cuda } => {
-                not_cuda.iter().for_each(out::aside);
-                device::device(cpu, Cpu::open, options)?
-            }
-            Opened::Cuda(cuda) => {
-                let ordinal = cuda.device().facts().ordinal;
-                device::device(*cuda, || Cuda::open(ordinal), options)?
-            }
-        },
+        CheckOptions::Device(options) => {
+            let opened = on.open(0)?;
+            opened.not_cuda().into_iter().for_each(out::aside);
+            opened.with(Suite(options))?
+        }
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
         CheckOptions::Paths => {
             Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
@@ -86,4 +80,16 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
         }
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The suite for a device; whether all of it holds.
+struct Suite<'a>(&'a DeviceCheck);
+
+impl OnDevice for Suite<'_> {
+    type Output = bool;
+
+    fn run<B: Device>(self, backend: B) -> Result<bool> {
+        let again = backend.opener();
+        device::device(backend, again, self.0)
+    }
 }

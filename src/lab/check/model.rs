@@ -4,11 +4,12 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Backend, DeviceChoice, KvDtype, Opened};
+use crate::backend::{Backend, KvDtype};
 use crate::error::Result;
 use crate::ids::TokenId;
+use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::model::ModelFolder;
 use crate::model::check::{chunks, facts, golden, kv_rounding};
-use crate::model::{Decoder, ModelFolder};
 use crate::out;
 use crate::tokenizer::Tokenizer;
 
@@ -39,17 +40,29 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
         Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
         Err(error) => return Err(error),
     }
-    let opened = on.open(folder.config.weight_bytes(facts.dtype))?;
+    let source = ModelSource::folder_of(&folder, facts.dtype);
+    let opened = on.open(source.weight_bytes())?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
-    match opened {
-        Opened::Cpu { cpu, .. } => arithmetic(cpu, &folder, options),
-        Opened::Cuda(cuda) => arithmetic(*cuda, &folder, options),
+    opened.with(Arithmetic { source, options })
+}
+
+/// Checks a model's arithmetic; whether all of it holds.
+struct Arithmetic<'a> {
+    source: ModelSource<'a>,
+    options: &'a ModelCheck,
+}
+
+impl OnDevice for Arithmetic<'_> {
+    type Output = bool;
+
+    fn run<B: Device>(self, backend: B) -> Result<bool> {
+        arithmetic(backend, self.source, self.options)
     }
 }
 
-fn arithmetic<B: Backend>(mut backend: B, folder: &ModelFolder, options: &ModelCheck) -> Result<bool> {
-    let mut decoder = Decoder::load(&mut backend, folder)?;
+fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &ModelCheck) -> Result<bool> {
+    let mut decoder = source.load(&mut backend)?;
     if options.deterministic {
         decoder.be_deterministic(&mut backend);
     }

@@ -10,9 +10,7 @@ use super::report::{Found, Report, Worst};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::bundled::bundled;
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, PoolSize, SamplingParams, Stop,
-};
+use crate::engine::{CoinKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
@@ -164,51 +162,24 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Ru
     };
     let header = text(60, 90);
     let mut score = |branches: &[BranchId]| -> Vec<Extend> {
-        let given = |&branch: &BranchId| Extend {
-            branch,
-            continuation: Continuation::Given { tokens: text(1, 40), logprobs: true },
-        };
-        branches.iter().map(given).collect()
+        branches.iter().map(|&branch| Extend::given(branch, text(1, 40), true)).collect()
     };
     let mut first = Vec::new();
     for prompt in 0..prompts {
         let own = Dice::new(prompt as u64).text(20 + 9 * prompt, vocab);
         first.extend(engine.fork(engine.root([header.clone(), own].concat())?, forks)?);
     }
-    let mut given = finish(&engine, score(&first))?;
+    let mut given = engine.finish(score(&first))?;
     let (kept, pruned): (Vec<_>, Vec<_>) = first.iter().enumerate().partition(|(i, _)| i % forks != forks - 1);
     engine.discard(&pruned.iter().map(|(_, branch)| **branch).collect::<Vec<_>>());
     let mut second = Vec::new();
     for (_, branch) in kept {
         second.extend(engine.fork(*branch, 2)?);
     }
-    given.extend(finish(&engine, score(&second))?);
-    let draws = second.iter().map(|&branch| Extend {
-        branch,
-        continuation: Continuation::Sampled {
-            params: SamplingParams { top_logprobs: Some(2), ..SamplingParams::greedy() },
-            stop: Stop { ignore_eos: true, ..Stop::max_tokens(greedy) },
-            coins: CoinKey::root(0, "check"),
-        },
-    });
-    let greedy = finish(&engine, draws.collect())?;
+    given.extend(engine.finish(score(&second))?);
+    let params = SamplingParams { top_logprobs: Some(2), ..SamplingParams::greedy() };
+    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(greedy) };
+    let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, CoinKey::root(0, "check")));
+    let greedy = engine.finish(draws.collect())?;
     Ok(Run { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
-}
-
-/// Runs `extends` to their end; what became of each, in their order.
-pub(super) fn finish(engine: &EngineHandle, extends: Vec<Extend>) -> Result<Vec<Finish>> {
-    let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
-    let mut finished: Vec<Option<Finish>> = branches.iter().map(|_| None).collect();
-    let mut extension = engine.start(extends)?;
-    while let Some(event) = extension.next() {
-        match event {
-            Event::Token { .. } => {}
-            Event::Finished { branch, finish } => {
-                let at = branches.iter().position(|&other| other == branch);
-                finished[at.expect("events are of our branches")] = Some(finish);
-            }
-            Event::Failed { error, .. } => return Err(error),
-        }
-    }
-    Ok(finished.into_iter().flatten().collect())
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use super::pool::Pool;
 use super::source::Model;
 use crate::backend::Backend;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{Machine, Settings};
-use crate::launch::Budget;
-use crate::model::Decoder;
+use crate::launch::{Budget, DeviceFacts, ModelSource};
 use crate::plan::{CostModel, Planner};
 
 /// Host memory for branches that yield where the user gives none: as much as a run takes at most, for that of the machine at hand
@@ -35,21 +34,22 @@ impl Device {
         // Of host memory, that of this machine says nothing.
         Budget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
-        let mut modelled = Modelled::new(profile.clone());
-        budget.kv.keep_on(&mut modelled, model.config.heads, model.dtype);
-        let kv_element_bytes = modelled.kv_element_bytes(model.config.heads, model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(model.dtype), modelled.free_bytes()?);
+        let mut sim = Sim::new(profile.clone());
+        budget.kv.keep_on(&mut sim, model.config.heads, model.dtype);
+        let kv_element_bytes = sim.kv_element_bytes(model.config.heads, model.dtype);
+        let (weights, memory) = (model.config.weight_bytes(model.dtype), sim.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let branches = budget.branches::<Modelled>(&model.config, free);
-        let config = budget.engine_config::<Modelled>(branches, Planner::default(), usize::MAX);
-        let (cost, tile, described) = (modelled.cost_model(), modelled.tile(), modelled.describe());
-        let page_tokens = modelled.page_tokens();
-        let decoder = Decoder::random(&mut modelled, model.config.clone(), model.dtype, 0)?;
+        let device = DeviceFacts::of(&sim);
+        let branches = budget.branches(device, &model.config, free);
+        let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
+        let (cost, tile, described) = (sim.cost_model(), sim.tile(), sim.describe());
+        let page_tokens = sim.page_tokens();
+        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut sim)?;
         let step_rows = config.step_rows;
-        let (_, handle) = Engine::build(modelled, decoder, None, config)?;
+        let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();
         let settings = Settings {
             step_rows,

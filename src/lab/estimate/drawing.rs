@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::job::Job;
 use super::predict::{Part, Prediction};
-use super::report::Forecast;
+use super::report::JobEstimate;
 use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 use crate::out::svg::{Anchor, Font, LINE, Svg};
@@ -21,35 +21,35 @@ const PROMPT: [&str; 2] = ["#2f6db3", "#5b93d1"];
 const DRAWN: &str = "#e8a33d";
 
 /// The drawing as the text of a file.
-pub fn draw(forecast: &Forecast, job: &Job, tree: &PromptTree) -> String {
-    let panels = forecast.predictions.len() as f64;
+pub fn draw(estimate: &JobEstimate, job: &Job, tree: &PromptTree) -> String {
+    let panels = estimate.predictions.len() as f64;
     let panels_top = TREE_TOP + TREE_HEIGHT + 56.0;
     let height = panels_top + panels * (PANEL + PANEL_GAP) + 30.0;
     let mut svg = Svg::new(WIDTH, height);
     let title = format!(
         "{}: {}, {}",
-        forecast.job.input,
-        counted(forecast.job.prompts as u64, "prompt"),
-        counted(forecast.job.samples, "sample")
+        estimate.job.input,
+        counted(estimate.job.prompts as u64, "prompt"),
+        counted(estimate.job.samples, "sample")
     );
     svg.words(LEFT, 26.0, Font::Title, Anchor::Start, &title);
     let about = format!(
         "{} of {} prompt tokens are distinct; {} of keys and values at once, {} without sharing",
-        count(forecast.job.distinct_prompt_tokens),
-        count(forecast.job.prompt_tokens),
-        bytes(forecast.kv_bytes),
-        bytes(forecast.kv_bytes_unshared)
+        count(estimate.job.distinct_prompt_tokens),
+        count(estimate.job.prompt_tokens),
+        bytes(estimate.kv_bytes),
+        bytes(estimate.kv_bytes_unshared)
     );
     svg.words(LEFT, 46.0, Font::Plain, Anchor::Start, &about);
     legend(&mut svg);
     draw_tree(&mut svg, job, tree);
-    let longest = forecast.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
-    let most = forecast.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
-    for (number, prediction) in forecast.predictions.iter().enumerate() {
+    let longest = estimate.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
+    let most = estimate.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
+    for (number, prediction) in estimate.predictions.iter().enumerate() {
         let top = panels_top + number as f64 * (PANEL + PANEL_GAP);
         draw_panel(&mut svg, prediction, top, longest, most);
     }
-    if forecast.predictions.is_empty() {
+    if estimate.predictions.is_empty() {
         return svg.finish();
     }
     let bottom = panels_top + panels * (PANEL + PANEL_GAP) - PANEL_GAP;

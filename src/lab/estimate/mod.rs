@@ -30,7 +30,7 @@ use decode_step::DecodeStep;
 use device::Device;
 use pool::Need;
 use predict::predict;
-use report::{Forecast, Sizes};
+use report::{JobEstimate, Sizes};
 use sharing::Samples;
 
 /// What `offshoot plan` is asked.
@@ -58,7 +58,7 @@ pub struct PlanOptions {
     pub svg: Option<PathBuf>,
 }
 
-/// Whether the job is run on the modelled device.
+/// Whether the job is run on the simulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Predict {
@@ -113,7 +113,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
         job.notes.push(format!("time is not predicted for {sizes} unless --predict always asks for it"));
     }
-    let forecast = Forecast {
+    let estimate = JobEstimate {
         job: Sizes::of(&options.input, &job, &tree),
         model: report::ModelSizes::of(&model, device.kv_element_bytes),
         device: device.described.clone(),
@@ -130,12 +130,12 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         notes: job.notes.clone(),
     };
     if let Some(path) = &options.svg {
-        let drawing = drawing::draw(&forecast, &job, &tree);
+        let drawing = drawing::draw(&estimate, &job, &tree);
         std::fs::write(path, drawing).map_err(Error::io(path, "write"))?;
     }
     match options.json {
-        true => out::line(forecast.json()?)?,
-        false => out::text(&forecast)?,
+        true => out::line(estimate.json()?)?,
+        false => out::text(&estimate)?,
     }
     Ok(())
 }

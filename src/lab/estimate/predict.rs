@@ -1,4 +1,4 @@
-//! A job run by the real scheduler on a device that keeps time and computes nothing, once for each policy: `simulate` does it,
+//! A job run by the real scheduler on a device that keeps time and computes nothing, once for each policy: `replay` does it,
 //! here it is asked and what it says is brought down to what a page can show.
 
 use std::time::Duration;
@@ -50,15 +50,15 @@ pub fn predict(job: &Job, samples: &PromptTree, device: &Device) -> Result<Vec<P
     let run = |(name, policy, job): (&'static str, Policy, replay::Job)| {
         let settings = Settings { policy, ..device.settings };
         let branches = policy.max_branches(&job);
-        let simulation = replay::simulate(&device.machine, &settings, &job)?;
-        let totals = simulation.totals(settings.step_rows);
-        let rows: u64 = simulation.steps.iter().map(|step| step.rows).sum();
+        let record = replay::replay(&device.machine, &settings, &job)?;
+        let totals = record.totals(settings.step_rows);
+        let rows: u64 = record.steps.iter().map(|step| step.rows).sum();
         Ok(Prediction {
             policy: name,
             branches,
             totals,
-            tokens_per_step: rows as f64 / simulation.steps.len().max(1) as f64,
-            parts: parts(&simulation.steps, totals.seconds),
+            tokens_per_step: rows as f64 / record.steps.len().max(1) as f64,
+            parts: parts(&record.steps, totals.seconds),
         })
     };
     policies.into_iter().map(run).collect()

@@ -1,4 +1,4 @@
-//! What a forecast says: as lines for people, as JSON for programs.
+//! What an estimate says: as lines for people, as JSON for programs.
 
 use std::fmt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::figures::{bytes, count, counted, saved, seconds};
 use crate::kv::PromptTree;
 
 #[derive(Debug, Serialize)]
-pub struct Forecast {
+pub struct JobEstimate {
     pub job: Sizes,
     pub model: ModelSizes,
     pub device: String,
@@ -108,17 +108,17 @@ impl WaveSizes {
     }
 }
 
-impl Forecast {
+impl JobEstimate {
     pub fn json(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self);
-        text.map_err(|error| Error::Internal(format!("the forecast is not JSON: {error}")))
+        text.map_err(|error| Error::Internal(format!("the estimate is not JSON: {error}")))
     }
 }
 
 /// Waves that are listed one by one.
 const FEW_WAVES: usize = 8;
 
-impl fmt::Display for Forecast {
+impl fmt::Display for JobEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { job, model, pool, .. } = self;
         let mut line = |name: &str, text: String| writeln!(f, "{name:<13}{text}");

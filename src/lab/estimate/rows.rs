@@ -60,12 +60,12 @@ pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>
         true => Some(model.tokenizer()?),
         false => None,
     };
-    let mut invented = Invented::default();
+    let mut synthetic = SyntheticTexts::default();
     let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
     for (line, fields) in &rows {
         let row = Row { path, line: *line, fields };
         row.refuse_unknown()?;
-        let tokens = row.tokens(tokenizer.as_ref(), model, &mut invented)?;
+        let tokens = row.tokens(tokenizer.as_ref(), model, &mut synthetic)?;
         let context = model.config.context;
         if tokens.len() >= context {
             let what = format!("{}: line {line}: the prompt with the first token drawn", path.display());
@@ -108,7 +108,12 @@ impl Row<'_> {
         }
     }
 
-    fn tokens(&self, tokenizer: Option<&Tokenizer>, model: &Model, invented: &mut Invented) -> Result<Vec<TokenId>> {
+    fn tokens(
+        &self,
+        tokenizer: Option<&Tokenizer>,
+        model: &Model,
+        synthetic: &mut SyntheticTexts,
+    ) -> Result<Vec<TokenId>> {
         let kinds: Vec<&str> = FIELDS[..3].iter().copied().filter(|kind| self.given(kind).is_some()).collect();
         let [kind] = kinds[..] else {
             let found = if kinds.is_empty() { "none".to_string() } else { kinds.join(" and ") };
@@ -139,7 +144,7 @@ impl Row<'_> {
                     let expected = format!("at least the {shared} tokens of `shared`");
                     return Err(self.wrong(kind, expected, &self.fields[kind]));
                 }
-                invented.prompt(&runs, length - shared, vocab)
+                synthetic.prompt(&runs, length - shared, vocab)
             }
         };
         match tokens.is_empty() {
@@ -198,7 +203,7 @@ fn brief(value: &Value) -> String {
 /// Tokens for prompts of which only the lengths are known. Runs that follow the same run begin with different tokens, as long as
 /// there are no more of them than tokens in the vocabulary: so nothing is shared that no row names.
 #[derive(Default)]
-struct Invented {
+struct SyntheticTexts {
     /// By the run before (none: the root) and the name.
     named: HashMap<(Option<u64>, String), Run>,
     /// Runs that follow each run.
@@ -213,7 +218,7 @@ struct Run {
     ordinal: u64,
 }
 
-impl Invented {
+impl SyntheticTexts {
     fn prompt(&mut self, shared: &[(&str, usize)], own: usize, vocab: usize) -> Vec<TokenId> {
         let (mut tokens, mut last) = (Vec::new(), None);
         for &(name, length) in shared {

@@ -1,4 +1,4 @@
-//! `offshoot plan --simulate`: a recorded trace replayed through the scheduler on a modelled device, once for each policy, and
+//! `offshoot plan --replay`: a recorded trace replayed through the scheduler on a simulated device, once for each policy, and
 //! what that comes to for whoever waits and for the device.
 
 use std::fmt;
@@ -12,14 +12,14 @@ use super::source::Model;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved};
-use crate::lab::replay::{Policy, Replay, Settings, Totals, replay};
+use crate::lab::replay::{Policy, Settings, Totals, TraceReplay, replay_trace};
 use crate::launch::Budget;
 use crate::out;
 
-/// What `offshoot plan --simulate` is asked.
+/// What `offshoot plan --replay` is asked.
 #[derive(Clone, Debug)]
 pub struct TraceOptions {
-    pub replay: Replay,
+    pub replay: TraceReplay,
     /// A model folder or a config.json.
     pub model: PathBuf,
     pub dtype: Option<Dtype>,
@@ -58,9 +58,9 @@ pub fn main(options: &TraceOptions) -> Result<()> {
     };
     for &policy in &options.policies {
         let settings = Settings { policy: policy.capped(device.branches()), ..device.settings };
-        let simulation = replay(&device.machine, &settings, &options.replay)?;
-        replayed.requests = simulation.requests.len();
-        let totals = simulation.totals(settings.step_rows);
+        let record = replay_trace(&device.machine, &settings, &options.replay)?;
+        replayed.requests = record.requests.len();
+        let totals = record.totals(settings.step_rows);
         replayed.policies.push(ByPolicy { policy: policy.to_string(), totals });
     }
     match options.json {

@@ -1,7 +1,7 @@
-//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another, on
-//! whatever device and by whatever clock. All in one thread, so that by a modelled clock the same job gives the same records.
+//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another,
+//! on whatever device and by whatever clock. All in one thread, so that by a simulated clock the same job gives the same
+//! records.
 
-use std::collections::HashMap;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -9,13 +9,12 @@ use super::job::Request;
 use super::record::{JobRecord, RequestRecord, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
-use crate::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, SamplingParams, Stop, Turn,
-};
+use crate::engine::{CoinKey, Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn};
 use crate::error::{Error, Result};
-use crate::ids::BranchId;
+use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
-/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that were asked.
+/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that
+/// were asked.
 ///
 /// # Errors
 /// A request that the engine refuses, or that cannot be served, is named with its place.
@@ -26,9 +25,8 @@ pub(super) fn drive<B: Backend>(
     job: &[(usize, Request)],
 ) -> Result<JobRecord> {
     let vocab = handle.facts().vocab;
-    let inbox = handle.inbox();
-    let (open, requests) = (HashMap::new(), Vec::new());
-    Driver { engine, handle, time, vocab, job, open, inbox, requests }.run()
+    let generator = Generator::new(handle.clone(), Hear::Tokens, Release::EachPrompt);
+    Driver { engine, handle, time, vocab, job, generator, requests: Vec::new() }.run()
 }
 
 struct Driver<'a, B: Backend, T> {
@@ -37,9 +35,7 @@ struct Driver<'a, B: Backend, T> {
     time: T,
     vocab: usize,
     job: &'a [(usize, Request)],
-    /// Branches that grow, each with the index of its request there and whether it has drawn.
-    open: HashMap<BranchId, (usize, bool)>,
-    inbox: Inbox,
+    generator: Generator,
     /// Of those that have arrived.
     requests: Vec<Open>,
 }
@@ -51,10 +47,8 @@ struct Open {
     begun: Option<Duration>,
     end: Duration,
     drawn: u64,
-    /// Samples that have not ended.
-    left: usize,
-    /// To be released in the end.
-    branches: Vec<BranchId>,
+    /// Of each sample, whether it has drawn.
+    has_drawn: Vec<bool>,
 }
 
 impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
@@ -101,24 +95,20 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
     fn submit(&mut self) -> Result<()> {
         let now = self.time.now();
         let arrived = &self.job[self.requests.len()..];
-        let mut extends = Vec::new();
         for (place, request) in arrived.iter().take_while(|(_, request)| request.arrival <= now) {
-            let tokens = request.prompt.tokens(self.vocab);
-            let root = self.handle.root(tokens).map_err(|error| named(*place, &error))?;
-            let samples = match request.samples {
-                1 => vec![root],
-                samples => self.handle.fork(root, samples).map_err(|error| named(*place, &error))?,
+            let prompt = PromptRequest {
+                tokens: &request.prompt.tokens(self.vocab),
+                n: request.samples,
+                params: &SamplingParams::default(),
+                stop: &Stop { ignore_eos: true, ..Stop::max_tokens(request.output) },
+                coins: CoinKey::root(1, &place.to_string()),
             };
-            for (ordinal, &branch) in (0u64..).zip(&samples) {
-                let coins = CoinKey::root(1, &place.to_string()).child(ForkKind::Sample, ordinal);
-                extends.push(Extend { branch, continuation: drawn(request.output, coins) });
-                self.open.insert(branch, (self.requests.len(), false));
-            }
-            let left = samples.len();
-            let branches = if left == 1 { samples } else { [vec![root], samples].concat() };
-            self.requests.push(Open { first: None, begun: None, end: now, drawn: 0, left, branches });
+            self.generator.begin(self.requests.len(), &prompt).map_err(|error| named(*place, &error))?;
+            let has_drawn = vec![false; request.samples];
+            self.requests.push(Open { first: None, begun: None, end: now, drawn: 0, has_drawn });
         }
-        if extends.is_empty() { Ok(()) } else { self.inbox.start(extends) }
+        self.generator.start();
+        Ok(())
     }
 
     /// The step that the last turn submitted, in a time that is not known yet.
@@ -138,26 +128,19 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
 
     fn note_events(&mut self) -> Result<()> {
         let now = self.time.now();
-        while let Poll::Ready(Some(event)) = self.inbox.poll(Duration::ZERO) {
-            let (index, has_drawn) = self.open.get_mut(&event.branch()).expect("it was begun, and has not ended");
-            let open = &mut self.requests[*index];
+        while let Poll::Ready(Some(event)) = self.generator.poll(Duration::ZERO) {
             match event {
-                Event::Token { .. } => {
+                GenerateEvent::Tokens { sample, tokens, .. } => {
+                    let open = &mut self.requests[sample.prompt];
                     open.first.get_or_insert(now);
-                    if !std::mem::replace(has_drawn, true) {
+                    if !std::mem::replace(&mut open.has_drawn[sample.sample], true) {
                         open.begun = Some(now);
                     }
-                    open.drawn += 1;
+                    open.drawn += tokens.len() as u64;
                 }
-                Event::Finished { branch, .. } => {
-                    self.open.remove(&branch);
-                    open.left -= 1;
-                    open.end = now;
-                    if open.left == 0 {
-                        self.handle.release(&std::mem::take(&mut open.branches));
-                    }
-                }
-                Event::Failed { error, .. } => return Err(named(self.job[*index].0, &error)),
+                GenerateEvent::Finished { sample, .. } => self.requests[sample.prompt].end = now,
+                GenerateEvent::Failed { sample: SampleId { prompt, .. }, error }
+                | GenerateEvent::Refused { prompt, error } => return Err(named(self.job[prompt].0, &error)),
             }
         }
         Ok(())
@@ -176,11 +159,6 @@ impl Open {
             samples: request.samples,
         }
     }
-}
-
-fn drawn(output: usize, coins: CoinKey) -> Continuation {
-    let stop = Stop { ignore_eos: true, ..Stop::max_tokens(output) };
-    Continuation::Sampled { params: SamplingParams::default(), stop, coins }
 }
 
 fn named(place: usize, error: &Error) -> Error {

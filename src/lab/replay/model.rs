@@ -1,4 +1,4 @@
-//! A model on a backend, modelled or real, that runs one job after another: an engine is built around it for each, so that
+//! A model on a backend, simulated or real, that runs one job after another: an engine is built around it for each, so that
 //! every job finds an empty cache and a pool of its own.
 
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use super::job::{Job, Request};
 use super::policy::Policy;
 use super::record::JobRecord;
 use super::time::Timekeeper;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype};
 use crate::engine::{Engine, EngineConfig, PoolSize};
 use crate::error::{Error, Result};
+use crate::launch::ModelSource;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
@@ -45,19 +46,19 @@ impl Default for Settings {
 
 const KV_SHARE: f64 = 0.9;
 
-/// Runs a job to its end on a modelled device. The model's context is as long as the job wants it.
+/// Runs a job to its end on a simulated device. The model's context is as long as the job wants it.
 ///
 /// # Errors
 /// A request that the engine refuses (an empty prompt, a path that does not fit the pool) is named with its place in the job.
-pub fn simulate(machine: &Machine, settings: &Settings, job: &Job) -> Result<JobRecord> {
-    let backend = Modelled::new(machine.profile.clone());
+pub fn replay(machine: &Machine, settings: &Settings, job: &Job) -> Result<JobRecord> {
+    let backend = Sim::new(machine.profile.clone());
     let clock = backend.clock();
     let mut model = machine.model.clone();
     model.context = model.context.max(job.longest() + 1);
     LoadedModel::random(backend, model, machine.dtype, machine.kv)?.run(clock, settings, job)
 }
 
-/// A model of random weights where it is computed. A real device gives back what an engine held when that ends; a modelled one
+/// A model of random weights where it is computed. A real device gives back what an engine held when that ends; a simulated one
 /// does not, and has room for one job.
 pub struct LoadedModel<B: Backend> {
     /// `None` after an engine could not be built around it.
@@ -70,14 +71,14 @@ impl<B: Backend> LoadedModel<B> {
     pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
         backend.keep_kv(kv);
         let (context, vocab) = (model.context, model.vocab);
-        let decoder = Decoder::random(&mut backend, model, dtype, 1)?;
+        let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
         Ok(Self { parts: Some((backend, decoder)), context, vocab })
     }
 
     /// Runs a job to its end, by the time that `time` tells.
     ///
     /// # Errors
-    /// As [`simulate`]; a request longer than the model's context; memory that an engine does not get, after which the model is
+    /// As [`replay`]; a request longer than the model's context; memory that an engine does not get, after which the model is
     /// lost.
     pub fn run(&mut self, time: impl Timekeeper + Send, settings: &Settings, job: &Job) -> Result<JobRecord> {
         if job.longest() > self.context {

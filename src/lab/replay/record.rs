@@ -49,7 +49,7 @@ pub struct JobRecord {
     pub steps: Vec<StepRecord>,
     /// In the order of the job.
     pub requests: Vec<RequestRecord>,
-    /// The engine's own counters; its times are those of this machine, also where the device is modelled.
+    /// The engine's own counters; its times are those of this machine, also where the device is simulated.
     pub metrics: Metrics,
     /// What this machine took to find the order of requests, before the first was submitted.
     pub ordered_in: Duration,

@@ -1,4 +1,4 @@
-//! What tells the time of a run: the clock of a modelled device, which moves when the device is given work, or this machine's.
+//! What tells the time of a run: the clock of a simulated device, which moves when the device is given work, or this machine's.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub trait Timekeeper {
     fn note_turn(&mut self, began: Duration, submitted: bool, spans: &mut Vec<Span>);
 }
 
-/// A modelled device's.
+/// A simulated device's.
 impl Timekeeper for Clock {
     fn start(&mut self) {}
 

@@ -1,16 +1,16 @@
-//! `offshoot plan --simulate TRACE`: a recorded trace through the scheduler.
+//! `offshoot plan --replay TRACE`: a recorded trace through the scheduler.
 
 use std::path::{Path, PathBuf};
 
 use super::job::poisson;
-use super::model::{Machine, Settings, simulate};
+use super::model::{Machine, Settings, replay};
 use super::read::read_trace;
 use super::record::JobRecord;
 use crate::error::{Error, Result};
 
 /// What is to be replayed.
 #[derive(Clone, Debug)]
-pub struct Replay {
+pub struct TraceReplay {
     pub trace: PathBuf,
     /// Requests a second, as if they knew nothing of each other; `None`: when the trace says, or all at once where it does not.
     pub rate: Option<f64>,
@@ -20,7 +20,7 @@ pub struct Replay {
 }
 
 /// Replays a trace under `settings`.
-pub fn replay(machine: &Machine, settings: &Settings, what: &Replay) -> Result<JobRecord> {
+pub fn replay_trace(machine: &Machine, settings: &Settings, what: &TraceReplay) -> Result<JobRecord> {
     if let Some(rate) = what.rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
         return Err(Error::value("rate", "requests a second, above 0", rate.to_string()));
     }
@@ -33,5 +33,5 @@ pub fn replay(machine: &Machine, settings: &Settings, what: &Replay) -> Result<J
         Some(rate) => job.arriving(poisson(rate, what.seed)),
         None => job,
     };
-    simulate(machine, settings, &job)
+    replay(machine, settings, &job)
 }

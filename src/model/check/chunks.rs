@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 
 use super::super::decoder::Decoder;
-use super::sequence::Sequence;
+use super::super::sequence::Sequence;
 
 /// Sizes that share no factor with pages or tiles; the last repeats.
 const CHUNKS: [usize; 6] = [1, 2, 5, 3, 17, 7];

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::ids::TokenId;
 
 use super::super::decoder::Decoder;
+use super::super::sequence::Sequence;
 use super::golden_file::{GoldenCase, read_golden};
-use super::sequence::Sequence;
 
 /// Prompts run in steps of so many tokens (odd, so that steps end anywhere in a page), greedy tokens one by one.
 const PROMPT_CHUNK: usize = 37;

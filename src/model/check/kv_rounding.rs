@@ -9,7 +9,7 @@ use crate::ids::TokenId;
 use crate::mix::{GOLDEN, mix};
 
 use super::super::decoder::Decoder;
-use super::sequence::Sequence;
+use super::super::sequence::Sequence;
 
 /// Printable.
 #[derive(Clone, Copy, Debug, PartialEq)]

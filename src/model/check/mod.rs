@@ -6,11 +6,9 @@ mod facts;
 mod golden;
 mod golden_file;
 mod kv_rounding;
-mod sequence;
 
 pub use chunks::{ChunkReport, chunks};
 pub use facts::{Facts, facts};
 pub use golden::{CaseReport, GoldenReport, Miss, golden, golden_cases, tolerance};
 pub use golden_file::{GoldenCase, read_golden};
 pub use kv_rounding::{RoundingReport, kv_rounding};
-pub use sequence::Sequence;

@@ -16,10 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::backend::DeviceChoice;
 use crate::error::Result;
 use crate::figures::count;
-use crate::launch::{Budget, Most, start_engine};
+use crate::launch::{Budget, Demand, DeviceChoice, Launch, ModelSource};
 use crate::model::ModelFolder;
 use crate::openai::protocol::{Reader, Refusal};
 use crate::out;
@@ -76,13 +75,19 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let most = Most {
-            branches: requests.iter().map(|request| request.branches()).sum(),
-            tokens: requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add),
+        let branches = requests.iter().map(|request| request.branches()).sum();
+        let most = requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add);
+        // A branch fills pages of its own, and leaves the last one of its prompt half empty.
+        let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
+        let launch = Launch {
+            model: ModelSource::folder(&folder)?,
+            tokenizer: Some(tokenizer.clone()),
+            device: options.device,
+            budget: options.budget,
+            planner: options.plan.unwrap_or_default(),
+            demand: Demand::new(branches, tokens),
         };
-        let planner = options.plan.unwrap_or_default();
-        let (engine, branches) =
-            start_engine(&folder, tokenizer.clone(), options.device, &options.budget, planner, most)?;
+        let engine = launch.start()?.engine;
         let mut fitting = Vec::with_capacity(requests.len());
         for mut request in requests {
             match request.fit_paths(engine.facts()) {
@@ -92,15 +97,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         }
         let progress = Progress::new(fitting.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work = work::Work {
-            lines: &lines,
-            origin: &origin,
-            engine,
-            branches,
-            tokenizer: &tokenizer,
-            created,
-            progress: &progress,
-        };
+        let work =
+            work::Work { lines: &lines, origin: &origin, engine, tokenizer: &tokenizer, created, progress: &progress };
         let worked = work.answer_all(&fitting, output, interrupted);
         progress.finish();
         let Worked { output: back, ended, tokens } = worked;

@@ -12,13 +12,16 @@ use crate::engine::{FinishReason, ForkKind};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// A sampling tree as a file: `{"item", "kv_bytes_per_token", "nodes": [...]}`.
+/// A sampling tree as a file: `{"item", "kv_bytes_per_token", "level_ends", "nodes": [...]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// The problem's id.
     pub item: String,
     /// Bytes of keys and values that a token takes, all layers; `None` where nobody knows any more.
     pub kv_bytes_per_token: Option<usize>,
+    /// Where each level of the prompt ends, root first, in tokens; the last is the prompt's end. `None` where nobody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level_ends: Option<Vec<usize>>,
     /// Parents before children; the first is the root, whose text and tokens are the prompt.
     pub nodes: Vec<TraceNode>,
 }
@@ -95,6 +98,7 @@ impl SamplingTree {
         Trace {
             item: self.item().to_string(),
             kv_bytes_per_token: facts.page_bytes.checked_div(facts.page_tokens).filter(|&bytes| bytes > 0),
+            level_ends: None,
             nodes: self.nodes().map(node).collect(),
         }
     }

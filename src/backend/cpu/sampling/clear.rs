@@ -19,7 +19,7 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
     };
     let logprobs = log_softmax(&model);
     let top = by_score(&model).into_iter().take(request.top_logprobs).map(|t| (TokenId::new(t), logprobs[t])).collect();
-    Sampled { token: TokenId::new(token), logprob: logprobs[token], top, mass: None }
+    Sampled { token: TokenId::new(token), logprob: logprobs[token], top }
 }
 
 /// Tokens by falling score, equals by rising id.

@@ -51,7 +51,7 @@ pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &Sampl
         false => model.scores[t],
     };
     let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
-    Sampled { token: TokenId::new(token), logprob: logprob(token), top, mass: None }
+    Sampled { token: TokenId::new(token), logprob: logprob(token), top }
 }
 
 /// Scores with the maximum of each chunk.

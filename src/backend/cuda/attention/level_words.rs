@@ -1,29 +1,24 @@
 //! An attention plan as kernels/attention/level_lse.cu walks it: a row's items, their spans, their pages, as [`AttentionPlan`] lists them.
-//! Good until a row turns a page: spans that grow are listed as far as their pages reach, and a row sees no more than its
-//! position says. The kernel's side of the layout is `kernels/attention/level_words.cuh`.
+//! The kernel's side of the layout is `kernels/attention/level_words.cuh`.
 
 use super::device_plan::PIECE_TOKENS;
 use crate::plan::AttentionPlan;
 
 const HEADER_WORDS: usize = 8;
 
-/// The words of `plan`, for so many wanted rows.
-pub fn level_words(plan: &AttentionPlan, asks: usize) -> Vec<u32> {
+/// The words of `plan`, for its rows where they are now.
+pub fn level_words(plan: &AttentionPlan) -> Vec<u32> {
     assert_eq!(plan.page_tokens, PIECE_TOKENS, "pages of a plan on the device");
     let mut words = vec![0; HEADER_WORDS];
-    let mut ends: Vec<u32> = plan.spans.iter().map(|span| span.first_position + span.tokens).collect();
-    for growing in &plan.growing {
-        let end = &mut ends[growing.span as usize];
-        *end = end.next_multiple_of(PIECE_TOKENS);
-    }
     let lists_at = append(&mut words, plan.merge.offsets.iter().copied());
     let listed_at = append(&mut words, plan.merge.values.iter().copied());
     let items_at = append(&mut words, plan.items.iter().flat_map(|item| [item.spans.start, item.spans.end]));
-    let spans = plan.spans.iter().zip(ends).flat_map(|(span, end)| [span.first_position, end, span.pages.start]);
+    let spans = plan.spans.iter();
+    let spans = spans.flat_map(|span| [span.first_position, span.first_position + span.tokens, span.pages.start]);
     let spans_at = append(&mut words, spans);
     let pages_at = append(&mut words, plan.pages.iter().map(|page| page.0));
     let window = plan.window.unwrap_or(u32::MAX);
-    let header = [word(asks), lists_at, listed_at, items_at, spans_at, pages_at, window];
+    let header = [lists_at, listed_at, items_at, spans_at, pages_at, window];
     words[..header.len()].copy_from_slice(&header);
     words
 }

@@ -1,8 +1,6 @@
-//! What a step with levels has beside others: the kernels of `level_lse` and `add_level_mass`, and where these read rows,
-//! levels and plans. Made when room for such a step is asked for or the first one comes, so that whoever never asks for levels has
-//! none of it.
+//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and what they read. Made for one step
+//! and enqueued op by op: no graph holds any of it, and whoever attributes nothing loads nothing.
 
-use super::At;
 use super::level_words::level_words;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::units;
@@ -12,109 +10,94 @@ use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::staged::{Staged, StagingSlot};
-use crate::backend::{Dtype, HeadLayout, LevelBorders, MOST_LEVELS};
+use crate::backend::cuda::memory::kv::Kv;
+use crate::backend::{Dtype, HeadLayout, KvShape, LevelRow, MOST_LEVELS};
 use crate::error::Result;
+use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
 /// Query heads of a block, and its threads, as in kernels/attention/level_lse.cu.
 const HEADS: usize = 8;
 const THREADS: u32 = 256;
-/// Of the borders of one row.
-const BORDERS_BYTES: usize = 4 * (MOST_LEVELS - 1);
-/// Bytes that every list begins with.
-const SMALLEST: usize = 4096;
 
-pub struct Levels {
+/// Rows whose attention is attributed, as kernels/attention/level_lse.cu reads them.
+pub struct LevelRows {
     heads: HeadLayout,
+    kept: KvElement,
     lse: Function,
-    mass: Function,
-    borders: Staged,
-    /// One for each plan of the step.
-    plans: Vec<Staged>,
+    /// How many they are.
+    count: usize,
+    /// Their numbers in the step, and where each level of theirs but the first begins.
+    rows: Memory,
+    bounds: Memory,
+    /// Of each plan of the step, its words and the positions of all rows of the step.
+    plans: Vec<(Memory, Memory)>,
 }
 
-/// What one launch of `level_lse` reads and writes; shapes as in `Backend::level_lse`.
-pub struct Operands<'a> {
-    pub out: &'a Buffer,
-    pub qkv: &'a Buffer,
-    /// Where the layer's pages begin.
-    pub kv: At<'a>,
-    pub positions: &'a Memory,
-    pub wanted: &'a Memory,
-}
-
-impl Levels {
-    pub fn load(device: &Device, heads: HeadLayout, element: Dtype, kept: KvElement) -> Result<Self> {
-        let layout = PageLayout::of(device.facts().major, element, heads.head_dim);
+impl LevelRows {
+    pub fn new(device: &Device, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self> {
+        let (KvShape { heads, dtype, .. }, kept) = (*kv.shape(), kv.kept());
+        let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
+        let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
+        let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();
+        let plan =
+            |plan: &AttentionPlan| Ok((uploaded(device, &level_words(plan))?, uploaded(device, &plan.row_positions)?));
         Ok(Self {
             heads,
-            lse: device.function(&units::level_lse(element, kept, layout, heads.head_dim), "level_lse")?,
-            mass: device.function(&units::level_mass(), "level_mass")?,
-            borders: Staged::new(device, SMALLEST)?,
-            plans: Vec::new(),
+            kept,
+            lse: device.function(&units::level_lse(dtype, kept, layout, heads.head_dim), "level_lse")?,
+            count: rows.len(),
+            rows: uploaded(device, &numbers)?,
+            bounds: uploaded(device, &bounds)?,
+            plans: plans.iter().map(plan).collect::<Result<_>>()?,
         })
     }
+}
 
-    /// Makes room for the levels of so many wanted rows; lists of plans have no bound.
-    pub fn reserve(&mut self, device: &Device, asks: usize) -> Result<()> {
-        self.borders.reserve(device, asks.saturating_mul(BORDERS_BYTES)).map(drop)
-    }
+fn uploaded(device: &Device, words: &[u32]) -> Result<Memory> {
+    let memory = device.alloc(size_of_val(words))?;
+    device.upload(&memory, 0, bytemuck::cast_slice(words))?;
+    Ok(memory)
+}
 
-    /// Enqueues the levels of the wanted rows, padded to `asks`. Says whether an address changed.
-    pub fn fill_borders(
-        &mut self,
+impl LevelRows {
+    /// See `AttentionLevels::level_lse`; `kv` and `layer` are those of the plan with number `plan`.
+    pub fn lse(
+        &self,
         device: &Device,
-        slot: StagingSlot,
-        borders: &[LevelBorders],
-        asks: usize,
-    ) -> Result<bool> {
-        let padding = std::iter::repeat_n(LevelBorders::none(), asks - borders.len());
-        let words: Vec<u32> = borders.iter().copied().chain(padding).flat_map(|borders| borders.words()).collect();
-        self.borders.fill(device, slot, bytemuck::cast_slice(&words))
-    }
-
-    /// Enqueues the step's plans, for so many wanted rows without padding. Says whether an address changed.
-    pub fn fill_plans<'a>(
-        &mut self,
-        device: &Device,
-        slot: StagingSlot,
-        plans: impl Iterator<Item = &'a AttentionPlan>,
-        asks: usize,
-    ) -> Result<bool> {
-        let mut moves = false;
-        for (number, plan) in plans.enumerate() {
-            if number == self.plans.len() {
-                self.plans.push(Staged::new(device, SMALLEST)?);
-                moves = true;
-            }
-            moves |= self.plans[number].fill(device, slot, bytemuck::cast_slice(&level_words(plan, asks)))?;
-        }
-        Ok(moves)
-    }
-
-    /// By plan number `plan` of the step.
-    pub fn lse(&self, device: &Device, operands: &Operands<'_>, plan: usize, scale: f32) {
-        let Operands { out, qkv, kv, positions, wanted } = *operands;
+        out: &Buffer,
+        qkv: &Buffer,
+        (kv, layer): (&Kv, LayerIx),
+        plan: usize,
+        scale: f32,
+    ) {
         let HeadLayout { q_heads, kv_heads, .. } = self.heads;
-        assert_eq!((out.width, out.element), (q_heads * MOST_LEVELS, Dtype::F32), "level_lse: shape of the output");
+        assert_eq!(kv.kept(), self.kept, "level_lse: pages and rows are of one kind");
+        let shape = (out.rows, out.width, out.element);
+        assert_eq!(shape, (self.count, q_heads * MOST_LEVELS, Dtype::F32), "level_lse: output");
         assert_eq!(qkv.width, self.heads.qkv_width(), "level_lse: shape of the queries");
+        let (words, positions) = &self.plans[plan];
         let group = self.heads.group();
-        let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory_at(kv.0, kv.1);
-        let args = args.memory(self.plans[plan].memory()).memory(positions).memory(wanted);
-        let args = args.memory(self.borders.memory()).u32(small(group)).u32(small(kv_heads));
-        let args = args.f32(scale * std::f32::consts::LOG2_E);
-        let blocks = small(out.rows * kv_heads * group.div_ceil(HEADS));
+        let args = Args::new().memory(out.memory()).memory(qkv.memory()).memory_at(kv.memory(), kv.layer_at(layer));
+        let args = args.memory(words).memory(positions).memory(&self.rows).memory(&self.bounds);
+        let args = args.u32(small(group)).u32(small(kv_heads)).f32(scale * std::f32::consts::LOG2_E);
+        let blocks = small(self.count * kv_heads * group.div_ceil(HEADS));
         device.launch(&self.lse, [blocks, 1, 1], THREADS, 0, &args);
     }
+}
 
-    /// `masses` begins with those of all wanted rows, padded ones too.
-    pub fn add_mass(&self, device: &Device, masses: &Memory, lse: &Buffer, is_first: bool, layers: usize) {
-        let share = 1.0 / (self.heads.q_heads * layers) as f32;
-        let args = Args::new().memory(masses).memory(lse.memory());
-        let args = args.u32(small(self.heads.q_heads)).f32(share).u32(u32::from(is_first));
-        device.launch(&self.mass, [small(lse.rows), 1, 1], 32, 0, &args);
-    }
+/// See `AttentionLevels::add_level_mass`. An error is kept for the next call that returns one.
+pub fn add_mass(device: &Device, mass: &Buffer, lse: &Buffer, is_first: bool, layers: usize) {
+    assert_eq!((mass.rows, mass.width, mass.element), (lse.rows, MOST_LEVELS, Dtype::F32), "add_level_mass: output");
+    let function = match device.function(&units::level_mass(), "level_mass") {
+        Ok(function) => function,
+        Err(error) => return device.keep(error),
+    };
+    let heads = lse.width / MOST_LEVELS;
+    let share = 1.0 / (heads * layers) as f32;
+    let args = Args::new().memory(mass.memory()).memory(lse.memory());
+    let args = args.u32(small(heads)).f32(share).u32(u32::from(is_first));
+    device.launch(&function, [small(lse.rows), 1, 1], 32, 0, &args);
 }
 
 #[cfg(test)]

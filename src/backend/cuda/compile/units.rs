@@ -184,7 +184,7 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
     [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
-/// What steps with levels launch in a model of `element`.
+/// What attention attribution launches in a model of `element`.
 pub fn level_lse(element: Dtype, kept: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
     laid(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), layout)
 }

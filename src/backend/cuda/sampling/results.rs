@@ -1,15 +1,14 @@
 //! What the kernels drew, as the engine reads it.
 
-use crate::backend::{LevelMass, SampleRequest, Sampled};
+use crate::backend::{SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Where the results of one step's requests lie: in a step with levels, for each ask (padded ones too) a [`LevelMass`]; for
-/// each ask the token drawn and its log-probability, 8 bytes; then for each ask as many of the likeliest tokens as the most that any ask of the step wants, 8 bytes each.
+/// Where the results of one step's requests lie: for each ask (padded ones too) the token drawn and its log-probability, 8 bytes;
+/// then for each ask as many of the likeliest tokens as the most that any ask of the step wants, 8 bytes each.
 #[derive(Clone, Debug)]
 pub struct ResultLayout {
     asks: usize,
     top_width: usize,
-    has_levels: bool,
     /// Of each request, how many of the likeliest tokens are there.
     tops: Vec<usize>,
 }
@@ -17,35 +16,25 @@ pub struct ResultLayout {
 const PAIR: usize = 8;
 
 impl ResultLayout {
-    /// Of `requests` padded to `asks`, over `vocab` tokens, of a step with levels or without.
-    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize, has_levels: bool) -> Self {
+    /// Of `requests` padded to `asks`, over `vocab` tokens.
+    pub fn new(requests: &[SampleRequest], asks: usize, vocab: usize) -> Self {
         let wanted = || requests.iter().map(|request| request.top_logprobs);
         let tops = wanted().map(|top| top.min(vocab)).collect();
-        Self { asks, top_width: wanted().max().unwrap_or(0), has_levels, tops }
+        Self { asks, top_width: wanted().max().unwrap_or(0), tops }
     }
 
     pub fn bytes(&self) -> usize {
-        self.draws_at() + self.asks * (1 + self.top_width) * PAIR
-    }
-
-    /// Where the masses end and the draws begin: a multiple of 16 that the shape of a step decides.
-    pub fn draws_at(&self) -> usize {
-        if self.has_levels { self.asks * size_of::<LevelMass>() } else { 0 }
+        self.asks * (1 + self.top_width) * PAIR
     }
 
     /// The draws, one a request.
     pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
-        let (masses, results) = results[..self.bytes()].split_at(self.draws_at());
-        let mass = |ask: usize| {
-            let mass = masses.chunks_exact(size_of::<LevelMass>()).nth(ask)?;
-            Some(bytemuck::pod_read_unaligned::<LevelMass>(mass))
-        };
         let tops = &results[self.asks * PAIR..];
         let one = |(ask, &top): (usize, &usize)| {
             let (token, logprob) = pair(&results[ask * PAIR..]);
             let tops = &tops[ask * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top).map(pair).collect();
-            Sampled { token, logprob, top, mass: mass(ask) }
+            Sampled { token, logprob, top }
         };
         self.tops.iter().enumerate().map(one).collect()
     }
@@ -66,23 +55,13 @@ mod tests {
     fn draws_and_likeliest_tokens_are_read_by_request() {
         let request = |top_logprobs| SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Greedy) };
         // Three asks, the last of them padding; two places for the likeliest.
-        let layout = ResultLayout::new(&[request(1), request(2)], 3, 50, false);
+        let layout = ResultLayout::new(&[request(1), request(2)], 3, 50);
         let pairs: Vec<u8> = (0..9u32).flat_map(|i| [i, (i as f32).to_bits()]).flat_map(u32::to_le_bytes).collect();
         assert_eq!(pairs.len(), layout.bytes());
         let drawn = layout.parse(&pairs);
         let pair = |i: u32| (TokenId(i), i as f32);
-        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)], mass: None });
-        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)], mass: None });
+        assert_eq!(drawn[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
+        assert_eq!(drawn[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
         assert_eq!(drawn.len(), 2);
-
-        // The same behind the masses of three asks.
-        let layout = ResultLayout::new(&[request(1), request(2)], 3, 50, true);
-        let masses = (0..3 * 8u32).map(|i| (i as f32).to_bits()).flat_map(u32::to_le_bytes);
-        let results: Vec<u8> = masses.chain(pairs).collect();
-        assert_eq!((results.len(), layout.draws_at()), (layout.bytes(), 96));
-        for (ask, with_levels) in layout.parse(&results).into_iter().enumerate() {
-            let mass = std::array::from_fn(|level| (8 * ask + level) as f32);
-            assert_eq!(with_levels, Sampled { mass: Some(mass), ..drawn[ask].clone() });
-        }
     }
 }

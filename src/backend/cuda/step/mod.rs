@@ -13,7 +13,6 @@ pub use self::graphs::Way;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
 use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
-use crate::backend::cuda::attention::levels::{self, Levels};
 use crate::backend::cuda::attention::{self, At, AttentionKernels};
 use crate::backend::cuda::compile::elements::KvElement;
 use crate::backend::cuda::compile::units;
@@ -26,8 +25,7 @@ use crate::backend::cuda::memory::kv::{NO_SLOT, slot_word};
 use crate::backend::cuda::memory::staged::Staged;
 use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
 use crate::backend::{
-    Dtype, HeadLayout, LevelBorders, MOST_COUNTED, RowToken, SampleRequest, Sampled, StepBatch, StepShape,
-    advance_slots,
+    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
 };
 use crate::error::Result;
 use crate::kv::KvSlot;
@@ -43,7 +41,6 @@ const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
     heads: HeadLayout,
-    dtype: Dtype,
     kept: KvElement,
     vocab: usize,
     advance: Function,
@@ -63,8 +60,6 @@ pub struct Step {
     sampler_scratch: Memory,
     /// What requests with penalties have sampled since they were loaded.
     counted: Memory,
-    /// `None` until a step has levels.
-    levels: Option<Levels>,
 
     loaded: Option<Loaded>,
     pub(super) graphs: Graphs,
@@ -78,8 +73,6 @@ struct Loaded {
     plans: Vec<Planned>,
     /// Padded.
     shape: StepShape,
-    /// Wanted rows without padding.
-    asks: usize,
     /// Whether requests have penalties, and so count what they sample.
     has_penalties: bool,
     /// Steps since the load.
@@ -113,7 +106,6 @@ impl Step {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
-            dtype,
             kept,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
@@ -130,7 +122,6 @@ impl Step {
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
             counted: device.alloc(SMALLEST)?,
-            levels: None,
             loaded: None,
             graphs: Graphs::default(),
             staging_slots: StagingSlots::new(device, SMALLEST)?,
@@ -158,9 +149,6 @@ impl Step {
         let slots = shape.rows.saturating_mul(USUAL_STATES).min(usize::MAX / attention::scratch_bytes(1, self.heads));
         let usual = attention::scratch_bytes(slots, self.heads).min(device.free_bytes()? / MOST_USUAL_SHARE);
         reserve(device, &mut self.partials, usual)?;
-        if shape.has_levels {
-            self.levels_made(device)?.reserve(device, shape.wanted)?;
-        }
         self.graphs.clear();
         Ok(shape)
     }
@@ -171,25 +159,21 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab, shape.has_levels);
+        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests, borders } = batch;
+        let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
-        let mut loaded = Loaded { slots, plans, shape, asks: wanted.len(), has_penalties, advanced: 0, results };
+        let mut loaded = Loaded { slots, plans, shape, has_penalties, advanced: 0, results };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
-        if shape.has_levels {
-            let moves = self.fill_levels(device, &borders, &loaded);
-            self.note_moves(moves)?;
-        }
         self.loaded = Some(loaded);
         Ok(shape)
     }
@@ -234,25 +218,6 @@ impl Step {
             moves |= self.staging_slots.reserve(device, results.bytes())?;
         }
         Ok(moves)
-    }
-
-    fn levels_made(&mut self, device: &Device) -> Result<&mut Levels> {
-        let made = match self.levels.take() {
-            Some(levels) => levels,
-            None => Levels::load(device, self.heads, self.dtype, self.kept)?,
-        };
-        Ok(self.levels.insert(made))
-    }
-
-    /// Says whether an address changed.
-    fn fill_levels(&mut self, device: &Device, borders: &[LevelBorders], loaded: &Loaded) -> Result<bool> {
-        assert_eq!(borders.len(), loaded.asks, "levels of all wanted rows");
-        assert!(loaded.shape.draws, "masses stand before the draws of their rows");
-        let now = self.staging_slots.now();
-        let levels = self.levels_made(device)?;
-        let moves = levels.fill_borders(device, now, borders, loaded.shape.wanted)?;
-        let plans = loaded.plans.iter().map(|planned| &planned.plan);
-        Ok(levels.fill_plans(device, now, plans, loaded.asks)? | moves)
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
@@ -339,10 +304,6 @@ impl Step {
                 None => moves |= staged.fill(device, now, bytemuck::cast_slice(words.words()))?,
             }
         }
-        if let Some(levels) = self.levels.as_mut().filter(|_| loaded.shape.has_levels && !turns.is_empty()) {
-            let plans = loaded.plans.iter().map(|planned| &planned.plan);
-            moves |= levels.fill_plans(device, now, plans, loaded.asks)?;
-        }
         Ok(moves)
     }
 
@@ -378,34 +339,18 @@ impl Step {
         self.attention.tree_attention(device, &operands, scale, out.rows);
     }
 
-    /// `kv` is where the layer's pages begin.
-    pub fn level_lse(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
-        let (positions, wanted) = (self.positions.memory(), self.wanted.memory());
-        self.loaded_levels().lse(device, &levels::Operands { out, qkv, kv, positions, wanted }, plan, scale);
-    }
-
-    /// Masses stand before the draws of the step.
-    pub fn add_level_mass(&self, device: &Device, lse: &Buffer, is_first: bool, layers: usize) {
-        self.loaded_levels().add_mass(device, self.staging_slots.results(), lse, is_first, layers);
-    }
-
-    fn loaded_levels(&self) -> &Levels {
-        self.levels.as_ref().expect("a step with levels is loaded before its ops ask for them")
-    }
-
     pub fn is_advanced(&self) -> bool {
         self.loaded.as_ref().is_some_and(|loaded| loaded.advanced > 0)
     }
 
     /// Draws for all requests from `logits` `[wanted, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
-        let Loaded { results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
         let buffers = SampleBuffers {
             logits: logits.memory(),
             requests: (self.requests.memory(), 0),
             coins: (self.coins.memory(), 0),
             scratch: &self.sampler_scratch,
-            results: (self.staging_slots.results(), results.draws_at()),
+            results: (self.staging_slots.results(), 0),
             drawn: &self.drawn,
             counted: &self.counted,
         };

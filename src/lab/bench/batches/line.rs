@@ -14,7 +14,7 @@ impl Line {
     /// What was run, and on what.
     pub fn of(options: &BatchesOptions, device: &str, run: &Run) -> Self {
         Self(Map::new()).with(json!({
-            "engine": "offshoot", "device": device, "modelled": options.modelled.is_some(), "shape": options.shape,
+            "engine": "offshoot", "device": device, "modelled": options.simulated.is_some(), "shape": options.shape,
             "dtype": options.dtype, "kv_dtype": options.kv, "table": run.table, "job": run.job, "way": run.way.name,
             "policy": run.way.policy.to_string(), "plan": run.way.planner, "step_rows": options.step_rows,
         }))
@@ -26,9 +26,9 @@ impl Line {
         let a_step = |seconds: f64| 1e3 * seconds / record.steps.len().max(1) as f64;
         let host = metrics.seconds_scheduling + metrics.seconds_planning + metrics.seconds_committing;
         let in_steps = record.steps.iter().map(|step| step.end - step.begin).sum();
-        // Beside modelled times, those of the machine that models mean nothing.
-        let is_modelled = self.0.get("modelled") == Some(&Value::Bool(true));
-        let of_host = |seconds: f64| (!is_modelled).then(|| a_step(seconds));
+        // Beside simulated times, those of the machine that simulates mean nothing.
+        let is_simulated = self.0.get("modelled") == Some(&Value::Bool(true));
+        let of_host = |seconds: f64| (!is_simulated).then(|| a_step(seconds));
         let requests = record.requests.len();
         let line = self.with(json!({
             "rate": rate, "requests": requests, "requests_per_s": requests as f64 / totals.seconds,

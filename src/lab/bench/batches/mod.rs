@@ -1,5 +1,5 @@
 //! `bench batches`: the jobs of the papers that Offshoot is measured beside, through the engine and its scheduler on random
-//! weights of a model's shape: on this machine's device by the wall clock, or on a modelled one. A JSON line a run, as soon as
+//! weights of a model's shape: on this machine's device by the wall clock, or on a simulated one. A JSON line a run, as soon as
 //! it is done. Which runs there are is `tables`'; what a line says is `line`'s.
 
 mod line;
@@ -14,13 +14,14 @@ pub use self::tables::Table;
 use self::tables::{Run, Work};
 use super::tables::print_json;
 use super::workload_file::read_shape;
-use crate::backend::sim::{DeviceProfile, Modelled};
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::lab::replay::{
-    Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, simulate, sustainable_rate, warm_up,
+    Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, replay, sustainable_rate, warm_up,
     with_system_prompt,
 };
+use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::out;
 
@@ -53,12 +54,26 @@ pub struct BatchesOptions {
     pub kv_tokens: Option<usize>,
     /// Nothing is begun after so many seconds.
     pub budget: Duration,
-    /// The profile of the device on which it is only modelled, if it is.
-    pub modelled: Option<String>,
+    /// The profile of the device on which it is only simulated, if it is.
+    pub simulated: Option<String>,
 }
 
-/// Runs the tables on `backend`, by the wall clock.
-pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
+/// Runs the tables on this machine's device, by the wall clock.
+pub fn measured(device: DeviceChoice, options: &BatchesOptions) -> Result<()> {
+    device.open(0)?.with(Measure(options))
+}
+
+struct Measure<'a>(&'a BatchesOptions);
+
+impl OnDevice for Measure<'_> {
+    type Output = ();
+
+    fn run<B: Device>(self, backend: B) -> Result<()> {
+        measure_on(backend, self.0)
+    }
+}
+
+fn measure_on<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let device = backend.describe();
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);
@@ -69,14 +84,14 @@ pub fn measured<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<
     session.all(&runs, |settings, job| loaded.run(WallClock::beside::<B>(), settings, job))
 }
 
-/// Runs the tables on the modelled device of this profile.
-pub fn modelled(profile: &str, options: &BatchesOptions) -> Result<()> {
+/// Runs the tables on the simulated device of this profile.
+pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
     let profile = Arc::new(DeviceProfile::named(profile)?);
-    let mut backend = Modelled::new(profile.clone());
+    let mut backend = Sim::new(profile.clone());
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
     let machine = Machine { model, dtype: options.dtype, kv: options.kv, profile };
-    session.all(&runs, |settings, job| simulate(&machine, settings, job))
+    session.all(&runs, |settings, job| replay(&machine, settings, job))
 }
 
 /// Bytes of the pool, where its tokens are given: whole pages.

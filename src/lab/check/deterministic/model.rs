@@ -4,15 +4,13 @@
 use super::Differences;
 use crate::backend::{Backend, Dtype};
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
-    SamplingParams, Stop,
+    CoinKey, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::lab::check::device::Effort;
 use crate::lab::check::dice::Dice;
 use crate::lab::check::report::Report;
-use crate::lab::check::whole::finish;
 use crate::model::check::chunks;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
@@ -130,7 +128,7 @@ impl Job {
         let coins = CoinKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
         let params = SamplingParams { top_p: 0.95, top_logprobs: Some(2), ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(self.tokens - from) };
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+        Extend::sampled(branch, &params, &stop, coins)
     }
 
     /// A branch for each of `samples`, forked from their prompts.
@@ -180,14 +178,14 @@ fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
     };
     let extends = all.iter().zip(&expected).skip(1).step_by(2).map(go_on).collect::<Result<Vec<_>>>()?;
     let every_other: Vec<_> = all.iter().copied().skip(1).step_by(2).collect();
-    see("resumed", &every_other, from, &finish(&resumed, extends)?);
+    see("resumed", &every_other, from, &resumed.finish(extends)?);
     differences.file(report, "alone, model", setup.dtype, case);
     Ok(())
 }
 
 /// What `samples` come to, drawn together.
 fn drawn(engine: &EngineHandle, job: &Job, samples: &[(usize, u64)]) -> Result<Vec<Finish>> {
-    finish(engine, job.extends(engine, samples)?)
+    engine.finish(job.extends(engine, samples)?)
 }
 
 /// What `kept` come to where `pruned` begin beside them and are given up with the first token that is told.
@@ -205,8 +203,8 @@ fn drawn_while_pruning(
     let mut told = false;
     while let Some(event) = extension.next() {
         match event {
-            Event::Token { .. } if told => {}
-            Event::Token { .. } => {
+            Event::Tokens { .. } if told => {}
+            Event::Tokens { .. } => {
                 told = true;
                 extension.cancel(pruned);
             }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::script::{Name, Order, Round, VOCAB};
 use crate::backend::Backend;
 use crate::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, Inbox, Metrics, SamplingParams,
-    Stop, Turn,
+    CoinKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
+    SamplingParams, Stop, Turn,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -42,7 +42,7 @@ pub struct Steps {
 pub struct Side<B: Backend> {
     engine: Engine<B>,
     handle: EngineHandle,
-    inbox: Inbox,
+    receiver: EventReceiver,
     params: SamplingParams,
     run_ahead: bool,
     branches: HashMap<Name, BranchId>,
@@ -67,7 +67,7 @@ impl<B: Backend> Side<B> {
         };
         Ok(Side {
             engine,
-            inbox: handle.inbox(),
+            receiver: handle.receiver(Hear::Tokens),
             handle,
             params,
             run_ahead,
@@ -122,9 +122,8 @@ impl<B: Backend> Side<B> {
             &Order::Draw { name, position, tokens } => {
                 let branch = self.branches[&name];
                 let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens as usize) };
-                let continuation = Continuation::Sampled { params: self.params.clone(), stop, coins: coins(name) };
                 self.drawing.insert(branch, (name, position));
-                self.inbox.start(vec![Extend { branch, continuation }])?;
+                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, coins(name))])?;
             }
             Order::Prune(name) => self.handle.discard(&[self.branches[name]]),
             Order::Release(name) => self.handle.release(&[self.branches[name]]),
@@ -142,7 +141,7 @@ impl<B: Backend> Side<B> {
         }
         // Where steps run ahead, what is told was drawn by the step before the one that was submitted.
         let step = after.all - u64::from(submitted && self.run_ahead);
-        while let Poll::Ready(Some(event)) = self.inbox.poll(Duration::ZERO) {
+        while let Poll::Ready(Some(event)) = self.receiver.poll(Duration::ZERO) {
             self.note(event, step)?;
         }
         Ok(turn)
@@ -150,18 +149,8 @@ impl<B: Backend> Side<B> {
 
     fn note(&mut self, event: Event, step: u64) -> Result<()> {
         match event {
-            Event::Token { branch, token, top, .. } => {
-                let (name, next) = self.drawing.get_mut(&branch).expect("it was begun, and has not ended");
-                let (name, position) = (*name, *next);
-                *next += 1;
-                let mut logprobs = vec![f32::NAN; VOCAB];
-                top.iter().for_each(|&(token, logprob)| logprobs[token.ix()] = logprob);
-                let told = Told { step, position, token, logprobs };
-                // The row that drew it stands one position before it, and began a page there.
-                let page_tokens = u32::try_from(self.handle.facts().page_tokens).expect("pages are small");
-                let began_page = (position - 1).is_multiple_of(page_tokens);
-                self.told.entry(name).or_default().push(told);
-                self.turned += u64::from(began_page && self.was_advanced(step));
+            Event::Tokens { branch, tokens, .. } => {
+                tokens.into_iter().for_each(|sampled| self.note_token(branch, sampled, step));
                 Ok(())
             }
             Event::Finished { branch, .. } => {
@@ -170,6 +159,21 @@ impl<B: Backend> Side<B> {
             }
             Event::Failed { error, .. } => Err(error),
         }
+    }
+
+    fn note_token(&mut self, branch: BranchId, sampled: SampledToken, step: u64) {
+        let SampledToken { token, top, .. } = sampled;
+        let (name, next) = self.drawing.get_mut(&branch).expect("it was begun, and has not ended");
+        let (name, position) = (*name, *next);
+        *next += 1;
+        let mut logprobs = vec![f32::NAN; VOCAB];
+        top.iter().for_each(|&(token, logprob)| logprobs[token.ix()] = logprob);
+        let told = Told { step, position, token, logprobs };
+        // The row that drew it stands one position before it, and began a page there.
+        let page_tokens = u32::try_from(self.handle.facts().page_tokens).expect("pages are small");
+        let began_page = (position - 1).is_multiple_of(page_tokens);
+        self.told.entry(name).or_default().push(told);
+        self.turned += u64::from(began_page && self.was_advanced(step));
     }
 }
 

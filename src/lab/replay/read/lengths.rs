@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::invent::Lengths;
 use super::super::job::{Job, Request};
 use super::super::prompt::{Prompt, Run};
+use super::super::synthetic::Lengths;
 use super::{MOST_TOKENS, none, text};
 use crate::error::{Error, Result};
 

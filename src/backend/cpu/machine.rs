@@ -1,0 +1,210 @@
+//! What the processor can do at most, measured in the same run as whatever is held against it: multiply-adds and memory reads
+//! with the threads of rayon's current pool. No model, no kernel of ours.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use memmap2::MmapMut;
+use serde::Serialize;
+
+use super::Isa;
+use crate::backend::Dtype;
+
+/// Peak rates of all threads together. A multiply-add counts as two operations.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MachineRates {
+    pub threads: usize,
+    /// f32 fused multiply-adds.
+    pub f32_gflops: f64,
+    /// bf16 dot products into f32, where the processor has them.
+    pub bf16_dot_gflops: Option<f64>,
+    /// Reads of memory far larger than the caches, one stream a thread.
+    pub read_gb_per_s: f64,
+}
+
+impl MachineRates {
+    /// Measures for one or two seconds. `isa` is what the backend uses.
+    pub fn measure(isa: Isa) -> Self {
+        Self {
+            threads: rayon::current_num_threads(),
+            f32_gflops: peak(match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 => x86::f32_avx512,
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::f32_avx2,
+                _ => f32_plain,
+            }),
+            bf16_dot_gflops: bf16_dot_peak(isa),
+            read_gb_per_s: read_bandwidth(),
+        }
+    }
+
+    /// The rate that products of weights of `dtype` can reach.
+    pub fn gflops(&self, dtype: Dtype) -> f64 {
+        match dtype {
+            Dtype::Bf16 => self.bf16_gflops(),
+            Dtype::F32 | Dtype::F16 => self.f32_gflops,
+        }
+    }
+
+    /// The best rate for products of bf16 weights: dot products, or multiply-adds on widened weights.
+    pub fn bf16_gflops(&self) -> f64 {
+        self.bf16_dot_gflops.map_or(self.f32_gflops, |dot| dot.max(self.f32_gflops))
+    }
+}
+
+/// Measured even where the backend prefers to widen, so that the choice can be seen to be right.
+#[cfg(target_arch = "x86_64")]
+fn bf16_dot_peak(isa: Isa) -> Option<f64> {
+    (isa >= Isa::Avx512 && Isa::available().contains(&Isa::Avx512Bf16)).then(|| peak(x86::bf16_dot))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn bf16_dot_peak(_: Isa) -> Option<f64> {
+    None
+}
+
+/// Runs `rounds` rounds of independent multiply-adds; returns the operations of one round.
+type PeakLoop = fn(rounds: usize) -> usize;
+
+const ROUNDS: usize = 20_000;
+const PEAK_TIME: Duration = Duration::from_millis(300);
+const READ_BYTES: usize = 768 << 20;
+const READ_PASSES: usize = 3;
+
+/// The rate of a loop on all threads at once, in GFLOP/s. The median over time: a processor keeps its highest clock for a
+/// moment only.
+fn peak(work: PeakLoop) -> f64 {
+    let until = Instant::now() + PEAK_TIME;
+    let rates = rayon::broadcast(|_| {
+        let mut rates = Vec::new();
+        while rates.is_empty() || Instant::now() < until {
+            let start = Instant::now();
+            let operations = work(black_box(ROUNDS)) * ROUNDS;
+            rates.push(operations as f64 / start.elapsed().as_secs_f64() * 1e-9);
+        }
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    });
+    rates.iter().sum()
+}
+
+/// Independent sums, enough to hide the latency of one multiply-add.
+fn f32_plain(rounds: usize) -> usize {
+    let mut sums = [[0.0f32; 4]; 8];
+    let factor = black_box(0.999_9f32);
+    for _ in 0..rounds {
+        for sum in sums.as_flattened_mut() {
+            *sum = *sum * factor + 1.0;
+        }
+    }
+    black_box(sums);
+    2 * 32
+}
+
+/// Best of some passes over memory that no cache holds, each thread over its share.
+fn read_bandwidth() -> f64 {
+    let mut memory = MmapMut::map_anon(READ_BYTES).expect("memory to read, without which no allocation would succeed");
+    #[cfg(target_os = "linux")]
+    if let Err(err) = memory.advise(memmap2::Advice::HugePage) {
+        log::debug!("no huge pages to read: {err}");
+    }
+    memory.chunks_mut(4096).for_each(|page| page[0] = 1);
+    let words: &[u64] = bytemuck::cast_slice(&memory);
+    let share = words.len() / rayon::current_num_threads();
+    let seconds = (0..READ_PASSES).map(|_| {
+        let start = Instant::now();
+        rayon::broadcast(|thread| black_box(sum_words(&words[thread.index() * share..][..share])));
+        start.elapsed().as_secs_f64()
+    });
+    READ_BYTES as f64 / seconds.fold(f64::INFINITY, f64::min) * 1e-9
+}
+
+/// Four streams within the share: what one core can have in flight.
+fn sum_words(words: &[u64]) -> u64 {
+    let mut sums = [0u64; 32];
+    let quarter = words.len() / 4 / 8 * 8;
+    let (a, rest) = words.split_at(quarter);
+    let (b, rest) = rest.split_at(quarter);
+    let (c, d) = rest.split_at(quarter);
+    for (((a, b), c), d) in a.chunks_exact(8).zip(b.chunks_exact(8)).zip(c.chunks_exact(8)).zip(d.chunks_exact(8)) {
+        for i in 0..8 {
+            sums[i] = sums[i].wrapping_add(a[i]);
+            sums[8 + i] = sums[8 + i].wrapping_add(b[i]);
+            sums[16 + i] = sums[16 + i].wrapping_add(c[i]);
+            sums[24 + i] = sums[24 + i].wrapping_add(d[i]);
+        }
+    }
+    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    pub fn f32_avx512(rounds: usize) -> usize {
+        #[target_feature(enable = "avx512f")]
+        fn run(rounds: usize) {
+            let mut sums = [_mm512_setzero_ps(); 24];
+            let (x, y) = (black_box(_mm512_set1_ps(1e-3)), black_box(_mm512_set1_ps(1e-3)));
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm512_fmadd_ps(x, y, *sum);
+                }
+            }
+            black_box(sums);
+        }
+        // SAFETY: called for `Isa::Avx512` and above only.
+        unsafe { run(rounds) };
+        24 * 16 * 2
+    }
+
+    pub fn f32_avx2(rounds: usize) -> usize {
+        #[target_feature(enable = "avx2,fma")]
+        fn run(rounds: usize) {
+            let mut sums = [_mm256_setzero_ps(); 12];
+            let (x, y) = (black_box(_mm256_set1_ps(1e-3)), black_box(_mm256_set1_ps(1e-3)));
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm256_fmadd_ps(x, y, *sum);
+                }
+            }
+            black_box(sums);
+        }
+        // SAFETY: called for `Isa::Avx2` only.
+        unsafe { run(rounds) };
+        12 * 8 * 2
+    }
+
+    pub fn bf16_dot(rounds: usize) -> usize {
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        fn run(rounds: usize) {
+            let mut sums = [_mm512_setzero_ps(); 24];
+            let pairs = black_box(_mm512_set1_ps(1e-3));
+            let x = _mm512_cvtne2ps_pbh(pairs, pairs);
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm512_dpbf16_ps(*sum, x, x);
+                }
+            }
+            black_box(sums);
+        }
+        // SAFETY: called where `Isa::Avx512Bf16` is available only.
+        unsafe { run(rounds) };
+        24 * 32 * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_positive_and_plausible() {
+        let isa = Isa::fastest();
+        let rates = MachineRates::measure(isa);
+        println!("{isa}: {rates:?}");
+        assert!(rates.f32_gflops > 0.1 && rates.read_gb_per_s > 0.1 && rates.bf16_gflops() >= rates.f32_gflops);
+    }
+}

@@ -1,0 +1,146 @@
+//! The end of the engine's channel at which whoever extends branches hears of them: a few that were begun together, or
+//! thousands that were begun at different times.
+
+use std::collections::BTreeSet;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select};
+
+use crate::engine::events::{EventReader, Hear};
+use crate::engine::handle::{Command, EngineHandle};
+use crate::engine::request::{Event, Extend};
+use crate::error::{Error, Result};
+use crate::ids::BranchId;
+
+/// What came first of the two things that were waited for.
+#[derive(Debug)]
+pub enum First<E, M> {
+    Event(E),
+    Message(M),
+}
+
+/// Longer than any job takes.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// Branches being extended. Dropping it cancels those that have not finished.
+pub struct EventReceiver {
+    handle: EngineHandle,
+    events: EventReader,
+    unfinished: BTreeSet<BranchId>,
+}
+
+impl EventReceiver {
+    pub(super) fn new(handle: EngineHandle, hear: Hear) -> Self {
+        EventReceiver { handle, events: EventReader::new(hear), unfinished: BTreeSet::new() }
+    }
+
+    /// Begins to extend branches, and hears of them here; all of them, and those of other receivers, grow together in
+    /// one batch.
+    pub fn start(&mut self, extends: Vec<Extend>) -> Result<()> {
+        self.handle.check_extends(&extends)?;
+        let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        if branches.len() < extends.len() {
+            return Err(Error::value("branches to extend", "each of them once", "one of them twice"));
+        }
+        self.handle.send(Command::Start { extends, events: self.events.sender() })?;
+        self.unfinished.extend(branches);
+        Ok(())
+    }
+
+    /// Waits for the next event; `None` once every branch has finished or failed. If the engine stops, each branch
+    /// fails.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
+    pub fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Poll::Ready(event) = self.poll(FOREVER) {
+                return event;
+            }
+        }
+    }
+
+    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then. A long prompt may
+    /// be computed for minutes without an event.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event>> {
+        self.poll_beside(&never::<()>(), patience).map(|first| match first {
+            First::Event(event) => event,
+            First::Message(()) => unreachable!("nobody sends on a channel that never delivers"),
+        })
+    }
+
+    /// `poll` that is woken by a message on `others` too; of two that are there, the message comes first. Once every
+    /// branch has finished or failed, it waits for nothing. A channel that is closed is as one that stays silent.
+    pub fn poll_beside<M>(&mut self, others: &Receiver<M>, patience: Duration) -> Poll<First<Option<Event>, M>> {
+        if let Ok(message) = others.try_recv() {
+            return Poll::Ready(First::Message(message));
+        }
+        let (silent, mut others, mut deadline) = (never(), others, None);
+        loop {
+            if self.unfinished.is_empty() {
+                return Poll::Ready(First::Event(None));
+            }
+            // Whatever the engine had to tell was told before it stopped.
+            let has_stopped = self.events.is_disconnected();
+            if let Some(event) = self.events.next() {
+                return Poll::Ready(First::Event(Some(self.note(event))));
+            }
+            if has_stopped {
+                let event = self.failed();
+                return Poll::Ready(First::Event(event.map(|event| self.note(event))));
+            }
+            if patience.is_zero() {
+                return Poll::Pending;
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
+            select! {
+                recv(others) -> message => match message {
+                    Ok(message) => return Poll::Ready(First::Message(message)),
+                    Err(_) => others = &silent,
+                },
+                recv(self.events.woken()) -> _ => {}
+                default(deadline.saturating_duration_since(Instant::now())) => return Poll::Pending,
+            }
+        }
+    }
+
+    /// The engine has stopped: what becomes of the first branch that has not finished.
+    fn failed(&self) -> Option<Event> {
+        self.unfinished.first().map(|&branch| Event::Failed { branch, error: self.handle.stopped() })
+    }
+
+    fn note(&mut self, event: Event) -> Event {
+        if event.is_end() {
+            self.unfinished.remove(&event.branch());
+        }
+        event
+    }
+
+    /// Branches that have neither finished nor failed, as far as was told.
+    pub fn unfinished(&self) -> usize {
+        self.unfinished.len()
+    }
+
+    /// Events that wait to be read.
+    pub fn queued(&self) -> usize {
+        self.events.queued()
+    }
+
+    /// Stops branches that were begun here; each ends with `FinishReason::Cancelled` unless it has finished already.
+    /// Takes effect before the engine's next step.
+    pub fn cancel(&self, branches: &[BranchId]) {
+        let branches = branches.iter().copied().filter(|branch| self.unfinished.contains(branch)).collect();
+        self.handle.tell(Command::Cancel { branches });
+    }
+
+    pub fn cancel_all(&self) {
+        if !self.unfinished.is_empty() {
+            self.handle.tell(Command::Cancel { branches: self.unfinished.iter().copied().collect() });
+        }
+    }
+}
+
+impl Drop for EventReceiver {
+    fn drop(&mut self) {
+        self.cancel_all();
+    }
+}

@@ -1,0 +1,299 @@
+//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, by levels of the prompt. Replays the
+//! tokens that the run's trees record through its model (`model::Attribution`), writes `attention.jsonl` beside the results and
+//! prints the shares. Nothing is sampled, and no result of the run changes.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Map, Value};
+
+use super::levels::mean_attention;
+use super::manifest::{self, Manifest};
+use crate::backend::{AttentionLevels, LevelBounds, LevelMass, MOST_LEVELS};
+use crate::engine::FinishReason;
+use crate::error::{Error, Result};
+use crate::eval::journal::{AttentionFile, SampleAttention};
+use crate::eval::view::{End, RecordedItem, ends, recorded};
+use crate::figures::{count, counted};
+use crate::hashes::hash_of_folder;
+use crate::ids::TokenId;
+use crate::launch::{Device, DeviceChoice, ModelSource, OnDevice};
+use crate::model::{Attribution, ModelFolder};
+use crate::out::{self, Progress};
+use crate::tree::{Trace, TraceNode};
+
+/// Rows of a step: enough that products are about as fast as they get.
+const STEP_ROWS: usize = 512;
+
+/// What to do where the tokens of samples are not recorded.
+const RUN_AGAIN: &str = "run the task again with --trees (the same seed samples the same on the CPU)";
+
+#[derive(Clone, Debug)]
+pub struct AttentionOptions {
+    /// The folder of a run's results.
+    pub run: PathBuf,
+    /// An item's id, or its number among the task's items; `None`: all of them.
+    pub item: Option<String>,
+    /// The model's folder, where it is no longer where the run found it.
+    pub model: Option<PathBuf>,
+    pub device: DeviceChoice,
+}
+
+/// Ctrl-C sets `interrupted`: nothing is written then.
+pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result<()> {
+    let run = &options.run;
+    let Some(manifest) = Manifest::read(run)? else {
+        let found = format!("none in {}", run.display());
+        return Err(Error::value("the run", format!("a folder of results with {}", manifest::NAME), found));
+    };
+    let job = Job::new(run, recorded(run, options.item.as_deref())?)?;
+    let folder = model_of(&manifest, options)?;
+    let model = ModelSource::folder(&folder)?;
+    let opened = options.device.open(model.weight_bytes())?;
+    let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupted })?;
+    let mut file = AttentionFile::read(run)?;
+    found.iter().for_each(|sample| file.set(sample.clone()));
+    file.write(run)?;
+    out::text(table(&found, &job, options.item.is_some()))?;
+    out::line(format_args!("{:<11} {}", "results", run.join(AttentionFile::NAME).display()))
+}
+
+/// Attributes the attention of a job's samples on a device.
+struct Replay<'a> {
+    model: ModelSource<'a>,
+    manifest: &'a Manifest,
+    job: &'a Job,
+    interrupted: &'a AtomicBool,
+}
+
+impl OnDevice for Replay<'_> {
+    type Output = Vec<SampleAttention>;
+
+    fn run<B: Device>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
+        replay(&mut backend, self.model, self.manifest, self.job, self.interrupted)
+    }
+}
+
+/// The model that the run was made with.
+fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFolder> {
+    let path = options.model.as_ref().unwrap_or(&manifest.model);
+    let folder = ModelFolder::open(path)?;
+    let hash = hash_of_folder(path)?;
+    if hash != manifest.model_hash {
+        let expected = format!("the run's, {} ({})", manifest.model.display(), manifest.model_hash);
+        return Err(Error::value("the model (--model)", expected, format!("{} ({hash})", path.display())));
+    }
+    Ok(folder)
+}
+
+/// The samples whose attention is to be attributed.
+struct Job {
+    items: Vec<Item>,
+    /// Samples that drew tokens, those that no tree records among them.
+    samples: usize,
+}
+
+/// An item with the samples of it that its tree records.
+struct Item {
+    id: String,
+    prompt: Vec<TokenId>,
+    bounds: LevelBounds,
+    samples: Vec<SamplePath>,
+}
+
+/// The tokens behind the prompt down to the end of a sample.
+struct SamplePath {
+    index: u64,
+    tokens: Vec<TokenId>,
+    /// Which of them the sample drew, rising.
+    drawn: Vec<usize>,
+}
+
+impl Job {
+    fn new(run: &Path, recorded: Vec<RecordedItem>) -> Result<Self> {
+        let mut job = Self { items: Vec::new(), samples: 0 };
+        let has_trees = recorded.iter().any(|item| item.tree.is_some());
+        for item in recorded {
+            let id = item.id();
+            let samples: Vec<_> = item.samples.into_iter().filter(|sample| tokens_of(sample) > 0).collect();
+            job.samples += samples.len();
+            if let Some((file, trace)) = item.tree
+                && !samples.is_empty()
+            {
+                job.items.push(Item::new(id, &file, &trace, &samples)?);
+            }
+        }
+        if job.items.iter().any(|item| !item.samples.is_empty()) {
+            return Ok(job);
+        }
+        let (expected, found) = match (job.samples, has_trees) {
+            (0, _) => ("a sample that drew tokens".to_string(), "none".to_string()),
+            (_, false) => (format!("trees of its items: {RUN_AGAIN}"), "none".to_string()),
+            (_, true) => {
+                let found = format!("none of {}", counted(job.samples as u64, "sample"));
+                (format!("samples whose tokens a tree records: {RUN_AGAIN}"), found)
+            }
+        };
+        Err(Error::value(run.display().to_string(), expected, found))
+    }
+
+    fn attributed(&self) -> usize {
+        self.items.iter().map(|item| item.samples.len()).sum()
+    }
+
+    /// Tokens of the longest path, prompt included.
+    fn longest(&self) -> usize {
+        let longest = |item: &Item| {
+            let own = item.samples.iter().map(|sample| sample.tokens.len()).max();
+            item.prompt.len() + own.unwrap_or(0)
+        };
+        self.items.iter().map(longest).max().unwrap_or(0)
+    }
+}
+
+impl Item {
+    fn new(id: String, file: &Path, trace: &Trace, samples: &[Map<String, Value>]) -> Result<Self> {
+        let root = &trace.nodes[0];
+        let prompt = root.token_ids.clone().unwrap_or_default();
+        if prompt.is_empty() {
+            let expected = format!("the tokens of the prompt: {RUN_AGAIN}");
+            return Err(Error::field(file, "nodes[0].token_ids", expected, "nothing"));
+        }
+        let bounds = bounds_of(file, trace, prompt.len())?;
+        let path = |(sample, end): (&Map<String, Value>, Option<End>)| {
+            let node = end.filter(|end| end.is_exact)?.node;
+            SamplePath::new(trace, node, sample.get("index")?.as_u64()?, tokens_of(sample))
+        };
+        let samples = samples.iter().zip(ends(trace, samples)).filter_map(path).collect();
+        Ok(Self { id, prompt, bounds, samples })
+    }
+}
+
+/// The levels of the prompt, and one more behind it.
+fn bounds_of(file: &Path, trace: &Trace, prompt: usize) -> Result<LevelBounds> {
+    let Some(ends) = &trace.level_ends else {
+        let expected = format!("where each level of the prompt ends: {RUN_AGAIN}");
+        return Err(Error::field(file, "level_ends", expected, "nothing, as earlier versions wrote it"));
+    };
+    if ends.len() >= MOST_LEVELS {
+        let expected = format!("at most {} levels of the prompt, the shared one included", MOST_LEVELS - 1);
+        return Err(Error::field(file, "level_ends", expected, ends.len().to_string()));
+    }
+    let words: Option<Vec<u32>> = ends.iter().map(|&end| u32::try_from(end).ok()).collect();
+    let bounds = words.filter(|_| ends.last() == Some(&prompt)).and_then(|ends| LevelBounds::behind(&ends));
+    bounds.ok_or_else(|| {
+        let expected = format!("numbers that do not fall, the last of them the prompt's {prompt} tokens");
+        Error::field(file, "level_ends", expected, format!("{ends:?}"))
+    })
+}
+
+fn tokens_of(sample: &Map<String, Value>) -> usize {
+    sample.get("tokens").and_then(Value::as_u64).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(0)
+}
+
+impl SamplePath {
+    /// The path down to `node`; the last `count` tokens that were drawn on it are the sample's. `None` where they are not
+    /// recorded.
+    fn new(trace: &Trace, node: usize, index: u64, count: usize) -> Option<Self> {
+        let up = std::iter::successors(Some(&trace.nodes[node]), |node| Some(&trace.nodes[node.parent?]));
+        let mut path: Vec<&TraceNode> = up.take_while(|node| node.parent.is_some()).collect();
+        path.reverse();
+        // What stands below a question is behind another prompt.
+        if path.iter().any(|node| node.asks) {
+            return None;
+        }
+        let (mut tokens, mut drawn): (Vec<TokenId>, Vec<usize>) = Default::default();
+        for node in path {
+            let own: Range<usize> = tokens.len()..tokens.len() + node.tokens;
+            tokens.extend(node.token_ids.as_ref()?);
+            if tokens.len() != own.end {
+                return None;
+            }
+            if node.finish.as_ref().is_some_and(|finish| *finish != FinishReason::Given) {
+                drawn.extend(own);
+            }
+        }
+        let drawn = drawn.split_off(drawn.len().checked_sub(count)?);
+        Some(Self { index, tokens, drawn })
+    }
+}
+
+/// The attention of every sample of `job`, by item and number.
+fn replay<B: AttentionLevels>(
+    backend: &mut B,
+    model: ModelSource<'_>,
+    manifest: &Manifest,
+    job: &Job,
+    interrupted: &AtomicBool,
+) -> Result<Vec<SampleAttention>> {
+    manifest.kv_dtype.keep_on(backend, model.config.heads, model.dtype);
+    let mut model = model.load(backend)?;
+    let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
+    let progress = Progress::new(job.items.len());
+    let mut found = Vec::new();
+    for item in in_token_order(&job.items, |item| &item.prompt) {
+        for sample in in_token_order(&item.samples, |sample| &sample.tokens) {
+            if interrupted.load(Ordering::Relaxed) {
+                progress.finish();
+                return Err(Error::Interrupted);
+            }
+            let masses = attribution.along(&item.prompt, item.bounds, &sample.tokens)?;
+            found.push(SampleAttention {
+                id: item.id.clone(),
+                index: sample.index,
+                tokens: sample.drawn.len(),
+                attention: mean(sample.drawn.iter().map(|&token| &masses[token]), item.bounds.count()),
+            });
+            progress.sample_done(sample.drawn.len());
+        }
+        progress.item_done();
+    }
+    progress.finish();
+    let places: HashMap<&str, usize> = job.items.iter().enumerate().map(|(place, item)| (&*item.id, place)).collect();
+    found.sort_by_key(|sample| (places.get(&*sample.id), sample.index));
+    Ok(found)
+}
+
+/// So that what begins alike comes one after another, to be computed once.
+fn in_token_order<T>(all: &[T], tokens: impl Fn(&T) -> &Vec<TokenId>) -> Vec<&T> {
+    let mut sorted: Vec<&T> = all.iter().collect();
+    sorted.sort_by(|a, b| tokens(a).cmp(tokens(b)));
+    sorted
+}
+
+/// Of tokens that weigh the same, at least one; the first `levels` levels.
+fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f64> {
+    let (mut sums, mut tokens) = ([0.0; MOST_LEVELS], 0);
+    for mass in masses {
+        sums.iter_mut().zip(mass).for_each(|(sum, &mass)| *sum += f64::from(mass));
+        tokens += 1;
+    }
+    sums[..levels].iter().map(|sum| sum / f64::from(tokens)).collect()
+}
+
+/// The mean of all samples and, where it is asked for, of each.
+fn table(found: &[SampleAttention], job: &Job, each: bool) -> String {
+    let levels = job.items.iter().map(|item| item.bounds.count()).max().unwrap_or(1);
+    let told = found.iter().map(|sample| (sample.tokens, sample.attention.as_slice()));
+    let mean = mean_attention(told, levels).unwrap_or_default();
+    let tokens: usize = found.iter().map(|sample| sample.tokens).sum();
+    let of = match job.attributed() == job.samples {
+        true => String::new(),
+        false => format!(" of {} (no tree records the tokens of the others)", count(job.samples as u64)),
+    };
+    let (samples, tokens) = (counted(found.len() as u64, "sample"), counted(tokens as u64, "token"));
+    let mut text = format!("{:<11} {samples}{of}, {tokens}: mean over tokens, layers and heads\n", "attention");
+    let mut line = |what: &str, said: String| text += &format!("{:<11} {what}: {said}\n", "");
+    for (level, share) in mean.iter().enumerate() {
+        let name = if level + 1 == levels { "own text".to_string() } else { format!("prompt level {}", level + 1) };
+        line(&name, format!("{:.1} %", 100.0 * share));
+    }
+    for sample in found.iter().filter(|_| each) {
+        let shares: Vec<String> = sample.attention.iter().map(|share| format!("{:.1}", 100.0 * share)).collect();
+        let tokens = counted(sample.tokens as u64, "token");
+        line(&format!("sample {}", sample.index), format!("{} % of {tokens}", shares.join(" + ")));
+    }
+    text
+}

@@ -1,0 +1,127 @@
+//! Which node of a tree each sample ends at: the samples of a run do not name it. Told by what a sample and a node both record.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use crate::tree::Trace;
+
+/// Where a sample ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub node: usize,
+    /// Whether number of tokens and log-probability are the sample's, to the last bit: its tokens are then those of the node, or
+    /// of the whole path down to it. Otherwise only the text is.
+    pub is_exact: bool,
+}
+
+/// Tokens, and the bits of a log-probability.
+type Key = (usize, u64);
+
+/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Exact ends are given away first, and of several nodes that
+/// will do the one whose ordinal is the sample's index; otherwise the text from the root on is to be the sample's, but for space
+/// around it.
+pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
+    let texts = trace.path_texts();
+    let (mut by_key, mut by_text): (HashMap<Key, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
+    for (node, (text, keys)) in texts.iter().zip(keys(trace)).enumerate().skip(1) {
+        by_text.entry(text.trim()).or_default().push(node);
+        for key in keys.into_iter().flatten() {
+            by_key.entry(key).or_default().push(node);
+        }
+    }
+    let text_of =
+        |sample: &Map<String, Value>| sample.get("text")?.as_str().map(str::trim).and_then(|x| by_text.get(x));
+    let mut is_taken = vec![false; trace.nodes.len()];
+    let mut ends: Vec<Option<End>> = vec![None; samples.len()];
+    for (is_exact, is_own) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (sample, end) in samples.iter().zip(&mut ends).filter(|(_, end)| end.is_none()) {
+            let index = sample.get("index").and_then(Value::as_u64);
+            let alike = if is_exact { key_of(sample).and_then(|key| by_key.get(&key)) } else { text_of(sample) };
+            let fits = |&node: &usize| !is_taken[node] && (!is_own || Some(trace.nodes[node].ordinal) == index);
+            let Some(node) = alike.into_iter().flatten().copied().find(fits) else { continue };
+            is_taken[node] = true;
+            *end = Some(End { node, is_exact });
+        }
+    }
+    ends
+}
+
+fn key_of(sample: &Map<String, Value>) -> Option<Key> {
+    let tokens = usize::try_from(sample.get("tokens")?.as_u64()?).ok()?;
+    Some(key(tokens, sample.get("logprob")?.as_f64()?))
+}
+
+/// Zero has two signs.
+fn key(tokens: usize, logprob: f64) -> Key {
+    (tokens, (logprob + 0.0).to_bits())
+}
+
+/// Of each node by itself, and of the path down to it where that is another one.
+fn keys(trace: &Trace) -> Vec<[Option<Key>; 2]> {
+    let mut paths: Vec<(usize, f64)> = Vec::with_capacity(trace.nodes.len());
+    let mut keys = Vec::with_capacity(trace.nodes.len());
+    for node in &trace.nodes {
+        let own = (node.tokens, node.logprob.unwrap_or(0.0));
+        // The root is the prompt, and a question is one of its own.
+        let above = node.parent.filter(|_| !node.asks).map(|parent| paths[parent]);
+        let path = above.map_or((0, 0.0), |(tokens, logprob)| (tokens + own.0, logprob + own.1));
+        paths.push(path);
+        let (own, path) = (key(own.0, own.1), key(path.0, path.1));
+        keys.push([Some(own), (path != own).then_some(path)]);
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn trace(nodes: &[(Option<usize>, u64, usize, f64, &str)]) -> Trace {
+        let node = |(id, &(parent, ordinal, tokens, logprob, text)): (
+            usize,
+            &(Option<usize>, u64, usize, f64, &str),
+        )| {
+            json!({"id": id, "parent": parent, "kind": "sample", "ordinal": ordinal, "state": "closed", "finish": "length",
+                   "score": null, "tokens": tokens, "logprob": logprob, "text": text})
+        };
+        let nodes: Vec<Value> = nodes.iter().enumerate().map(node).collect();
+        serde_json::from_value(json!({"item": "x", "kv_bytes_per_token": null, "nodes": nodes})).expect("a trace")
+    }
+
+    fn found(trace: &Trace, samples: &[Value]) -> Vec<Option<(usize, bool)>> {
+        let samples: Vec<_> = samples.iter().map(|sample| sample.as_object().expect("an object").clone()).collect();
+        ends(trace, &samples).into_iter().map(|end| end.map(|end| (end.node, end.is_exact))).collect()
+    }
+
+    #[test]
+    fn one_text_of_other_tokens_is_told_apart() {
+        // Two nodes say "ab", of 1 and of 2 tokens; the second sample's text was cut, so that no node says it.
+        let trace = trace(&[
+            (None, 0, 9, 0.0, "Q"),
+            (Some(0), 0, 2, -1.5, "ab"),
+            (Some(0), 1, 1, -0.7, "ab"),
+            (Some(1), 0, 3, -0.1, "cd\n"),
+        ]);
+        let short = json!({"index": 0, "text": "ab", "tokens": 1, "logprob": -0.7});
+        let path = json!({"index": 1, "text": "abc", "tokens": 5, "logprob": -1.5 + -0.1});
+        assert_eq!(found(&trace, &[short, path]), [Some((2, true)), Some((3, true))]);
+        let unknown = json!({"index": 0, "text": " ab ", "tokens": 7, "logprob": -0.7});
+        assert_eq!(found(&trace, &[unknown.clone()]), [Some((1, false))], "by its text and ordinal alone");
+        assert_eq!(
+            found(&trace, &[unknown.clone(), unknown.clone(), unknown]),
+            [Some((1, false)), Some((2, false)), None]
+        );
+    }
+
+    #[test]
+    fn equal_samples_have_a_node_each() {
+        let sample = |index| json!({"index": index, "text": "a", "tokens": 1, "logprob": -0.7});
+        let both = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 1, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
+        assert_eq!(found(&both, &[sample(1), sample(0)]), [Some((2, true)), Some((1, true))]);
+        // The tokens of the first are not recorded: it does not take the node of the second.
+        let one = trace(&[(None, 0, 9, 0.0, "Q"), (Some(0), 0, 0, -0.7, "a"), (Some(0), 1, 1, -0.7, "a")]);
+        assert_eq!(found(&one, &[sample(0), sample(1)]), [Some((1, false)), Some((2, true))]);
+    }
+}

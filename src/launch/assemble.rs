@@ -1,0 +1,203 @@
+//! From a device, its budgets and a model to an engine that runs: what `run`, `batch`, `bench` and programs of one's
+//! own begin with.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Budget, Device, DeviceChoice, DeviceFacts, OnDevice, WhyNotCuda};
+use crate::backend::{Backend, Dtype};
+use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
+use crate::error::{Error, Result};
+use crate::model::check::facts;
+use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::plan::Planner;
+use crate::tokenizer::Tokenizer;
+
+/// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of
+/// one's own.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let folder = ModelFolder::open(model)?;
+    let tokenizer = Arc::new(Tokenizer::load(model)?);
+    let launch = Launch {
+        model: ModelSource::folder(&folder)?,
+        tokenizer: Some(tokenizer.clone()),
+        device: DeviceChoice::Auto,
+        budget: Budget::default(),
+        planner: Planner::default(),
+        demand: Demand::unbounded(),
+    };
+    Ok((launch.start()?.engine, tokenizer))
+}
+
+/// Where a model's weights come from.
+#[derive(Clone, Copy)]
+pub struct ModelSource<'a> {
+    pub config: &'a ModelConfig,
+    pub dtype: Dtype,
+    /// `None`: random weights.
+    folder: Option<&'a ModelFolder>,
+}
+
+/// Of random weights: every run has the same.
+const SEED: u64 = 1;
+
+impl<'a> ModelSource<'a> {
+    pub fn folder(folder: &'a ModelFolder) -> Result<Self> {
+        Ok(Self::folder_of(folder, facts(folder)?.dtype))
+    }
+
+    /// A folder whose weights are known to be of this dtype.
+    pub fn folder_of(folder: &'a ModelFolder, dtype: Dtype) -> Self {
+        ModelSource { config: &folder.config, dtype, folder: Some(folder) }
+    }
+
+    pub fn random(config: &'a ModelConfig, dtype: Dtype) -> Self {
+        ModelSource { config, dtype, folder: None }
+    }
+
+    pub fn weight_bytes(&self) -> usize {
+        self.config.weight_bytes(self.dtype)
+    }
+
+    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        match self.folder {
+            Some(folder) => Decoder::load(backend, folder),
+            None => Decoder::random(backend, self.config.clone(), self.dtype, SEED),
+        }
+    }
+}
+
+/// What a job can make use of at most.
+pub struct Demand<'a> {
+    /// Branches that grow at once.
+    pub branches: usize,
+    /// Tokens of keys and values worth holding, where so many branches grow at once in pages of so many tokens.
+    pub tokens: Box<dyn Fn(usize, usize) -> usize + 'a>,
+}
+
+impl<'a> Demand<'a> {
+    pub fn new(branches: usize, tokens: impl Fn(usize, usize) -> usize + 'a) -> Self {
+        Demand { branches, tokens: Box::new(tokens) }
+    }
+
+    /// Of a job that nobody knows yet.
+    pub fn unbounded() -> Self {
+        Demand::new(usize::MAX, |_, _| usize::MAX)
+    }
+}
+
+/// What an engine is assembled from.
+pub struct Launch<'a> {
+    pub model: ModelSource<'a>,
+    /// `None`: the engine's text is empty.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub device: DeviceChoice,
+    pub budget: Budget,
+    pub planner: Planner,
+    pub demand: Demand<'a>,
+}
+
+/// A model in memory, and the engine that runs it.
+pub struct Launched {
+    pub engine: EngineHandle,
+    /// Why no GPU works, where the choice was the machine's.
+    pub not_cuda: Option<WhyNotCuda>,
+    pub seconds_loading: f64,
+}
+
+/// What an engine would work with, as far as is known before the model is loaded.
+pub struct Sizes {
+    /// One line for people.
+    pub device: String,
+    /// Branches that grow at once.
+    pub branches: usize,
+    /// Bytes for keys and values.
+    pub pool: usize,
+    pub kv_bytes_per_token: usize,
+}
+
+impl Launch<'_> {
+    /// Loads the model on the device chosen and starts its engine, with as much memory for keys and values as the
+    /// budget allows and the job can use.
+    pub fn start(&self) -> Result<Launched> {
+        let opened = self.device.open(self.model.weight_bytes())?;
+        let not_cuda = opened.not_cuda().cloned();
+        Ok(Launched { not_cuda, ..opened.with(Start(self))? })
+    }
+
+    /// The same on a backend that is open.
+    pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
+        let started = Instant::now();
+        let (backend, decoder, config) = self.assemble(backend)?;
+        let engine = Engine::start(backend, decoder, self.tokenizer.clone(), config)?;
+        let seconds_loading = started.elapsed().as_secs_f64();
+        log::info!("the model was loaded in {seconds_loading:.2} s");
+        Ok(Launched { engine, not_cuda: None, seconds_loading })
+    }
+
+    /// What `Engine::start` and `Engine::build` take.
+    pub fn assemble<B: Backend>(&self, mut backend: B) -> Result<(B, Decoder<B>, EngineConfig)> {
+        self.budget.kv.keep_on(&mut backend, self.model.config.heads, self.model.dtype);
+        let decoder = self.model.load(&mut backend)?;
+        let free = backend.free_bytes()?;
+        let config = self.engine_config(DeviceFacts::of(&backend), free, decoder.kv_bytes_per_token());
+        Ok((backend, decoder, config))
+    }
+
+    /// What the engine would work with.
+    pub fn sizes(&self) -> Result<Sizes> {
+        let opened = self.device.open(self.model.weight_bytes())?;
+        let device = opened.to_string();
+        Ok(Sizes { device, ..opened.with(Size(self))? })
+    }
+
+    /// `free`: bytes beside the weights.
+    fn engine_config(&self, device: DeviceFacts, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
+        let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
+        let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
+        self.budget.engine_config(device, branches, self.planner, useful)
+    }
+}
+
+struct Start<'a>(&'a Launch<'a>);
+
+impl OnDevice for Start<'_> {
+    type Output = Launched;
+
+    fn run<B: Device>(self, backend: B) -> Result<Launched> {
+        self.0.start_on(backend)
+    }
+}
+
+struct Size<'a>(&'a Launch<'a>);
+
+impl OnDevice for Size<'_> {
+    type Output = Sizes;
+
+    fn run<B: Device>(self, mut backend: B) -> Result<Sizes> {
+        let Launch { model, budget, .. } = self.0;
+        budget.kv.keep_on(&mut backend, model.config.heads, model.dtype);
+        let element_bytes = backend.kv_element_bytes(model.config.heads, model.dtype);
+        let kv_bytes_per_token = model.config.kv_bytes_per_token(element_bytes);
+        let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
+        let config = self.0.engine_config(DeviceFacts::of(&backend), free, kv_bytes_per_token);
+        let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
+        Ok(Sizes { device: String::new(), branches, pool, kv_bytes_per_token })
+    }
+}
+
+impl Launched {
+    /// An error in the units of the command line: memory rather than pages.
+    pub fn in_bytes(&self, error: Error) -> Error {
+        in_bytes(error, self.engine.facts())
+    }
+}
+
+/// Pages that are lacking, as the options and the memory that they stand for.
+pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
+    let Error::OutOfPages { needed, capacity, .. } = error else { return error };
+    let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
+    let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
+    Error::value("memory for keys and values (--kv-memory, --memory)", expected, format!("{} MiB", mib(capacity)))
+}

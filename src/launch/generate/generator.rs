@@ -1,0 +1,251 @@
+//! Prompts that are begun at any time, their branches on the engine, and the one stream of their events.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Poll;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, never};
+
+use super::{GenerateEvent, PromptRequest, SampleId};
+use crate::engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear};
+use crate::error::{Error, Result};
+use crate::ids::BranchId;
+
+/// Longer than any job takes.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// When the engine is given back what it holds of samples that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Each when it ends; keys and values stay cached until room is needed.
+    #[default]
+    EachSample,
+    /// All of a prompt when the last of them ends.
+    EachPrompt,
+    /// All when the generator is dropped, and nothing stays cached: for measurements.
+    AtEnd,
+}
+
+/// A prompt that the engine has.
+struct InFlight {
+    /// Of each sample.
+    branches: Vec<BranchId>,
+    /// Samples that have not ended.
+    left: usize,
+    /// Of the prompt.
+    tokens: usize,
+}
+
+/// Samples in flight. Dropping it cancels those that have not ended, and gives back all that the engine holds of them.
+pub struct Generator {
+    engine: EngineHandle,
+    receiver: EventReceiver,
+    release: Release,
+    /// Of the samples that have not ended.
+    by_branch: HashMap<BranchId, SampleId>,
+    in_flight: HashMap<usize, InFlight>,
+    /// What the engine is yet to be told.
+    begun: Vec<Extend>,
+    /// The ends of what the engine could not be told any more.
+    not_started: VecDeque<Event>,
+    /// Ended, and kept until the end.
+    kept: Vec<BranchId>,
+    prompt_tokens: usize,
+}
+
+impl Generator {
+    pub fn new(engine: EngineHandle, hear: Hear, release: Release) -> Self {
+        let receiver = engine.receiver(hear);
+        Generator {
+            engine,
+            receiver,
+            release,
+            by_branch: HashMap::new(),
+            in_flight: HashMap::new(),
+            begun: Vec::new(),
+            not_started: VecDeque::new(),
+            kept: Vec::new(),
+            prompt_tokens: 0,
+        }
+    }
+
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    /// Begins a prompt under a number that its events bear and that no other prompt in flight has. What is begun before
+    /// the next event is asked for starts together.
+    ///
+    /// # Errors
+    /// What the engine refuses: a prompt that is empty or too long, parameters out of their range. Nothing of it was begun.
+    pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
+        let branches = self.branches_of(request)?;
+        for (sample, &branch) in branches.iter().enumerate() {
+            let coins = request.coins.child(ForkKind::Sample, sample as u64);
+            self.begun.push(Extend::sampled(branch, request.params, request.stop, coins));
+            self.by_branch.insert(branch, SampleId { prompt, sample });
+        }
+        let (left, tokens) = (branches.len(), request.tokens.len());
+        self.prompt_tokens += left * tokens;
+        self.in_flight.insert(prompt, InFlight { branches, left, tokens });
+        Ok(())
+    }
+
+    /// Starts what was begun. Asking for an event does so too.
+    pub fn start(&mut self) {
+        if self.begun.is_empty() {
+            return;
+        }
+        let branches: Vec<BranchId> = self.begun.iter().map(|extend| extend.branch).collect();
+        let Err(error) = self.receiver.start(std::mem::take(&mut self.begun)) else { return };
+        // Parameters were checked before: the engine has stopped.
+        let why = match error {
+            Error::EngineStopped { why } => why,
+            other => other.to_string(),
+        };
+        let failed = |branch| Event::Failed { branch, error: Error::EngineStopped { why: why.clone() } };
+        self.not_started.extend(branches.into_iter().map(failed));
+    }
+
+    /// A branch for each sample: one alone goes on from the prompt itself.
+    fn branches_of(&self, request: &PromptRequest<'_>) -> Result<Vec<BranchId>> {
+        let vocab = self.engine.facts().vocab;
+        request.params.check(vocab)?;
+        request.stop.check(vocab)?;
+        if request.n == 0 {
+            return Err(Error::value("n, samples of a prompt", "a number from 1 up", "0"));
+        }
+        let root = self.engine.root(request.tokens.to_vec())?;
+        if request.n == 1 {
+            return Ok(vec![root]);
+        }
+        let branches = self.engine.fork(root, request.n);
+        self.engine.release(&[root]);
+        branches
+    }
+
+    /// Waits for the next event; `None` once every sample has ended. If the engine stops, each sample fails.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
+    pub fn next(&mut self) -> Option<GenerateEvent> {
+        loop {
+            if let Poll::Ready(event) = self.poll(FOREVER) {
+                return event;
+            }
+        }
+    }
+
+    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
+        self.poll_beside(&never::<()>(), patience).map(|first| match first {
+            First::Event(event) => event,
+            First::Message(()) => unreachable!("nobody sends on a channel that never delivers"),
+        })
+    }
+
+    /// `poll` that is woken by a message on `others` too: of prompts that are to be begun, say. Once every sample has
+    /// ended, it waits for nothing.
+    pub fn poll_beside<M>(
+        &mut self,
+        others: &Receiver<M>,
+        patience: Duration,
+    ) -> Poll<First<Option<GenerateEvent>, M>> {
+        self.start();
+        loop {
+            if let Some(event) = self.not_started.pop_front().and_then(|event| self.take(event)) {
+                return Poll::Ready(First::Event(Some(event)));
+            }
+            let event = match self.receiver.poll_beside(others, patience) {
+                Poll::Ready(First::Event(Some(event))) => event,
+                Poll::Ready(First::Event(None)) => return Poll::Ready(First::Event(None)),
+                Poll::Ready(First::Message(message)) => return Poll::Ready(First::Message(message)),
+                Poll::Pending => return Poll::Pending,
+            };
+            if let Some(event) = self.take(event) {
+                return Poll::Ready(First::Event(Some(event)));
+            }
+        }
+    }
+
+    /// An event of the engine as one of a sample; `None` where the sample was discarded.
+    fn take(&mut self, event: Event) -> Option<GenerateEvent> {
+        let branch = event.branch();
+        let sample = *self.by_branch.get(&branch)?;
+        if event.is_end() {
+            self.end(branch, sample);
+        }
+        Some(match event {
+            Event::Tokens { tokens, text, .. } => GenerateEvent::Tokens { sample, tokens, text },
+            Event::Finished { finish, .. } => GenerateEvent::Finished { sample, finish },
+            Event::Failed { error, .. } => GenerateEvent::Failed { sample, error },
+        })
+    }
+
+    fn end(&mut self, branch: BranchId, sample: SampleId) {
+        self.by_branch.remove(&branch);
+        let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
+        prompt.left -= 1;
+        self.prompt_tokens -= prompt.tokens;
+        let whole = if prompt.left == 0 { self.in_flight.remove(&sample.prompt) } else { None };
+        match (self.release, whole) {
+            (Release::EachSample, _) => self.engine.release(&[branch]),
+            (Release::EachPrompt, Some(prompt)) => self.engine.release(&prompt.branches),
+            (Release::AtEnd, Some(prompt)) => self.kept.extend(prompt.branches),
+            (Release::EachPrompt | Release::AtEnd, None) => {}
+        }
+    }
+
+    /// Stops these samples before the engine's next step; each finishes as cancelled, with what it has, unless it has
+    /// ended already.
+    pub fn cancel(&self, samples: &[SampleId]) {
+        let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(sample.sample).copied();
+        self.receiver.cancel(&samples.iter().filter_map(branch).collect::<Vec<_>>());
+    }
+
+    /// The same with all samples of a prompt.
+    pub fn cancel_prompt(&self, prompt: usize) {
+        if let Some(prompt) = self.in_flight.get(&prompt) {
+            self.receiver.cancel(&prompt.branches);
+        }
+    }
+
+    /// Has the engine forget a prompt in flight at once: no event of it comes any more.
+    pub fn discard(&mut self, prompt: usize) {
+        let Some(prompt) = self.in_flight.remove(&prompt) else { return };
+        for branch in &prompt.branches {
+            if self.by_branch.remove(branch).is_some() {
+                self.prompt_tokens -= prompt.tokens;
+            }
+        }
+        self.engine.discard(&prompt.branches);
+    }
+
+    /// Whether the engine has this prompt, and not all its samples have ended.
+    pub fn is_in_flight(&self, prompt: usize) -> bool {
+        self.in_flight.contains_key(&prompt)
+    }
+
+    /// Samples that have not ended.
+    pub fn samples(&self) -> usize {
+        self.by_branch.len()
+    }
+
+    /// Tokens of their prompts, each sample's in full.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Events that wait to be read: bounded, however long nobody reads.
+    pub fn queued(&self) -> usize {
+        self.receiver.queued()
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        let mut left = std::mem::take(&mut self.kept);
+        left.extend(self.in_flight.values().flat_map(|prompt| &prompt.branches));
+        if !left.is_empty() {
+            self.engine.discard(&left);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! One sequence alone in its own KV memory, driven through the decoder without an engine: tokens in, logits out.
+
+use std::ops::Range;
+
+use crate::backend::{Backend, RowToken, StepBatch};
+use crate::error::Result;
+use crate::ids::{PageId, SegmentId, TokenId};
+use crate::kv::{Forest, ForestSegment, KvSlot};
+use crate::plan::Planner;
+
+use super::decoder::Decoder;
+
+pub struct Sequence<'a, B: Backend> {
+    pub(super) backend: &'a mut B,
+    pub(super) model: &'a mut Decoder<B>,
+    pub(super) kv: B::Kv,
+    pub(super) step: B::Step,
+    /// Those that ran and are kept; token `i` is in slot `i` of the memory.
+    tokens: u32,
+}
+
+impl<'a, B: Backend> Sequence<'a, B> {
+    /// Room for `capacity` tokens.
+    pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
+        let pages = capacity.div_ceil(backend.page_tokens() as usize);
+        let kv = backend.kv(&model.kv_shape(pages))?;
+        let step = model.step(backend)?;
+        Ok(Self { backend, model, kv, step, tokens: 0 })
+    }
+
+    /// Runs `tokens` in one step behind what ran before. Logits of the rows `wanted`, one after another.
+    pub fn extend(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> Result<Vec<f32>> {
+        let rows = wanted.len();
+        let batch = self.batch(tokens, wanted);
+        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
+        let logits = self.backend.read(logits, rows)?;
+        self.backend.collect(&mut self.step)?;
+        Ok(logits)
+    }
+
+    /// Forgets all but the first `tokens`: what runs next goes on behind them.
+    pub(super) fn truncate(&mut self, tokens: usize) {
+        self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
+    }
+
+    /// The step that runs `tokens` behind what ran before; the logits of its rows `wanted` are computed.
+    pub(super) fn batch(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> StepBatch {
+        let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
+        let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
+        self.tokens += new;
+        let forest = self.forest(&positions);
+        let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| Planner::Flat.plan(&forest, hints)).collect();
+        let page_tokens = self.backend.page_tokens();
+        let slot = |&position: &u32| KvSlot { page: PageId(position / page_tokens), slot: position % page_tokens };
+        let slots = positions.iter().map(slot).collect();
+        StepBatch {
+            tokens: tokens.iter().copied().map(RowToken::Known).collect(),
+            positions,
+            slots,
+            wanted: wanted.collect(),
+            plans,
+            requests: Vec::new(),
+        }
+    }
+
+    /// One segment whose page `i` is page `i` of the memory.
+    fn forest(&self, positions: &[u32]) -> Forest {
+        let pages = self.tokens.div_ceil(self.backend.page_tokens());
+        let rows = positions.len() as u32;
+        Forest {
+            page_tokens: self.backend.page_tokens(),
+            segments: vec![ForestSegment {
+                id: SegmentId(0),
+                parent: None,
+                first_position: 0,
+                tokens: self.tokens,
+                pages: 0..pages,
+                rows: 0..rows,
+            }],
+            pages: (0..pages).map(PageId).collect(),
+            row_positions: positions.to_vec(),
+            row_segments: vec![0; positions.len()],
+        }
+    }
+}

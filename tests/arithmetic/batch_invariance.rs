@@ -1,0 +1,203 @@
+//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of pages, with
+//! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
+
+use offshoot::backend::cpu::kv::PAGE_TOKENS;
+use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
+use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
+use offshoot::ids::{SegmentId, TokenId};
+use offshoot::kv::{PagePool, PrefixTree, StepRow};
+use offshoot::model::{Decoder, ModelConfig, Sequence};
+use offshoot::plan::Planner;
+use serde_json::{Value, json};
+
+const VOCAB: u32 = 97;
+const PAGES: usize = 200;
+
+fn text(tokens: usize, salt: u32) -> Vec<TokenId> {
+    (0..tokens as u32).map(|i| TokenId((i * i + 31 * i + 17 * salt) % VOCAB)).collect()
+}
+
+/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's middle.
+struct Texts {
+    trunk: Vec<TokenId>,
+    from_end: [Vec<TokenId>; 3],
+    fork: u32,
+    from_middle: Vec<TokenId>,
+}
+
+impl Texts {
+    fn new() -> Self {
+        let from_end = [text(70, 1), text(9, 2), text(45, 3)];
+        Self { trunk: text(150, 0), from_end, fork: 77, from_middle: text(30, 4) }
+    }
+
+    fn leaves(&self) -> Vec<Vec<TokenId>> {
+        let middle = &self.trunk[..self.fork as usize];
+        let from_end = self.from_end.iter().map(|tail| [self.trunk.as_slice(), tail].concat());
+        from_end.chain([[middle, self.from_middle.as_slice()].concat()]).collect()
+    }
+}
+
+/// Logits by position of a text that ran alone, whole.
+struct Alone {
+    text: Vec<TokenId>,
+    logits: Vec<f32>,
+}
+
+struct Forested<'a> {
+    backend: &'a mut Cpu,
+    model: &'a mut Decoder<Cpu>,
+    planner: Planner,
+    kv: KvStore,
+    loaded: Step,
+    pool: PagePool,
+    tree: PrefixTree,
+    alone: &'a [Alone],
+    rows_seen: usize,
+}
+
+impl<'a> Forested<'a> {
+    fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [Alone]) -> Self {
+        let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
+        let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(PAGE_TOKENS));
+        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: Step::default() }
+    }
+
+    fn append(&mut self, segment: SegmentId, tokens: &[TokenId]) -> Vec<StepRow> {
+        let first = self.tree.end(segment);
+        self.tree.append(&mut self.pool, segment, tokens).unwrap();
+        (first..self.tree.end(segment)).map(|position| StepRow { segment, position }).collect()
+    }
+
+    /// Runs the rows in one step and compares the logits of each with those of its text alone.
+    fn step(&mut self, mut rows: Vec<StepRow>) {
+        self.tree.depth_first(&mut rows);
+        let forest = self.tree.forest(&rows);
+        let plans: Vec<_> = self.model.plan_hints().iter().map(|hints| self.planner.plan(&forest, hints)).collect();
+        for plan in &plans {
+            plan.check(&forest).unwrap();
+        }
+        let batch = StepBatch {
+            tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
+            positions: rows.iter().map(|row| row.position).collect(),
+            slots: rows.iter().map(|row| self.tree.slot(row.segment, row.position)).collect(),
+            wanted: (0..rows.len() as u32).collect(),
+            plans,
+            requests: Vec::new(),
+        };
+        let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();
+        let logits = self.backend.read(logits, rows.len()).unwrap();
+        for (row, logits) in rows.iter().zip(logits.chunks_exact(VOCAB as usize)) {
+            self.tree.mark_computed(row.segment, row.position + 1);
+            let position = row.position as usize;
+            let context = &self.tree.context(row.segment)[..=position];
+            let alone = self.alone.iter().find(|alone| alone.text.starts_with(context)).unwrap();
+            let expected = &alone.logits[position * VOCAB as usize..][..VOCAB as usize];
+            let same = logits.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{:?}: {} rows in the step, position {position}", self.planner, rows.len());
+            self.rows_seen += 1;
+        }
+    }
+
+    /// `trunk_chunks` and `paces` (tokens a step of each continuation) repeat.
+    fn run(&mut self, texts: &Texts, trunk_chunks: &[usize], paces: [usize; 3]) {
+        let trunk = self.tree.admit(&mut self.pool, &texts.trunk).unwrap();
+        let mut chunks = trunk_chunks.iter().cycle();
+        let mut position = 0;
+        while position < self.tree.end(trunk) {
+            let next = (position + *chunks.next().unwrap() as u32).min(self.tree.end(trunk));
+            self.step((position..next).map(|position| StepRow { segment: trunk, position }).collect());
+            position = next;
+        }
+        let branches = [(); 3].map(|()| self.tree.fork(trunk));
+        let middle = self.tree.fork_at(&mut self.pool, trunk, texts.fork);
+        let tails = texts.from_end.iter().zip(paces);
+        let mut work: Vec<_> =
+            branches.into_iter().zip(tails).map(|(at, (tail, pace))| (at, tail.chunks(pace))).collect();
+        work.push((middle, texts.from_middle.chunks(4)));
+        loop {
+            let mut rows = Vec::new();
+            for (segment, chunks) in &mut work {
+                if let Some(chunk) = chunks.next() {
+                    rows.extend(self.append(*segment, chunk));
+                }
+            }
+            if rows.is_empty() {
+                break;
+            }
+            self.step(rows);
+        }
+        self.tree.check_integrity(&self.pool).unwrap();
+    }
+}
+
+fn config(changes: Value) -> ModelConfig {
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5
+    });
+    config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    ModelConfig::from_file(path).unwrap()
+}
+
+fn hold(config: &ModelConfig) {
+    let texts = Texts::new();
+    for isa in Isa::available() {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            let mut backend = Cpu::with_isa(isa);
+            // One of the dtypes with keys and values in fewer bits.
+            backend.keep_kv(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
+            let mut model = Decoder::random(&mut backend, config.clone(), dtype, 5).unwrap();
+            let mut alone = |text: Vec<TokenId>| {
+                let mut sequence = Sequence::new(&mut backend, &mut model, text.len()).unwrap();
+                let logits = sequence.extend(&text, 0..text.len() as u32).unwrap();
+                Alone { text, logits }
+            };
+            let alone: Vec<Alone> = texts.leaves().into_iter().map(&mut alone).collect();
+            let text = &alone[0].text;
+            let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
+            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not wanted");
+            for planner in Planner::ALL {
+                println!("{isa}, {dtype:?}, {planner:?}");
+                let mut forested = Forested::new(&mut backend, &mut model, planner, &alone);
+                forested.run(&texts, &[150], [1, 9, 16]);
+                assert_eq!(forested.rows_seen, 150 + 70 + 9 + 45 + 30);
+            }
+            // Other chunks meet other planners: each planner sees each kind of step, not every mixture of them.
+            let mut forested = Forested::new(&mut backend, &mut model, Planner::Balanced, &alone);
+            forested.run(&texts, &[1, 2, 5, 3, 17, 7], [3, 1, 45]);
+            let mut forested = Forested::new(&mut backend, &mut model, Planner::Tree, &alone);
+            forested.run(&texts, &[64, 13], [70, 2, 1]);
+        }
+    }
+}
+
+#[test]
+fn grouped_queries() {
+    hold(&config(json!({})));
+}
+
+#[test]
+fn two_kinds_of_windows() {
+    let qwen = json!({
+        "model_type": "qwen2", "sliding_window": 40, "use_sliding_window": true, "max_window_layers": 1,
+        "tie_word_embeddings": true
+    });
+    let config = config(qwen);
+    assert_eq!(config.window_kinds(), [None, Some(40)]);
+    hold(&config);
+}
+
+#[test]
+fn normalised_heads_wider_than_the_hidden_state() {
+    hold(&config(json!({"model_type": "qwen3", "head_dim": 32})));
+}
+
+#[test]
+fn parallel_residual_and_biases() {
+    hold(&config(json!({"model_type": "phi", "num_key_value_heads": 4, "hidden_act": "gelu_new"})));
+}

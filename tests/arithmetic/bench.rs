@@ -1,0 +1,287 @@
+//! The benchmarks of trees and workloads, on inputs so small that a test can wait for them: what they print is what it says.
+
+use std::path::Path;
+use std::process::Command;
+
+use offshoot::backend::Dtype;
+use offshoot::backend::cpu::Isa;
+use offshoot::lab::check::attention::tolerance;
+use serde_json::Value;
+
+/// Runs `offshoot bench` by the path of arithmetic that the environment chooses, and reads its JSON lines.
+fn bench(args: &[&str]) -> Vec<Value> {
+    bench_by(Isa::chosen().unwrap(), args)
+}
+
+fn bench_by(isa: Isa, args: &[&str]) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+    let command = command.env(Isa::VARIABLE, isa.name()).args(["bench", "--device", "cpu"]).args(args);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} of {line}"))
+}
+
+#[test]
+fn trees_of_every_form_are_timed_and_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}
+{"name": "shared", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f16", "leaves": 32, "levels": [[512, 32]]}
+{"name": "alone", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f32", "leaves": 8, "levels": [[512, 1]]}
+{"name": "ragged", "q_heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": "bf16", "parents": [-1, 0, 0, 1, 1], "tokens": [300, 100, 40, 7, 90]}
+"#;
+    let file = written(folder.path(), "trees.jsonl", trees);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    let plans = ["flat", "single", "tree", "balanced"].map(|plan| (Isa::chosen().unwrap(), plan));
+    let paths = Isa::available().into_iter().map(|isa| (isa, "balanced"));
+    for (isa, plan) in plans.into_iter().chain(paths) {
+        let lines = bench_by(isa, &[&["attention", "--trees", &file, "--plan", plan], &rates[..]].concat());
+        let names: Vec<&str> = lines.iter().map(|line| line["workload"].as_str().unwrap()).collect();
+        assert_eq!(names, ["levels", "shared", "alone", "ragged"]);
+        for (line, dtype) in lines.iter().zip([Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::Bf16]) {
+            assert!(line["device"].as_str().unwrap().contains(&isa.to_string()), "{isa}: {line}");
+            // Results are f32 whatever keys and values are.
+            let tolerance = tolerance(isa.attention_operand(dtype), Dtype::F32);
+            assert!(number(line, "rel_err") < tolerance, "{isa}, {plan}: {line}, not {tolerance}");
+            assert!(number(line, "us") >= number(line, "min_us"), "{line}");
+            let floor = (number(line, "bytes") / 1e9).max(number(line, "flops") / 1e10) * 1e6;
+            // Written with two decimals.
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+        }
+    }
+    let one = bench(&[&["attention", "--trees", &file, "--only", "ragged"], &rates[..]].concat());
+    assert_eq!((one.len(), &one[0]["kv_dtype"]), (1, &Value::from("model")));
+    // Eight numbers to a power of two: an element is off by a few hundredths of itself.
+    for line in bench(&[&["attention", "--trees", &file, "--kv-dtype", "fp8"], &rates[..]].concat()) {
+        assert!((0.01..0.08).contains(&number(&line, "rel_err")) && line["kv_dtype"] == "fp8", "{line}");
+    }
+}
+
+#[test]
+fn workloads_draw_what_their_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let workloads = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {
+            "one": {"levels": [[100, 1]], "samples": 16, "generate": 20},
+            "two": {"tiny": {"levels": [[60, 2], [20, 3]], "samples": 2, "generate": 10}},
+            "of another shape": {"big": {"levels": [[60, 2]], "samples": 2, "generate": 10}}}}"#;
+    let file = written(folder.path(), "workloads.json", workloads);
+    let lines = bench(&["workloads", "--shape", "tiny", "--file", &file]);
+    let drawn: Vec<_> =
+        lines.iter().map(|line| (line["workload"].as_str().unwrap(), number(line, "out_tokens"))).collect();
+    assert_eq!(drawn, [("one", 320.0), ("two", 120.0)]);
+    for line in &lines {
+        assert!(number(line, "seconds") > 0.0 && number(line, "prefill_s") > 0.0, "{line}");
+        assert!(number(line, "kv_bytes") < number(line, "kv_bytes_unshared"), "{line}");
+        // A step a token, all continuations together: the first one with the prompts, which are less than a chunk.
+        assert!(number(line, "steps") <= number(line, "generate") + 2.0, "{line}");
+        assert!(number(line, "steps_replanned") <= number(line, "steps"), "{line}");
+        assert_eq!(number(line, "preemptions"), 0.0, "{line}");
+    }
+    let one = bench(&["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"]);
+    assert_eq!(one.len(), 1);
+    assert!(bench(&["workloads", "--shape", "tiny", "--file", &file, "--budget-seconds", "0"]).len() <= 2);
+}
+
+/// Runs `offshoot bench`, which must refuse, and returns its sentence.
+fn refused(args: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+    said
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "levels": [[5, 1]]}"#;
+    let trees = written(folder.path(), "trees.jsonl", tree);
+    let empty = written(folder.path(), "empty.jsonl", "\n");
+    let of_trees = |more: &[&str]| refused(&[&["attention", "--trees", &trees], more].concat());
+    assert!(refused(&["attention", "--trees", &empty]).contains("at least one tree"));
+    for seconds in ["inf", "nan", "1e30", "-1"] {
+        assert!(of_trees(&[&format!("--budget-seconds={seconds}")]).contains("from 0 up"), "{seconds}");
+    }
+    for rate in ["0", "-1", "nan", "inf"] {
+        assert!(of_trees(&[&format!("--floor-bandwidth={rate}")]).contains("above 0"), "{rate}");
+        assert!(of_trees(&[&format!("--floor-flops={rate}")]).contains("above 0"), "{rate}");
+    }
+
+    let work = |work: &str| {
+        let shape = r#""shapes": {"s": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}"#;
+        let file = written(folder.path(), "workloads.json", &format!("{{ {shape}, \"workloads\": {{ {work} }} }}"));
+        move |more: &[&str]| refused(&[&["workloads", "--shape", "s", "--file", &file], more].concat())
+    };
+    assert!(work("")(&[]).contains("one for the shape s"));
+    let many = work(r#""a": {"levels": [[4, 99999999999]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("99999999999"));
+    let many = work(r#""a": {"levels": [[4, 1000000], [4, 1000000]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("continuations"));
+    let small = work(r#""a": {"levels": [[4, 2]], "samples": 1, "generate": 1}"#);
+    let most = usize::MAX.to_string();
+    for option in ["--max-branches", "--step-rows"] {
+        assert!(small(&[option, &most]).contains("free memory"), "{option}");
+    }
+
+    let shape = concat!(env!("CARGO_MANIFEST_DIR"), "/tasks/models/demo");
+    let decode = |more: &[&str]| refused(&[&["decode", "--config", shape], more].concat());
+    for (option, value) in [("--prompt", "0"), ("--generate", "0"), ("--samples", "0"), ("--samples", "99999999999")] {
+        assert!(decode(&[option, value]).contains(option), "{option} {value}");
+    }
+    assert!(decode(&["--swap-memory", "999999999999"]).contains("--swap-memory"));
+}
+
+#[test]
+fn linear_layers_sum_to_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {"none": {"levels": [[1, 1]], "samples": 1, "generate": 1}}
+    }"#;
+    let file = written(folder.path(), "shapes.json", shapes);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    let asked = ["gemm", "--shape", "tiny", "--file", &file, "--rows", "3,40", "--json"];
+    let lines = bench(&[&asked[..], &rates[..]].concat());
+    let layers: Vec<_> = lines.iter().map(|line| (line["layer"].as_str().unwrap(), number(line, "rows"))).collect();
+    let expected = ["qkv", "out", "up", "down", "head", "step"].map(|layer| [(layer, 3.0), (layer, 40.0)]).concat();
+    assert_eq!(layers, expected);
+    // Stacked q, k and v; gate and up; the head once a step.
+    let sizes = [(128.0, 64.0, 3.0), (64.0, 64.0, 3.0), (192.0, 64.0, 3.0), (64.0, 96.0, 3.0), (320.0, 64.0, 1.0)];
+    for (step, rows) in [(10, 3.0), (11, 40.0)] {
+        let of_rows: Vec<&Value> = lines[..10].iter().filter(|line| number(line, "rows") == rows).collect();
+        let sum = |field: &str| of_rows.iter().map(|line| number(line, "count") * number(line, field)).sum::<f64>();
+        for (line, (outputs, inputs, count)) in of_rows.iter().zip(sizes) {
+            assert_eq!(
+                (number(line, "outputs"), number(line, "inputs"), number(line, "count")),
+                (outputs, inputs, count)
+            );
+            let floor = (2.0 * outputs * inputs / 1e9).max(2.0 * rows * outputs * inputs / 1e10) * 1e6;
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+            assert!(number(line, "us") > 0.0 && line["first_us"].is_null(), "{line}");
+        }
+        // Written with two decimals, summed over 13 layers.
+        assert!((number(&lines[step], "us") - sum("us")).abs() < 0.1, "{}", lines[step]);
+        assert!((number(&lines[step], "floor_us") - sum("floor_us")).abs() < 0.1, "{}", lines[step]);
+    }
+}
+
+const TINY: &str = r#"{"shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}, "workloads": {}}"#;
+
+#[test]
+fn batches_are_run_as_their_tables_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let lengths = written(folder.path(), "lengths.csv", "9,4\n20,3\n\n7,9\n");
+    let questions = written(folder.path(), "questions.json", "[5, 17, 30, 8]");
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--lengths", &lengths, "--questions", &questions];
+    let small = ["--job", "2000-200-x16,four,industry-1100,prompt-1024-shared-1024,system-2048,behind-500"];
+    let tables =
+        ["--table", "batchllm,ablation,chunk,relay,mmlu", "--requests", "16", "--rate", "200", "--span", "0.1"];
+    let all = [&asked[..], &small, &tables, &["--step-rows", "512"]].concat();
+    let measured = bench(&all);
+    let modelled = bench(&[&all[..], &["--modelled", "h200"]].concat());
+    let named = |line: &Value| ["table", "job", "way"].map(|field| line[field].as_str().unwrap().to_owned());
+    assert_eq!(measured.iter().map(named).collect::<Vec<_>>(), modelled.iter().map(named).collect::<Vec<_>>());
+    assert_eq!(measured.len(), 3 * 3 + 5 + 1 + 3 + 3);
+    for (line, modelled) in measured.iter().zip(&modelled) {
+        assert!(number(line, "seconds") > 0.0 && line["modelled"] == Value::Bool(false), "{line}");
+        assert_eq!(modelled["modelled"], Value::Bool(true), "{modelled}");
+        assert_eq!(number(line, "prompt_steps") + number(line, "decode_steps"), number(line, "steps"), "{line}");
+        // When requests arrive depends on the clock, and with that who finds whose prompt.
+        if line["table"] != "chunk" {
+            for field in ["requests", "steps", "drawn", "prompt_tokens_logical", "prompt_tokens_computed"] {
+                assert_eq!(line[field], modelled[field], "{field}: {line}");
+            }
+        }
+    }
+    let computed = |table: &str, way: &str| {
+        let line = measured.iter().find(|line| line["table"] == table && line["way"] == way);
+        number(line.unwrap_or_else(|| panic!("{table}, {way}")), "prompt_tokens_computed")
+    };
+    assert_eq!(computed("mmlu", "ours"), 560.0);
+    assert_eq!(computed("mmlu", "ours-unshared"), 4.0 * 500.0 + 60.0);
+    assert_eq!(computed("relay", "ours"), 2048.0 + 36.0);
+    assert_eq!(computed("chunk", "ours"), 1024.0);
+
+    // Prompts of a second's work for every 30 or so: their latency is mostly that of the queue.
+    let long = written(folder.path(), "long.csv", "1500,1\n");
+    let rate = ["batches", "--shape", "llama3-8b", "--modelled", "h200", "--lengths", &long, "--table", "rate"];
+    let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
+    let lines = bench(&[&rate[..], &search].concat());
+    let fixed = bench(&[&rate[..], &["--job", "system-64", "--span", "0.2", "--rate", "50,100"]].concat());
+    let rates: Vec<_> = fixed.iter().map(|line| (line["way"].as_str().unwrap(), number(line, "rate"))).collect();
+    assert_eq!(rates, [("ours", 50.0), ("ours-flat-plan", 50.0), ("ours", 100.0), ("ours-flat-plan", 100.0)]);
+    let (found, tried) = lines.split_last().unwrap();
+    assert_eq!(found["tried"].as_array().unwrap().len(), tried.len());
+    let sustained = tried.iter().filter(|line| number(line, "normalised_latency") <= 0.5);
+    let fastest = sustained.map(|line| number(line, "rate")).fold(0.0, f64::max);
+    assert_eq!(number(found, "sustained_rate"), fastest);
+}
+
+#[test]
+fn a_batch_that_fails_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--table", "batchllm", "--requests", "4"];
+    let run = |more: &[&str]| {
+        let args = [&["bench", "--device", "cpu"], &asked[..], more].concat();
+        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(args).output().unwrap()
+    };
+    // 2,300 tokens do not fit, nor 2,400; 2,100 do.
+    let output = run(&["--way", "ours", "--job", "2000-200-x4,1000-1000-x4,four", "--kv-tokens", "2250"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [none, whole, nor] = &lines[..] else { panic!("{lines:?}") };
+    for line in [none, nor] {
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("pages")), "{line}");
+    }
+    assert_eq!(number(whole, "drawn"), 400.0);
+
+    let output = run(&["--budget-seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.contains("used up before") && said.contains("four-levels"), "{said}");
+
+    let refused = |more: &[&str]| refused(&[&asked[..], more].concat());
+    assert!(refused(&["--job", "x"]).contains("2000-200-x4"));
+    assert!(refused(&["--way", "x"]).contains("fcfs"));
+    assert!(refused(&["--table", "relay"]).contains("--lengths"));
+    assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
+    assert!(refused(&["--simulated", "h300"]).contains("h200"));
+    let idle =
+        [["--rate", "4"], ["--span", "9"], ["--first-rate", "9"], ["--precision", "2"], ["--lengths", "none.csv"]];
+    for option in idle {
+        let said = refused(&option);
+        assert!(
+            said.contains(&format!("{}: expected the table ", option[0])) && said.contains("found batchllm"),
+            "{said}"
+        );
+    }
+    assert!(
+        refused(&["--questions", "none.json", "--table", "relay"])
+            .contains("the table mmlu beside it, found batchllm, relay")
+    );
+    for rate in ["1e-30", "1e30"] {
+        assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");
+    }
+    assert!(refused(&["--job", "industry,x"]).contains("found x"));
+}

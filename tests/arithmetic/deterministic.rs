@@ -1,0 +1,92 @@
+//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and runs of
+//! the bundled demo that are stopped, planned otherwise and gone on with.
+
+use std::fs;
+
+use offshoot::backend::cpu::{Cpu, Isa};
+use offshoot::lab::check::{Effort, Row, deterministic};
+use serde_json::{Value, json};
+
+use crate::runs;
+use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succeeds, task_folder};
+
+#[test]
+fn a_row_depends_on_itself_alone() {
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
+        let effort = if isa == Isa::chosen().unwrap() { Effort::Full } else { Effort::Quick };
+        let print = |rows: &[Row]| {
+            rows.iter().for_each(|row| println!("{isa}: {row}"));
+            Ok(())
+        };
+        let report = deterministic(|| Ok(Cpu::with_isa(isa)), effort, print).unwrap();
+        assert!(report.holds(), "{isa}");
+        for op in ["exact, attention", "alone, attention", "alone, linear", "alone, chunks", "alone, model"] {
+            assert!(report.rows.iter().any(|row| row.op == op && row.cases > 0), "{isa}: no case of {op}");
+        }
+    }
+}
+
+#[test]
+fn check_takes_its_cases_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = succeeds(run(folder.path(), &["check", "--deterministic", "--quick", "--json", "--device", "cpu"]));
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.iter().any(|row| row["op"] == "alone, model"), "{lines}");
+    assert!(rows.iter().all(|row| row["holds"] == true && row["op"] != "embed"), "{lines}");
+}
+
+#[test]
+fn the_library_s_own_choice_is_not_deterministic() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = ["bench", "workloads", "--shape", "llama3-8b", "--deterministic", "--recommended-gemm"];
+    refuses(&run(folder.path(), &both), &["--deterministic", "--recommended-gemm"]);
+}
+
+#[test]
+fn runs_are_the_same_however_they_are_computed() {
+    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(20));
+    let folder = folder.path();
+    run_into(folder, "usual", &["--deterministic"]);
+    run_into(folder, "flat", &["--deterministic", "--plan", "flat", "--max-branches", "3"]);
+    run_into(folder, "without", &[]);
+    assert_equal_results(folder, "usual", "flat");
+    assert_equal_results(folder, "usual", "without");
+
+    // Half of the samples, then the others.
+    run_into(folder, "resumed", &["--deterministic", "--limit", "3", "--samples", "2"]);
+    run_into(folder, "resumed", &["--deterministic", "--resume"]);
+    assert_equal_results(folder, "usual", "resumed");
+}
+
+/// What `--resume` says on stderr of a run whose last process was changed to have had these fields.
+fn resumed_after(fields: Value, options: &[&str]) -> String {
+    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
+    let folder = folder.path();
+    run_into(folder, "out", &["--limit", "1"]);
+    let mut manifest: Value = serde_json::from_slice(&bytes(folder, "out", "manifest.json")).unwrap();
+    let process = manifest["processes"][0].as_object_mut().unwrap();
+    assert_eq!(process["exact"], true);
+    assert_eq!(process["arithmetic"], format!("cpu, {}", Isa::chosen().unwrap()));
+    process.extend(fields.as_object().unwrap().clone());
+    fs::write(folder.join("out/manifest.json"), manifest.to_string()).unwrap();
+    let arguments = [&["run", "task.json", "--out", "out", "--resume", "--device", "cpu"], options].concat();
+    let ran = offshoot(folder, &arguments).output().unwrap();
+    assert!(ran.status.success());
+    String::from_utf8(ran.stderr).unwrap()
+}
+
+#[test]
+fn a_resume_says_where_samples_may_differ() {
+    assert!(!resumed_after(json!({}), &[]).contains("may differ"));
+    assert!(!resumed_after(json!({"device": "cpu, as it was"}), &["--deterministic"]).contains("may differ"));
+    let threads = format!("cpu, {}, 99 threads", Isa::chosen().unwrap());
+    assert!(!resumed_after(json!({"device": threads, "arithmetic": null}), &[]).contains("may differ"));
+    let gpu =
+        |exact: bool, arithmetic: Option<&str>| json!({"device": "a GPU", "exact": exact, "arithmetic": arithmetic});
+    for other in [gpu(true, Some("a GPU")), gpu(true, None), gpu(false, Some("a GPU"))] {
+        let said = resumed_after(other.clone(), &[]);
+        assert!(said.contains("begun on a GPU") && said.contains("samples may differ"), "{other}: {said}");
+    }
+    let said = resumed_after(json!({"exact": false}), &[]);
+    assert!(said.contains("without --deterministic") && said.contains("samples may differ"), "{said}");
+}

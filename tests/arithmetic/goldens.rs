@@ -1,0 +1,88 @@
+//! What Hugging Face's transformers compute, by every path of this processor's arithmetic: for a small golden model of each
+//! family, in tests/data, always; for larger ones, and two small models trained by others, where ../shared is.
+
+use crate::shared;
+
+use std::path::{Path, PathBuf};
+
+use offshoot::backend::cpu::{Cpu, Isa};
+use offshoot::model::check::{self, GoldenReport};
+use offshoot::model::{Decoder, ModelFolder};
+use shared::shared;
+use tempfile::TempDir;
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn hold(isa: Isa, folder: &Path, golden: &str) -> GoldenReport {
+    let mut backend = Cpu::with_isa(isa);
+    let folder = ModelFolder::open(folder).unwrap();
+    let mut model = Decoder::load(&mut backend, &folder).unwrap();
+    let report = check::golden(&mut backend, &mut model, &folder.path.join(golden)).unwrap();
+    println!("{isa}, {}\n{report}", folder.path.display());
+    report
+}
+
+fn hold_all(style: &str) {
+    let Some(root) = shared(&format!("goldens/{style}")) else { return };
+    let folders = folders(&root);
+    assert_eq!(folders.len(), 6, "six families");
+    for isa in Isa::available() {
+        for folder in &folders {
+            assert!(hold(isa, folder, "golden.json").passes(), "{isa}: {}", folder.display());
+        }
+    }
+}
+
+/// A golden model of tests/data with the config that transformers wrote in this style.
+fn in_style(golden: &Path, style: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let copy = |from: &str, to: &str| std::fs::copy(golden.join(from), folder.path().join(to)).unwrap();
+    copy(&format!("config.{style}.json"), "config.json");
+    copy("model.safetensors", "model.safetensors");
+    copy("golden.json", "golden.json");
+    folder
+}
+
+#[test]
+fn the_goldens_of_this_repository() {
+    let goldens = folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens"));
+    let mut families = Vec::new();
+    for golden in &goldens {
+        for style in ["rope_scaling", "rope_parameters"] {
+            let folder = in_style(golden, style);
+            families.push(ModelFolder::open(folder.path()).unwrap().config.family.to_string());
+            for isa in Isa::available() {
+                let passes = hold(isa, folder.path(), "golden.json").passes();
+                assert!(passes, "{isa}: {}, {style}", golden.display());
+            }
+        }
+    }
+    families.sort();
+    families.dedup();
+    assert_eq!(families, ["llama", "mistral", "phi", "qwen2", "qwen3"]);
+}
+
+#[test]
+fn rope_scaling_style() {
+    hold_all("rope_scaling_style");
+}
+
+#[test]
+fn rope_parameters_style() {
+    hold_all("rope_parameters_style");
+}
+
+#[test]
+fn models_of_others() {
+    let Some(root) = shared("data/models") else { return };
+    for isa in Isa::available() {
+        for folder in folders(&root) {
+            assert!(hold(isa, &folder, "golden_greedy.json").passes(), "{isa}: {}", folder.display());
+        }
+    }
+}

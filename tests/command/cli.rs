@@ -1,0 +1,727 @@
+//! The command as a user meets it: what it prints, what it leaves on disk, and how it fails. Runs the built binary on the
+//! bundled demo model, on the CPU: GPUs are hidden from it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use offshoot::backend::cpu::Isa;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::signals;
+use signals::hear;
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn offshoot() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+    command.current_dir(repository()).env_remove("RUST_LOG").env("CUDA_VISIBLE_DEVICES", "");
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    offshoot().args(arguments).output().expect("the binary starts")
+}
+
+/// The same in another folder than the repository's.
+fn offshoot_in(folder: &Path, arguments: &[&str]) -> Output {
+    offshoot().current_dir(folder).args(arguments).output().expect("the binary starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("output is UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("errors are UTF-8")
+}
+
+/// Every line of a JSON lines file, which must be whole.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("the file is there");
+    assert!(text.is_empty() || text.ends_with('\n'), "{} ends in mid-line", path.display());
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+/// A task on the demo model with two short questions; `change` may break it.
+fn task_in(folder: &Path, change: impl Fn(&mut Value)) -> PathBuf {
+    let mut task = json!({
+        "name": "tiny",
+        "model": repository().join("tasks/models/demo"),
+        "items": {"path": "items.jsonl", "id": "id"},
+        "prompt": {
+            "shared": {"file": repository().join("tasks/words_fewshot.txt")},
+            "item": "Question: {{question}}\nAnswer:"
+        },
+        "method": {"self_consistency": {"samples": 3}},
+        "sampling": {"temperature": 1.2, "max_tokens": 24, "stop": ["\n\n"], "seed": 5},
+        "answer": {"regex": "#### (-?[0-9.,]+)", "normalise": "number"},
+        "grade": {"exact": {"field": "answer"}}
+    });
+    change(&mut task);
+    let items = [
+        json!({"id": "a", "question": "Tom has 12 pens. Tom buys 5 more pens. How many pens does Tom have now?", "answer": "17"}),
+        json!({"id": "b", "question": "Mia has 9 cups. Mia loses 2 cups. How many cups does Mia have now?", "answer": "7"}),
+    ];
+    let lines: String = items.iter().map(|item| format!("{item}\n")).collect();
+    fs::write(folder.join("items.jsonl"), lines).expect("the temporary folder is writable");
+    let path = folder.join("task.json");
+    fs::write(&path, task.to_string()).expect("the temporary folder is writable");
+    path
+}
+
+/// (item, index, text) of every sample, sorted.
+fn texts(out: &Path) -> Vec<(String, u64, String)> {
+    let text = |line: &Value, key: &str| line[key].as_str().expect("a string").to_string();
+    let mut texts: Vec<_> = lines(&out.join("samples.jsonl"))
+        .iter()
+        .map(|line| (text(line, "id"), line["index"].as_u64().expect("a number"), text(line, "text")))
+        .collect();
+    texts.sort();
+    texts
+}
+
+fn run_into(task: &Path, out: &Path, more: &[&str]) -> Output {
+    let mut arguments = vec!["run", task.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")];
+    arguments.extend(more);
+    output(&arguments)
+}
+
+#[test]
+fn alone_it_says_what_to_try() {
+    let said = output(&[]);
+    assert!(said.status.success());
+    let text = stdout(&said);
+    assert!(text.contains("device: cpu"), "{text}");
+    assert_eq!(text.matches("\n  offshoot ").count(), 3, "{text}");
+}
+
+#[test]
+fn a_run_leaves_samples_items_and_a_summary() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    let ran = run_into(&task, &out, &["--trees"]);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    assert!(stdout(&ran).contains("accuracy"), "{}", stdout(&ran));
+
+    let samples = lines(&out.join("samples.jsonl"));
+    assert_eq!(samples.len(), 6);
+    for key in ["id", "index", "text", "tokens", "finish", "logprob", "answer", "correct"] {
+        assert!(samples[0].get(key).is_some(), "a sample lacks `{key}`: {}", samples[0]);
+    }
+    let items = lines(&out.join("items.jsonl"));
+    assert_eq!(items.len(), 2);
+    for item in &items {
+        let votes = item["votes"].as_array().expect("a list");
+        let voted: u64 = votes.iter().map(|vote| vote[1].as_u64().expect("a count")).sum();
+        let answered =
+            samples.iter().filter(|sample| sample["id"] == item["id"] && !sample["answer"].is_null()).count();
+        assert_eq!(voted, answered as u64, "{item}");
+    }
+    let summary: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("summary.json")).expect("written")).expect("JSON");
+    assert_eq!(summary["samples"], 6);
+    let engine = &summary["engine"];
+    assert!(engine["prompt_tokens_computed"].as_u64() < engine["prompt_tokens_logical"].as_u64());
+    assert!(engine["kv_bytes_read"].as_u64() < engine["kv_bytes_read_flat"].as_u64());
+    assert!(out.join("trees/0.json").is_file() && out.join("trees/1.json").is_file());
+
+    let again = run_into(&task, &out, &[]);
+    fails(&again, &["out", "--out"]);
+    assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
+}
+
+#[test]
+fn plans_and_budgets_change_no_sample_and_more_samples_keep_the_first() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let drawn = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        texts(&out)
+    };
+    let reference = drawn("balanced", &[]);
+    for plan in ["flat", "single", "tree"] {
+        assert_eq!(drawn(plan, &["--plan", plan]), reference, "--plan {plan}");
+    }
+    assert_eq!(drawn("narrow", &["--max-branches", "2", "--threads", "1"]), reference);
+    assert_eq!(drawn("shared", &["--memory", "0.1", "--swap-memory", "16", "--device", "cpu"]), reference);
+    let more = drawn("more", &["--samples", "5"]);
+    let first: Vec<_> = more.iter().filter(|(_, index, _)| *index < 3).cloned().collect();
+    assert_eq!(first, reference);
+    assert_ne!(drawn("seed", &["--seed", "6"]), reference);
+}
+
+#[test]
+fn without_a_gpu_auto_is_the_cpu_and_says_why() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let device = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        let summary = fs::read_to_string(out.join("summary.json")).expect("written");
+        let line = stdout(&ran).lines().find(|line| line.starts_with("device ")).map(str::to_owned);
+        (line.expect("a line names the device"), serde_json::from_str::<Value>(&summary).expect("JSON"))
+    };
+    let (line, summary) = device("auto", &["--device", "auto"]);
+    assert!(line.contains("cpu") && line.contains("CUDA cannot be used: "), "{line}");
+    assert!(summary["not_cuda"].as_str().is_some_and(|why| line.ends_with(why)), "{summary}");
+    let (line, summary) = device("cpu", &["--device", "cpu"]);
+    assert!(line.contains("cpu") && !line.contains("CUDA"), "{line}");
+    assert!(summary.get("not_cuda").is_none(), "{summary}");
+    let dry = output(&["run", task.to_str().expect("UTF-8"), "--dry-run"]);
+    assert!(stdout(&dry).contains("CUDA cannot be used: "), "{}", stdout(&dry));
+    assert!(stderr(&output(&["check", "--quick"])).contains("CUDA cannot be used: "));
+}
+
+#[test]
+fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
+    let batches = ["bench", "batches", "--shape", "s", "--table", "rate"];
+    let cases: [(&[&str], &str); 15] = [
+        (&["run", "--limit", "x"], "--limit: expected a whole number from 1 up, found x"),
+        (&["run", "--limit", "-1"], "--limit: expected a whole number from 1 up, found -1"),
+        (&["run", "--limit="], "--limit: expected a whole number from 1 up, found nothing"),
+        (&["run", "--samples", "99999999999"], "--samples: expected a whole number of 32 bits, found 99999999999"),
+        (&["run", "--seed", "-1"], "--seed: expected a whole number from 0 up, found -1"),
+        (&["run", "--k", "4,0"], "--k: expected a whole number from 1 up, found 0"),
+        (&["run", "--memory", "much"], "--memory: expected a number, found much"),
+        (&["run", "--plan", "wide"], "--plan: expected one of flat, "),
+        (&["--threads", "0"], "--threads: expected a whole number from 1 to 1024, found 0"),
+        (&["--device", "gpu"], "--device: expected auto, cpu, cuda or cuda:N, found gpu"),
+        (&["plan", "--policy", "theirs"], "--policy: expected fcfs, batchllm or ours, found theirs"),
+        (
+            &[&batches[..], &["--span", "-1"]].concat(),
+            "--span: expected a number of seconds above 0, at most 3600, found -1",
+        ),
+        (
+            &["bench", "workloads", "--shape", "s", "--step-rows", "0"],
+            "--step-rows: expected a whole number from 1 up, found 0",
+        ),
+        (&["judge", "--language", "cobol"], "--language: expected "),
+        (
+            &["run", "--limit", "18446744073709551616"],
+            "--limit: expected a whole number of 64 bits, found 18446744073709551616",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let ran = output(arguments);
+        fails(&ran, &[]);
+        assert!(stderr(&ran).starts_with(&format!("offshoot: {expected}")), "{arguments:?}: {}", stderr(&ran));
+    }
+    // What clap alone can say, it says.
+    let ran = output(&["run", "--limitt", "3"]);
+    assert!(ran.status.code() == Some(2) && stderr(&ran).contains("--limit"), "{}", stderr(&ran));
+    assert!(output(&["run", "--help"]).status.success());
+}
+
+#[test]
+fn what_a_command_would_have_to_ignore_it_refuses() {
+    let commands = [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]];
+    for command in commands.into_iter().chain([&["check", "--kernels"][..]]) {
+        for option in [["--device", "cuda"], ["--threads", "2"]] {
+            let said = ["expected no such option of `offshoot ", command[0], option[0], option[1]];
+            fails(&output(&[command, &option[..]].concat()), &said);
+        }
+    }
+    let help = |command: &str| String::from_utf8(output(&[command, "--help"]).stdout).expect("help is text");
+    // `tree` computes with --attention.
+    for command in commands.into_iter().map(|command| command[0]).filter(|&command| command != "tree") {
+        assert!(!help(command).contains("--device <") && !help(command).contains("--threads"), "{command}");
+    }
+    assert!(!help("plan").contains("--device <") && help("plan").contains("--threads"));
+    for command in ["run", "tree"] {
+        assert!(help(command).contains("--device <") && help(command).contains("--threads"), "{command}");
+    }
+}
+
+#[test]
+fn the_path_of_arithmetic_is_the_environment_s_where_the_processor_has_it() {
+    let listed = stdout(&output(&["check", "--paths"]));
+    let paths: Vec<&str> = listed.lines().collect();
+    assert!(paths.starts_with(&["portable", "bf16-twin"]), "{paths:?}");
+    for isa in Isa::available() {
+        assert!(paths.contains(&isa.name()), "{paths:?}");
+        let welcome = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", isa.name()).output().unwrap();
+        assert!(stdout(&welcome).contains(&format!("device: cpu, {isa}, ")), "{}", stdout(&welcome));
+    }
+    let fastest = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", "").output().unwrap();
+    assert!(stdout(&fastest).contains(&format!("device: cpu, {}, ", Isa::fastest())), "{}", stdout(&fastest));
+    let folder = tempfile::tempdir().unwrap();
+    let task = task_in(folder.path(), |_| {});
+    let run = ["run", task.to_str().unwrap(), "--out", "out", "--device", "cpu"];
+    for command in [&["check", "--device", "cpu"][..], &["bench", "machine"], &run] {
+        let refused = offshoot().current_dir(folder.path()).args(command).env("OFFSHOOT_CPU", "avx9").output().unwrap();
+        fails(&refused, &["OFFSHOOT_CPU", "avx9", &paths.join(", ")]);
+    }
+}
+
+#[test]
+fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    fails(&run_into(&task, &out, &["--device", "cuda"]), &["cuda:0 cannot be used: ", "driver"]);
+    assert!(!out.exists());
+    let decode = ["bench", "decode", "--config", "tasks/models/demo", "--device", "cuda"];
+    let commands: [&[&str]; 5] = [
+        &["--device", "cuda:0"],
+        &["run", "--dry-run", "--device", "cuda"],
+        &["check", "--device", "cuda:0"],
+        &["check", "--device", "cuda", "--model", "tasks/models/demo"],
+        &decode,
+    ];
+    for command in commands {
+        fails(&output(command), &["cuda:0 cannot be used: "]);
+    }
+    for what in ["machine", "gemm", "attention"] {
+        fails(&output(&["bench", what, "--device", "cuda:1"]), &["--device", "cpu", "cuda:1"]);
+    }
+    for wrong in ["cuda:x", "cuda:", "gpu"] {
+        let refused = output(&["run", "--device", wrong]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(wrong) && stderr(&refused).contains("cuda:N"), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn a_dry_run_shows_the_first_prompt_and_samples_nothing() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["prompt"]["shared"] = json!("Answer briefly.\n\n"));
+    let out = folder.path().join("out");
+    let said = run_into(&task, &out, &["--dry-run"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let text = stdout(&said);
+    for part in ["Answer briefly.\n\nQuestion: ", "levels", "kv at once", "distinct", "device", "branches"] {
+        assert!(text.contains(part), "`{part}` is missing: {text}");
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_new_task_runs_as_it_is() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut new = offshoot();
+    let wrote = new.current_dir(folder.path()).args(["new", "mine"]).output().expect("the binary starts");
+    assert!(wrote.status.success(), "{}", stderr(&wrote));
+    let model = repository().join("tasks/models/demo");
+    let task = folder.path().join("mine.json");
+    let model = model.to_str().expect("UTF-8");
+    let dry = output(&["run", task.to_str().expect("UTF-8"), "--model", model, "--dry-run"]);
+    assert!(dry.status.success(), "{}", stderr(&dry));
+    let mut again = offshoot();
+    let refused = again.current_dir(folder.path()).args(["new", "mine"]).output().expect("the binary starts");
+    assert_eq!(refused.status.code(), Some(2), "a task is never written over");
+}
+
+#[test]
+fn check_prints_facts() {
+    let said = output(&["check", "--model", "tasks/models/demo"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    for part in ["llama", "parameters", "the same bits"] {
+        assert!(stdout(&said).contains(part), "`{part}` is missing: {}", stdout(&said));
+    }
+}
+
+#[test]
+fn check_says_what_rounded_keys_and_values_do() {
+    let said = output(&["check", "--model", "tasks/models/demo", "--kv-dtype", "fp8"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let said = stdout(&said);
+    let line = said.lines().find(|line| line.starts_with("fp8 kv ")).unwrap_or_else(|| panic!("{said}"));
+    let numbers: Vec<f64> = line.split([' ', ',', ';']).filter_map(|word| word.parse().ok()).collect();
+    let [tokens, mean, largest, turned] = numbers[..] else { panic!("{line}") };
+    assert!(0.0 < mean && mean < largest && largest < 2.0 && mean < 0.1, "{line}");
+    assert!(tokens == 256.0 && turned < tokens / 4.0, "{line}");
+}
+
+#[test]
+fn check_needs_no_tokenizer_but_a_whole_one() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = broken_model(folder.path(), "tokenizer.json", |bytes| bytes[..bytes.len() / 2].to_vec());
+    fails(&output(&["check", "--model", &model]), &["tokenizer.json"]);
+    fs::remove_file(Path::new(&model).join("tokenizer.json")).expect("removed");
+    let said = output(&["check", "--model", &model]);
+    assert!(said.status.success() && stdout(&said).contains("none: "), "{}", stderr(&said));
+}
+
+/// Copies the demo model's folder and changes one file of it.
+fn broken_model(folder: &Path, file: &str, change: impl Fn(Vec<u8>) -> Vec<u8>) -> String {
+    let model = folder.join("model");
+    fs::create_dir_all(&model).expect("writable");
+    for name in
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    {
+        fs::copy(repository().join("tasks/models/demo").join(name), model.join(name)).expect("copied");
+    }
+    let bytes = fs::read(model.join(file)).expect("readable");
+    fs::write(model.join(file), change(bytes)).expect("writable");
+    model.to_str().expect("UTF-8").to_string()
+}
+
+fn replace(text: &'static str, by: &'static str) -> impl Fn(Vec<u8>) -> Vec<u8> {
+    move |bytes| {
+        let whole = String::from_utf8(bytes).expect("a text file");
+        assert!(whole.contains(text), "`{text}` is not in the file");
+        whole.replace(text, by).into_bytes()
+    }
+}
+
+/// A failure of the user's: exit code 2, one sentence that names all of `parts`, and no results.
+fn fails(output: &Output, parts: &[&str]) {
+    let said = stderr(output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "more than one line: {said}");
+    assert!(said.starts_with("offshoot: "), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is missing: {said}");
+    }
+}
+
+#[test]
+fn a_wrong_task_file_is_one_sentence() {
+    type Change = fn(&mut Value);
+    let cases: [(Change, &[&str]); 9] = [
+        (|task| task["sampling"]["temprature"] = json!(1), &["task.json", "sampling.temprature", "temperature"]),
+        (|task| drop(task.as_object_mut().expect("an object").remove("items")), &["task.json", "items", "missing"]),
+        (|task| task["method"]["self_consistency"]["samples"] = json!(0), &["task.json", "samples", "0"]),
+        (
+            |task| task["method"] = json!({"forest_of_thought": {}}),
+            &["task.json", "tree_of_thought", "self_consistency"],
+        ),
+        (
+            |task| task["prompt"]["item"] = json!("{{problem}}"),
+            &["task.json", "prompt.item", "problem", "`a`", "question"],
+        ),
+        (|task| task["answer"]["regex"] = json!("(unclosed"), &["task.json", "answer.regex", "unclosed"]),
+        (|task| task["grade"]["exact"]["field"] = json!("solution"), &["items.jsonl", "solution", "`a`", "question"]),
+        (|task| task["items"] = json!({"path": "nowhere.jsonl"}), &["nowhere.jsonl"]),
+        (|task| task["prompt"]["shared"] = json!("word ".repeat(6000)), &["item `", "4096"]),
+    ];
+    for (change, parts) in cases {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (task, out) = (task_in(folder.path(), change), folder.path().join("out"));
+        fails(&run_into(&task, &out, &[]), parts);
+        assert!(!out.exists(), "a task that cannot run leaves nothing");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let out = folder.path().join("out");
+    fails(&run_into(&task, &out, &["--samples", "0"]), &["samples", "0"]);
+    fails(&run_into(&task, &out, &["--set", "sampling.top_q=1"]), &["top_q", "command line", "top_p"]);
+    fails(&run_into(&task, &out, &["--model", "no/such/model"]), &["no/such/model"]);
+    fails(&run_into(&task, &out, &["--max-branches", "0"]), &["--max-branches", "0"]);
+    fails(&run_into(&task, &out, &["--kv-memory", "0"]), &["--kv-memory", "0"]);
+    for share in ["0", "1.5", "-0.5", "nan"] {
+        let option = format!("--memory={share}");
+        fails(&run_into(&task, &out, &[&option]), &["--memory", "at most 1", &share.replace("nan", "NaN")]);
+    }
+    fails(&run_into(&task, &out, &["--limit", "0"]), &["--limit", "0"]);
+    fails(&run_into(&task, &out, &["--samples", "400000000"]), &["task.json", "self_consistency.samples", "1,000,000"]);
+    fails(&run_into(&task, &out, &["--threads", "1000000"]), &["--threads", "1024"]);
+    let set = |what: &str| run_into(&task, &out, &["--set", what]);
+    fails(&set("sampling.stop_token_ids=[99999]"), &["task.json", "sampling.stop_token_ids", "99999"]);
+    fails(&set("sampling.temperature=1e39"), &["task.json", "sampling.temperature"]);
+    assert!(!out.exists(), "what cannot run leaves nothing");
+    for name in ["../../evil", ""] {
+        let named = offshoot_in(folder.path(), &["run", "task.json", "--set", &format!("name=\"{name}\"")]);
+        fails(&named, &["task.json", "name", name]);
+    }
+    assert!(!folder.path().join("runs").exists());
+    fails(&output(&["run", "no-such-task.json"]), &["no-such-task.json"]);
+    let request = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Tom"}}"#;
+    for (name, text) in [("one.jsonl", format!("\n{request}\n")), ("two.jsonl", format!("{request}\n{request}\n"))] {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("writable");
+        fails(&run_into(&path, &out, &[]), &[name, "holds requests for `offshoot batch`, not a task"]);
+    }
+    fails(&output(&["run", "--trees"]), &["--trees", "task file"]);
+    fails(&output(&["run", "--plan", "flat"]), &["--plan", "task file"]);
+    let dtype = ["bench", "decode", "--config", "tasks/models/demo", "--dtype", "f32"];
+    fails(&output(&dtype), &["--dtype", "--random-weights"]);
+
+    let file = folder.path().join("file");
+    fs::write(&file, "in the way").expect("writable");
+    fails(&run_into(&task, &file.join("out"), &[]), &["file"]);
+}
+
+#[test]
+fn too_little_memory_is_said_in_memory() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let long = |task: &mut Value| task["prompt"]["shared"] = json!("Tom has 12 pens. ".repeat(500));
+    let task = task_in(folder.path(), long);
+    let ran = run_into(&task, &folder.path().join("out"), &["--kv-memory", "1"]);
+    fails(&ran, &["--kv-memory", "--memory", "MiB", "found 1.00 MiB"]);
+    assert_eq!(stdout(&ran), "", "it is refused before anything is sampled");
+}
+
+#[test]
+fn a_token_beyond_the_models_vocabulary_is_found_before_anything_is_written() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = broken_model(folder.path(), "tokenizer_config.json", |bytes| {
+        let mut config: Value = serde_json::from_slice(&bytes).expect("JSON");
+        config["added_tokens_decoder"]["1024"] = json!({"content": "Question:", "special": false});
+        config.to_string().into_bytes()
+    });
+    let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
+    let ran = run_into(&task, &out, &["--model", &model]);
+    fails(&ran, &["model", "tokenizer", "vocabulary", "item `"]);
+    assert!(!out.exists());
+}
+
+/// Standard output that is full is an error; one that nobody reads any more is none.
+#[cfg(target_os = "linux")]
+#[test]
+fn printing_can_fail() {
+    let into = |stdout: Stdio, arguments: &[&str]| {
+        let command = offshoot().args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn();
+        command.expect("the binary starts").wait_with_output().expect("it ends")
+    };
+    let commands: [&[&str]; 3] = [&[], &["check", "--model", "tasks/models/demo"], &["run", "--dry-run"]];
+    for arguments in commands {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has one");
+        fails(&into(full.into(), arguments), &["standard output", "write"]);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let gone = into(writer.into(), arguments);
+        assert_eq!((gone.status.code(), stderr(&gone).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+/// A disk that fills up, as a limit on the size of a file: the error is the first one, the page is printed all the same.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_and_what_fitted_is_summed_up() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["method"]["self_consistency"]["samples"] = json!(200));
+    let out = folder.path().join("out");
+    let ran = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 12; exec \"$0\" run \"$1\" --out \"$2\""])
+        .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+        .output()
+        .expect("sh is there");
+    fails(&ran, &["samples.jsonl", "write a line"]);
+    assert!(stdout(&ran).contains("stopped early"), "{}", stdout(&ran));
+    assert!(!lines(&out.join("samples.jsonl")).is_empty());
+    for entry in fs::read_dir(&out).expect("readable") {
+        let name = entry.expect("an entry").file_name();
+        assert!(!name.to_string_lossy().ends_with(".partial"), "{name:?}");
+    }
+}
+
+#[test]
+fn a_verbose_run_says_each_step() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = run_into(&task_in(folder.path(), |_| {}), &folder.path().join("out"), &["-v"]);
+    assert!(ran.status.success());
+    for part in ["prepared 2 prompts", "loaded ", "item `a`", "item `b`"] {
+        assert!(stderr(&ran).contains(part), "`{part}` is missing: {}", stderr(&ran));
+    }
+}
+
+#[test]
+fn equal_runs_leave_equal_files() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| task["method"]["self_consistency"]["samples"] = json!(20));
+    let files = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task, &out, more);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        ["samples.jsonl", "items.jsonl"].map(|file| fs::read_to_string(out.join(file)).expect("written"))
+    };
+    assert_eq!(files("one", &[]), files("two", &["--max-branches", "3", "--plan", "flat"]));
+}
+
+#[test]
+fn what_a_summary_cannot_know_it_leaves_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = |name: &str, method: Value| {
+        let task = task_in(folder.path(), |task| {
+            task["method"] = method.clone();
+            task["answer"] = json!({"regex": "([a-zA-Z])", "take": "first", "normalise": "text"});
+            // The first letter of the name.
+            task["grade"] = json!({"exact": {"field": "question", "regex": "([A-Z])"}});
+            // Lengths as far apart as the places of a digit.
+            task["sampling"] =
+                json!({"temperature": 1.2, "max_tokens": 600, "stop": ["9"], "ignore_eos": true, "seed": 5});
+        });
+        let ran = run_into(&task, &folder.path().join(name), &[]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        stdout(&ran)
+    };
+    // Nearly every sample begins with the name in the question, so that little more than half of them decide a vote.
+    let early = ran("early", json!({"self_consistency": {"samples": 40, "stop_when_decided": true}}));
+    assert!(early.contains(" more not drawn: the vote was decided"), "{early}");
+    assert!(early.contains(" % of all\n"), "a vote draws nothing in vain: {early}");
+    assert!(early.contains("biased") && !early.contains("\npass@k"), "{early}");
+    let best = ran("best", json!({"best_of_n": {"samples": 2, "by": "grade"}}));
+    assert!(best.contains("chosen by the grader: an upper bound"), "{best}");
+    let passed = ran("passed", json!({"best_of_n": {"samples": 40, "by": "grade", "stop_when_passed": true}}));
+    assert!(passed.contains(" more stopped or not judged: one had passed"), "{passed}");
+}
+
+#[test]
+fn each_k_that_was_asked_for_is_in_a_row_or_said_to_be_left_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = |name: &str, method: Value, k: &str| {
+        let out = folder.path().join(name);
+        let ran = run_into(&task_in(folder.path(), |task| task["method"] = method.clone()), &out, &["--k", k]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        let summary = fs::read_to_string(out.join("summary.json")).expect("written");
+        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        (stdout(&ran), summary["k_left_out"]["k"].clone())
+    };
+    let (said, left) = ran("few", json!({"self_consistency": {"samples": 3}}), "1,3,4,64");
+    assert!(said.contains("left out    k = 4, 64: no item has more than 3 samples"), "{said}");
+    assert!(said.contains("3: ") && left == json!([4, 64]), "{said}");
+    let (said, left) = ran("all", json!({"self_consistency": {"samples": 3}}), "1,2");
+    assert!(!said.contains("left out") && left.is_null(), "{said}");
+    let early = json!({"self_consistency": {"samples": 3, "stop_when_decided": true}});
+    let (said, left) = ran("early", early, "1,2");
+    assert!(said.contains("left out    k = 1, 2: samples may be spared"), "{said}");
+    assert_eq!(left, json!([1, 2]));
+}
+
+#[test]
+fn a_broken_model_is_one_sentence() {
+    let change = |file: &'static str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, parts: &[&str]| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let model = broken_model(folder.path(), file, change);
+        let task = task_in(folder.path(), |_| {});
+        fails(&run_into(&task, &folder.path().join("out"), &["--model", &model]), parts);
+    };
+    let cut = |mut bytes: Vec<u8>| {
+        bytes.truncate(bytes.len() / 2);
+        bytes
+    };
+    let demo = repository().join("tasks/models/demo");
+    let whole = fs::metadata(demo.join("model.safetensors")).expect("there").len();
+    change("model.safetensors", &cut, &["model.safetensors", &whole.to_string(), &(whole / 2).to_string()]);
+    change("config.json", &replace("\"llama\"", "\"gigamodel\""), &["config.json", "gigamodel", "llama"]);
+    let config: Value = serde_json::from_slice(&fs::read(demo.join("config.json")).expect("there")).expect("JSON");
+    let width = config["intermediate_size"].as_u64().expect("a number");
+    let (width, wider) = (width.to_string(), (width + 1).to_string());
+    let widen = |bytes: Vec<u8>| {
+        let mut config: Value = serde_json::from_slice(&bytes).expect("JSON");
+        config["intermediate_size"] = json!(width.parse::<u64>().expect("a number") + 1);
+        config.to_string().into_bytes()
+    };
+    change("config.json", &widen, &["model.safetensors", &width, &wider]);
+    change("config.json", &cut, &["config.json", "JSON"]);
+    change("tokenizer.json", &cut, &["tokenizer.json"]);
+    change("tokenizer.json", &replace("\"7\":", "\"seven\":"), &["model", "no token for '7'"]);
+}
+
+/// Weights that are no numbers: the run stops at the first logits, and says what it met.
+#[test]
+fn weights_that_are_no_numbers_are_one_sentence() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The last bytes of the file belong to its last tensor: bf16 NaN is 0x7fc0.
+    let poison = |mut bytes: Vec<u8>| {
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&[0xc0, 0x7f, 0xc0, 0x7f]);
+        bytes
+    };
+    let model = broken_model(folder.path(), "model.safetensors", poison);
+    let task = task_in(folder.path(), |_| {});
+    let ran = run_into(&task, &folder.path().join("out"), &["--model", &model]);
+    fails(&ran, &["logits", "NaN", "finite"]);
+    let checked = output(&["check", "--model", &model]);
+    assert_eq!(checked.status.code(), Some(1), "{}", stdout(&checked));
+    assert!(stdout(&checked).contains("not finite"), "{}", stdout(&checked));
+}
+
+/// Ctrl-C, and a request to end: what is finished stays, in whole lines; the exit code says which it was.
+#[test]
+fn an_interrupt_keeps_what_is_finished() {
+    for (signal, number) in [("INT", SIGINT), ("TERM", SIGTERM)] {
+        hear(number);
+        stopped_by(signal, 128 + number);
+    }
+}
+
+/// As `nohup` starts it, and a shell that has it in the background: the signal that is ignored from the start on stops nothing.
+#[test]
+fn a_signal_that_was_ignored_before_stays_ignored() {
+    for signal in ["HUP", "INT"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let task = task_in(folder.path(), |task| {
+            task["method"]["self_consistency"]["samples"] = json!(4000);
+            task["sampling"]["max_tokens"] = json!(200);
+        });
+        let out = folder.path().join("out");
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("trap '' {signal}; exec \"$@\""), "sh", env!("CARGO_BIN_EXE_offshoot"), "run"])
+            .args([&task, Path::new("--out"), &out])
+            .current_dir(repository())
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh is there");
+        let samples = out.join("samples.jsonl");
+        let id = child.id();
+        let mut drawn_past = |bytes: u64| {
+            while fs::metadata(&samples).map_or(0, |file| file.len()) <= bytes {
+                assert!(child.try_wait().expect("a child").is_none(), "it ended before more was drawn");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            fs::metadata(&samples).expect("it is there").len()
+        };
+        let before = drawn_past(0);
+        send(signal, id);
+        drawn_past(before + 8192);
+        send("TERM", id);
+        let ended = child.wait_with_output().expect("it ends");
+        assert_eq!(ended.status.code(), Some(143), "{}", stderr(&ended));
+        assert_eq!(stderr(&ended).matches("stopping:").count(), 1, "{}", stderr(&ended));
+    }
+}
+
+fn send(signal: &str, id: u32) {
+    let sent = Command::new("kill").args(["-s", signal, &id.to_string()]).status().expect("kill is there");
+    assert!(sent.success());
+}
+
+fn stopped_by(signal: &str, code: i32) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| {
+        task["method"]["self_consistency"]["samples"] = json!(4000);
+        task["sampling"]["max_tokens"] = json!(200);
+    });
+    let out = folder.path().join("out");
+    let mut child = offshoot()
+        .args(["run", task.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let samples = out.join("samples.jsonl");
+    while fs::metadata(&samples).map_or(0, |file| file.len()) == 0 {
+        assert!(child.try_wait().expect("a child").is_none(), "8,000 samples were drawn before one was seen");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    send(signal, child.id());
+    let ended = child.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(code), "{}", stderr(&ended));
+    let kept = lines(&samples).len();
+    assert!((1..8000).contains(&kept), "{kept} samples kept");
+    assert!(out.join("summary.json").is_file());
+    assert!(stdout(&ended).contains("stopped early"), "{}", stdout(&ended));
+}
+
+#[test]
+fn where_nothing_was_drawn_nothing_is_said_to_be_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ran = run_into(Path::new("tasks/choice.json"), &folder.path().join("out"), &["--limit", "1"]);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let said = stdout(&ran);
+    assert!(said.contains(" samples: no tokens\n") && !said.contains(" 0 of 0 "), "{said}");
+}

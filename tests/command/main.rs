@@ -1,0 +1,18 @@
+//! The `offshoot` command as its users meet it.
+
+#[path = "../common/judging.rs"]
+mod judging;
+#[path = "../common/runs.rs"]
+mod runs;
+#[path = "../common/signals.rs"]
+mod signals;
+
+mod attention_run;
+mod batch_files;
+mod cli;
+mod plan_command;
+mod ready_tasks;
+mod rescore;
+mod resume;
+mod scored;
+mod tree_view;

@@ -1,0 +1,372 @@
+//! Python candidates from the outside: other people's solutions are accepted, odd but honest programs are judged as a reference
+//! harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
+#![cfg(target_os = "linux")]
+
+use crate::judging;
+use crate::sandbox_setup as sandbox;
+use crate::shared;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use offshoot::eval::benchmark;
+use offshoot::json::RawJson;
+use offshoot::judge::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
+use offshoot::judge::sandbox::Sandbox;
+use offshoot::judge::{Judge, Judgement, Language, Verdict};
+use serde_json::{Value, json};
+
+use judging::can_judge;
+use sandbox::setup;
+use shared::shared;
+
+/// One judge for all tests; none where Python or the sandbox is missing.
+fn judge() -> Option<&'static Judge> {
+    static JUDGE: OnceLock<Option<Judge>> = OnceLock::new();
+    JUDGE.get_or_init(|| can_judge().then(another)).as_ref()
+}
+
+fn another() -> Judge {
+    Judge::over(Sandbox::set_up(&setup(true)).expect("the doctor found one"))
+}
+
+fn problem(suite: Suite) -> Problem {
+    let limits = Limits { cpu: Duration::from_secs(2), memory_bytes: 512 << 20, output_bytes: 1 << 20, processes: 16 };
+    Problem { id: "test".into(), assembly: Assembly::Whole, suite, limits }
+}
+
+fn script(code: &str) -> Problem {
+    problem(Suite::Script(Script { helpers: String::new(), code: code.into(), entry: None }))
+}
+
+fn calls(function: &str, tests: &[(Value, Value)]) -> Problem {
+    let list = |value: &Value| RawJson::from(value).list().expect("a list in the test's own data");
+    let tests =
+        tests.iter().map(|(arguments, expected)| CallTest { arguments: arguments.into(), expected: list(expected) });
+    problem(Suite::Calls(Calls { function: function.into(), tests: tests.collect() }))
+}
+
+fn judged(judge: &Judge, problem: &Problem, program: &str) -> Judgement {
+    judge.judge(problem, &Language::Python, program).expect("the judge itself works")
+}
+
+/// Judges all on two threads; what each gave, in order.
+fn all(judge: &Judge, jobs: &[(Problem, String)]) -> Vec<Judgement> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let ix = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((problem, program)) = jobs.get(ix) else { break };
+                    let judgement = judged(judge, problem, program);
+                    done.lock().unwrap().push((ix, judgement));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by_key(|(ix, _)| *ix);
+    done.into_iter().map(|(_, judgement)| judgement).collect()
+}
+
+/// The problems of a file with the first program that its records call right.
+fn with_references(path: &Path, cpu: Duration) -> Vec<(Problem, String)> {
+    let entries = benchmark::read(path, None).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let problem = entry.problem.unwrap().unwrap();
+            let program = benchmark::references(None, &entry.id, &entry.fields).unwrap().remove(0);
+            let limits = Limits { cpu, ..problem.limits };
+            (Problem { assembly: Assembly::Whole, limits, ..problem }, program)
+        })
+        .collect()
+}
+
+fn assert_accepted(path: &str, count: usize) {
+    let (Some(judge), Some(path)) = (judge(), shared(path)) else { return };
+    let jobs = with_references(&path, Duration::from_secs(30));
+    assert_eq!(jobs.len(), count);
+    let judgements = all(judge, &jobs);
+    let rejected = jobs.iter().zip(&judgements).filter(|(_, judgement)| !judgement.accepted());
+    let rejected: Vec<_> = rejected.map(|((problem, _), judgement)| (&problem.id, judgement)).collect();
+    assert!(rejected.is_empty(), "{rejected:#?}");
+}
+
+#[test]
+fn human_evals_own_solutions_are_accepted() {
+    assert_accepted("data/humaneval/HumanEval.jsonl.gz", 164);
+}
+
+/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the tests, so
+/// these are accepted too.
+#[test]
+fn mbpps_own_solutions_are_accepted() {
+    assert_accepted("data/mbpp/mbpp.jsonl", 974);
+}
+
+#[test]
+fn no_forger_is_accepted() {
+    let Some(judge) = judge() else { return };
+    let check = "def check(candidate):\n    \
+        assert candidate(2, 3) == 5\n    \
+        assert abs(candidate(0.25, 0.5) - 0.75) < 1e-9\n    \
+        assert isinstance(candidate(1, 1), int) and candidate(1, 1) in (2, 2.0)\n    \
+        values = [1, 2]\n    \
+        assert all(candidate(value, 1) == value + 1 for value in values) and len(values) == 2\n\
+        check(add)";
+    let reference = Reference {
+        program: "def add(a, b):\n    return a + b\n".into(),
+        entry: "add".into(),
+        base: vec![RawJson::from(&json!([2, 3]))],
+        plus: vec![RawJson::from(&json!([0.25, 0.5]))],
+        atol: 0.0,
+        mbpp: None,
+    };
+    let problems = [
+        script(check),
+        problem(Suite::Script(Script { helpers: String::new(), code: check.into(), entry: Some("add".into()) })),
+        calls("add", &[(json!([2, 3]), json!([5])), (json!([0.25, 0.5]), json!([0.75]))]),
+        problem(Suite::Reference(reference)),
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forgers");
+    let mut jobs = Vec::new();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        for problem in &problems {
+            names.push(path.file_name().unwrap().to_string_lossy().into_owned());
+            jobs.push((problem.clone(), std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    assert!(jobs.len() >= 12 * problems.len(), "{} jobs", jobs.len());
+    for (name, judgement) in names.iter().zip(all(judge, &jobs)) {
+        assert!(!judgement.accepted() && judgement.message.is_some(), "{name}: {judgement:?}");
+    }
+    for problem in &problems {
+        let honest = judged(judge, problem, "def add(a, b):\n    return a + b\n");
+        assert!(honest.accepted(), "after the forgers: {honest:?}");
+    }
+}
+
+/// (what it is, program, tests, verdict)
+const ODD: &[(&str, &str, &str, Verdict)] = &[
+    (
+        "generator",
+        "def f(n):\n    for i in range(n): yield i",
+        "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6",
+        Verdict::Accepted,
+    ),
+    ("generator is no list", "def f(n):\n    yield n", "assert f(3) == [3]", Verdict::WrongAnswer),
+    (
+        "class with state",
+        "class Box:\n    def __init__(self): self.items = []\n    def put(self, x): self.items.append(x); return self\n    def __len__(self): return len(self.items)",
+        "b = Box()\nassert b.put(1).put([2]) is b\nassert len(b) == 2 and b.items == [1, [2]] and Box() != b",
+        Verdict::Accepted,
+    ),
+    (
+        "deep recursion",
+        "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)",
+        "assert f(20000) == 20000",
+        Verdict::Accepted,
+    ),
+    ("too deep recursion", "def f(n): return f(n + 1)", "f(0)", Verdict::RuntimeError),
+    ("big integers", "def f(n): return -3 ** n", "assert f(5000) == -3 ** 5000", Verdict::Accepted),
+    (
+        "not a number",
+        "def f(): return float('nan'), float('-inf'), -0.0",
+        "import math\na, b, c = f()\nassert math.isnan(a) and b < -1e308 and math.copysign(1, c) == -1",
+        Verdict::Accepted,
+    ),
+    (
+        "sets and keys of all kinds",
+        "def f(): return {(1, 2): {3, 4}, frozenset({5}): {('a', b'b')}, None: 1j, True: ...}",
+        "assert f() == {(1, 2): {3, 4}, frozenset({5}): {('a', b'b')}, None: 1j, True: ...}",
+        Verdict::Accepted,
+    ),
+    (
+        "the library's types",
+        "from collections import *\nfrom decimal import Decimal\nfrom fractions import Fraction\nimport datetime\nP = namedtuple('P', 'x y')\n\
+         def f(): return [Counter('aab'), OrderedDict(a=1), defaultdict(list, {1: [2]}), deque([1, 2]), Decimal('1.5'), Fraction(1, 3), P(1, 2), range(3), {1: 2}.keys(), datetime.date(2020, 1, 2)]",
+        "from collections import deque\nfrom decimal import Decimal\nfrom fractions import Fraction\nimport datetime\n\
+         assert f() == [{'a': 2, 'b': 1}, {'a': 1}, {1: [2]}, deque([1, 2]), 1.5, Fraction(1, 3), (1, 2), range(3), {1}, datetime.date(2020, 1, 2)]",
+        Verdict::Accepted,
+    ),
+    (
+        "many prints",
+        "def f():\n    for i in range(20000): print(i, end=' ')\n    return 1",
+        "assert f() == 1",
+        Verdict::Accepted,
+    ),
+    ("endless prints", "def f():\n    while True: print('x' * 1000)", "f()", Verdict::OutputLimit),
+    ("an answer beyond all bounds", "def f(): return 'x' * (2 << 20)", "f()", Verdict::OutputLimit),
+    ("own assert that fails", "def f(): return 1\nassert f() == 2", "assert f() == 1", Verdict::RuntimeError),
+    ("input at top level", "n = input()\ndef f(): return 1", "assert f() == 1", Verdict::RuntimeError),
+    ("input read in a call", "import sys\ndef f(): return sys.stdin.read()", "assert f() == ''", Verdict::RuntimeError),
+    (
+        "threads",
+        "import threading\ndef f():\n    found = []\n    ts = [threading.Thread(target=found.append, args=(i,)) for i in range(4)]\n    [t.start() for t in ts]; [t.join() for t in ts]\n    return sorted(found)",
+        "assert f() == [0, 1, 2, 3]",
+        Verdict::Accepted,
+    ),
+    (
+        "sorted in place",
+        "def f(xs): xs.sort()",
+        "xs = [3, 1, 2]\nassert f(xs) is None and xs == [1, 2, 3]",
+        Verdict::Accepted,
+    ),
+    (
+        "an expected exception",
+        "class E(ValueError): pass\ndef f(): raise E('no')",
+        "try:\n    f()\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no'",
+        Verdict::Accepted,
+    ),
+    ("an unexpected exception", "def f(): raise KeyError('a')", "f()", Verdict::RuntimeError),
+    ("own assertion in a call", "def f(): assert False", "f()", Verdict::RuntimeError),
+    (
+        "functions of the tests",
+        "def f(g, xs): return [g(x) for x in xs]",
+        "assert f(lambda x: x + 1, [1, 2]) == [2, 3] and f(len, ['ab']) == [2]",
+        Verdict::Accepted,
+    ),
+    ("functions of the candidate", "def f(n): return lambda x: x + n", "assert f(2)(3) == 5", Verdict::Accepted),
+    ("a function by a builtin's name", "def sum(a, b): return a - b", "assert sum(3, 1) == 2", Verdict::Accepted),
+    (
+        "a module of the candidate's",
+        "import sys\ndef f(t): return sys.getsizeof(t)",
+        "assert f((1, 2)) == sys.getsizeof((1, 2))",
+        Verdict::Accepted,
+    ),
+    (
+        "a module of the candidate's own",
+        "class sys: getsizeof = lambda t: 1\ndef f(t): return 1",
+        "assert f((1, 2)) == sys.getsizeof((1, 2))",
+        Verdict::WrongAnswer,
+    ),
+    (
+        "an end of the tests' iteration",
+        "def f(x): raise StopIteration",
+        "assert all(map(lambda x: f(x) == x, [1, 2]))",
+        Verdict::RuntimeError,
+    ),
+    (
+        "main guard",
+        "def f(): return __name__\nif __name__ == '__main__': raise SystemExit(1)",
+        "assert f() == 'builtins'",
+        Verdict::Accepted,
+    ),
+    ("no such name", "def g(): pass", "assert f() == 1", Verdict::RuntimeError),
+    ("no Python", "def f(:", "f()", Verdict::CompileError),
+    ("no text for Python", "def f(): return '\0'", "f()", Verdict::CompileError),
+    ("continued line at the end", "def f(): return 1 \\", "assert f() == 1", Verdict::Accepted),
+    ("endless loop", "def f():\n    while True: pass", "f()", Verdict::TimeLimit),
+    ("endless loop at top level", "while True: pass", "f()", Verdict::TimeLimit),
+    ("memory", "def f(): return len([0] * (1 << 30))", "f()", Verdict::MemoryLimit),
+    ("wrong", "def f(): return 1", "assert f() == 2, 'one is not two'", Verdict::WrongAnswer),
+    (
+        "equal to itself alone",
+        "class A: pass\na = A()\ndef f(): return a",
+        "assert f() is f() and f() == f() and f() in [f()]",
+        Verdict::Accepted,
+    ),
+    ("a nested value that holds itself", "x = []\nx.append(x)\ndef f(): return x", "f()", Verdict::RuntimeError),
+];
+
+#[test]
+fn odd_programs_are_judged_as_in_one_process() {
+    let Some(judge) = judge() else { return };
+    let jobs: Vec<_> = ODD.iter().map(|(_, program, tests, _)| (script(tests), program.to_string())).collect();
+    for ((name, _, _, verdict), judgement) in ODD.iter().zip(all(judge, &jobs)) {
+        assert_eq!(judgement.verdict, *verdict, "{name}: {judgement:?}");
+        assert_eq!(judgement.tests.len(), 1, "{name}: {judgement:?}");
+    }
+}
+
+fn verdicts(judgement: &Judgement) -> Vec<Verdict> {
+    judgement.tests.iter().map(|test| test.verdict).collect()
+}
+
+#[test]
+fn calls_are_compared_as_data() {
+    let Some(judge) = judge() else { return };
+    let solution = "class Solution:\n    def f(self, x, y): return (x / y, [x])";
+    let tests = [
+        (json!([1, 3]), json!([[0.333_333_3, [1]]])),
+        (json!([6, 3]), json!([[2, [6]]])),
+        (json!([6, 3]), json!([null, [2.0, [6]]])),
+    ];
+    let judgement = judged(judge, &calls("f", &tests), solution);
+    assert_eq!(verdicts(&judgement), [Verdict::Accepted; 3], "{judgement:?}");
+    let wrong = judged(judge, &calls("f", &[(json!([1, 3]), json!([[0.3, [1]]])), tests[0].clone()]), solution);
+    assert_eq!(verdicts(&wrong), [Verdict::WrongAnswer], "the first failure ends it: {wrong:?}");
+    let keys = calls("f", &[(json!([{"1": 2}]), json!([{"2": 1}]))]);
+    assert!(judged(judge, &keys, "def f(d): return {v: k for k, v in d.items()}").accepted());
+}
+
+#[test]
+fn every_test_is_run_where_all_are_asked_for() {
+    if judge().is_none() {
+        return;
+    }
+    let judge = another().with_all_tests();
+    let program = "import os\ndef f(x):\n    if x == 1: raise ValueError('one')\n    if x == 2: os._exit(0)\n    while x == 3: pass\n    return x";
+    let tests: Vec<_> = (0..6).map(|x| (json!([x]), json!([if x == 5 { 0 } else { x }]))).collect();
+    let mut problem = calls("f", &tests);
+    problem.limits.cpu = Duration::from_secs(1);
+    let judgement = judged(&judge, &problem, program);
+    let expected = [
+        Verdict::Accepted,
+        Verdict::RuntimeError,
+        Verdict::RuntimeError,
+        Verdict::TimeLimit,
+        Verdict::Accepted,
+        Verdict::WrongAnswer,
+    ];
+    assert_eq!(verdicts(&judgement), expected, "{judgement:?}");
+    assert_eq!(judgement.verdict, Verdict::RuntimeError);
+}
+
+#[test]
+fn a_candidate_may_use_locks_and_pools() {
+    let Some(judge) = judge() else { return };
+    if !judge.sandbox().in_force().to_string().contains("a /dev/shm of its own") {
+        println!("skipped: no namespaces here");
+        return;
+    }
+    let program = "from multiprocessing import Lock, Pool\n\
+                   def f(xs):\n    with Lock(), Pool(2) as pool:\n        return sum(pool.map(abs, xs))";
+    let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([6]))]), program);
+    assert!(judgement.accepted(), "{judgement:?}");
+}
+
+fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) -> Problem {
+    let (program, entry) = (program.to_string(), entry.to_string());
+    let base = inputs.iter().map(RawJson::from).collect();
+    problem(Suite::Reference(Reference { program, entry, base, plus: Vec::new(), atol: 0.0, mbpp }))
+}
+
+#[test]
+fn results_are_held_against_the_reference() {
+    let Some(judge) = judge() else { return };
+    let mean =
+        reference("def f(xs): return sum(xs) / len(xs)", "f", vec![json!([[1, 2]]), json!([[0.1, 0.2, 0.3]])], None);
+    assert!(
+        judged(judge, &mean, "def f(xs):\n    xs.sort()\n    return sum(x / len(xs) for x in xs) + 1e-9").accepted()
+    );
+    assert_eq!(judged(judge, &mean, "def f(xs): return 1.5").verdict, Verdict::WrongAnswer);
+    let exact = reference("def f(x): return x", "f", vec![json!([[1, [2]]])], None);
+    assert_eq!(judged(judge, &exact, "def f(x): return tuple(x)").verdict, Verdict::WrongAnswer);
+    // MBPP's task 2: lists stand for tuples, and results are compared as sets.
+    let shared = "def similar_elements(a, b): return tuple(set(a) & set(b))";
+    let similar = reference(shared, "similar_elements", vec![json!([[3, 4, 5], [5, 4]])], Some(2));
+    let program = "def similar_elements(a, b):\n    assert type(a) is tuple\n    return [5, 4, 4]";
+    assert!(judged(judge, &similar, program).accepted());
+    let broken = reference("def f(x): return 1 / 0", "f", vec![json!([1])], None);
+    let error = judge.judge(&broken, &Language::Python, "def f(x): return x").unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let said = error.to_string();
+    assert!(said.contains("its reference fails on `base_input.0`, [1]: ZeroDivisionError"), "{said}");
+}

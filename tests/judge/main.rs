@@ -1,0 +1,19 @@
+//! The judge: verdicts, the sandbox and the files of the benchmarks.
+
+#[path = "../common/compiler.rs"]
+mod compiler;
+#[path = "../common/judging.rs"]
+mod judging;
+#[path = "../common/sandbox.rs"]
+mod sandbox_setup;
+#[path = "../common/shared.rs"]
+mod shared;
+#[path = "../common/signals.rs"]
+mod signals;
+
+mod benchmark_files;
+mod judge_command;
+mod judge_files;
+mod judge_python;
+mod python_data;
+mod sandbox;

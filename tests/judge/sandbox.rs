@@ -1,0 +1,508 @@
+//! Confined programs, honest and hostile: what the sandbox gives them, what it says of them, and what is left of them. Each hostile
+//! program of tests/hostile runs with namespaces and without, as in most containers. Those in Python are skipped where there is none.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use offshoot::error::Error;
+use offshoot::judge::problem::Limits;
+use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
+
+use crate::compiler;
+use crate::sandbox_setup as common;
+use common::setup;
+use compiler::has_compiler;
+
+const LIMITS: Limits =
+    Limits { cpu: Duration::from_secs(2), memory_bytes: 256 << 20, output_bytes: 1 << 20, processes: 16 };
+/// For what must end by the clock.
+const SHORT: Limits = Limits { cpu: Duration::from_millis(200), ..LIMITS };
+
+fn sandbox(namespaces: bool) -> &'static Sandbox {
+    static SANDBOXES: [OnceLock<Sandbox>; 2] = [OnceLock::new(), OnceLock::new()];
+    SANDBOXES[usize::from(namespaces)].get_or_init(|| Sandbox::set_up(&setup(namespaces)).unwrap())
+}
+
+/// With namespaces and without; neither on a machine that has no sandbox.
+fn modes() -> &'static [bool] {
+    static MODES: OnceLock<&[bool]> = OnceLock::new();
+    MODES.get_or_init(|| match Sandbox::set_up(&setup(false)) {
+        Err(error @ Error::Value { .. }) => {
+            eprintln!("skipped: {error}");
+            &[]
+        }
+        _ => &[true, false],
+    })
+}
+
+fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> Confined {
+    Confined {
+        program: program.into(),
+        arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
+        environment: Vec::new(),
+        readable: Vec::new(),
+        folder: folder.into(),
+        limits: LIMITS,
+        stdin: Input::Null,
+        stdout: Output::Capture,
+        channel: false,
+    }
+}
+
+fn shell(namespaces: bool, script: &str) -> Ended {
+    let folder = sandbox(namespaces).folder().unwrap();
+    sandbox(namespaces).start(confined("/bin/sh", &["-c", script], folder.path())).unwrap().wait().unwrap()
+}
+
+/// The interpreter and the folder that it lives in.
+fn python() -> Option<&'static (PathBuf, PathBuf)> {
+    static PYTHON: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
+    PYTHON
+        .get_or_init(|| {
+            let ask = "import os, sys; print(os.path.realpath(sys.executable)); print(sys.base_prefix)";
+            let said = Command::new("python3").args(["-I", "-c", ask]).output().ok()?;
+            let said = String::from_utf8(said.stdout).ok()?;
+            let mut lines = said.lines().map(PathBuf::from);
+            Some((lines.next()?, lines.next()?))
+        })
+        .as_ref()
+}
+
+/// What became of a hostile program, after it was made sure that nothing else became of it.
+struct Aftermath {
+    ended: Ended,
+    text: String,
+}
+
+/// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our process.
+fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let Some((interpreter, prefix)) = python() else {
+        eprintln!("skipped: there is no python3");
+        return None;
+    };
+    let nonce = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile").join(name);
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "the secret").unwrap();
+    let folder = sandbox(namespaces).folder().unwrap();
+    let here = folder.path().to_path_buf();
+    fs::copy(source, here.join("hostile.py")).unwrap();
+    let (outside_name, caller) = (secret.display().to_string(), std::process::id().to_string());
+    let mut all = vec!["-I", "hostile.py"];
+    all.extend(arguments);
+    all.extend([outside_name.as_str(), caller.as_str()]);
+    let what = Confined {
+        environment: vec![("OFFSHOOT_NONCE".into(), nonce.clone())],
+        readable: vec![prefix.clone()],
+        limits,
+        ..confined(interpreter, &all, &here)
+    };
+    let ended = sandbox(namespaces).start(what).unwrap().wait().unwrap();
+    let left = carrying(&nonce);
+    assert!(left.is_empty(), "{name}: processes {left:?} are left");
+    let grown = tree_of(&here);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(tree_of(&here), grown, "{name}: something still writes");
+    drop(folder);
+    assert!(!here.exists(), "{name}: its folder is left");
+    assert_eq!(fs::read(&secret).unwrap(), b"the secret", "{name}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "{name}");
+    for place in ["/tmp", "/dev/shm", "/usr/lib", "/var/tmp"] {
+        assert!(!Path::new(place).join("offshoot-escaped").exists(), "{name}: wrote into {place}");
+    }
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(!text.contains("ESCAPED"), "{name}: {text}");
+    Some(Aftermath { ended, text })
+}
+
+/// The processes whose environment has our mark.
+fn carrying(nonce: &str) -> Vec<String> {
+    let mark = format!("OFFSHOOT_NONCE={nonce}\0");
+    let has = |path: &PathBuf| {
+        fs::read(path.join("environ")).is_ok_and(|text| String::from_utf8_lossy(&text).contains(&mark))
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    all.filter(has).map(|path| path.display().to_string()).collect()
+}
+
+fn tree_of(folder: &Path) -> Vec<(PathBuf, u64)> {
+    fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.len())))
+        .collect()
+}
+
+fn ends(name: &str, limits: Limits, arguments: &[&str], by: Limit) {
+    for &namespaces in modes() {
+        let Some(after) = hostile(namespaces, name, limits, arguments) else { return };
+        assert_eq!(after.ended.how, How::Limit(by), "{name}, namespaces {namespaces}: {:?}", after.ended);
+    }
+}
+
+/// It comes to its own end, having been refused everything.
+fn is_refused(name: &str) {
+    for &namespaces in modes() {
+        let Some(after) = hostile(namespaces, name, LIMITS, &[]) else { return };
+        let why = String::from_utf8_lossy(&after.ended.stderr);
+        assert_eq!(after.ended.how, How::Exit(0), "{name}, namespaces {namespaces}: {why}");
+        assert_eq!(after.text, "done\n", "{name}");
+    }
+}
+
+#[test]
+fn an_honest_program_is_reported_as_it_ends() {
+    for &namespaces in modes() {
+        let ended = shell(namespaces, "echo out; echo err >&2; echo kept > file; cat file; exit 3");
+        assert_eq!((ended.how, ended.stdout, ended.stderr), (How::Exit(3), b"out\nkept\n".to_vec(), b"err\n".to_vec()));
+        assert_eq!(shell(namespaces, "kill -SEGV $$").how, How::Signal(11));
+        assert_eq!(shell(namespaces, "kill -ABRT $$").how, How::Signal(6));
+    }
+}
+
+#[test]
+fn input_output_and_channel_flow_without_deadlock() {
+    for &namespaces in modes() {
+        let folder = sandbox(namespaces).folder().unwrap();
+        let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
+        let cat = Confined { stdin: Input::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
+        let mut running = sandbox(namespaces).start(cat).unwrap();
+        let input = vec![b'x'; 3 << 20];
+        running.write_stdin(&input).unwrap();
+        running.close_stdin();
+        let ended = running.wait().unwrap();
+        assert_eq!((ended.how, ended.stdout.len()), (How::Exit(0), input.len()));
+
+        let closes =
+            Confined { stdin: Input::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
+        let mut running = sandbox(namespaces).start(closes).unwrap();
+        running.write_stdin(&input).unwrap();
+        assert_eq!(running.wait().unwrap().how, How::Exit(0));
+
+        let echo = Confined {
+            channel: true,
+            ..confined("/bin/sh", &["-c", "read line <&3; echo got $line >&3"], folder.path())
+        };
+        let running = sandbox(namespaces).start(echo).unwrap();
+        let mut channel = running.channel().unwrap();
+        channel.write_all(b"word\n").unwrap();
+        let mut answer = String::new();
+        channel.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "got word\n");
+        assert_eq!(running.wait().unwrap().how, How::Exit(0));
+    }
+}
+
+#[test]
+fn a_program_that_cannot_start_is_an_error_that_names_it() {
+    if modes().is_empty() {
+        return;
+    }
+    let folder = sandbox(true).folder().unwrap();
+    let error = sandbox(true).start(confined("/no/such/program", &[], folder.path())).unwrap().wait().unwrap_err();
+    assert!(error.to_string().starts_with("/no/such/program: cannot be run: "), "{error}");
+}
+
+#[test]
+fn killed_or_dropped_nothing_is_left() {
+    for &namespaces in modes() {
+        let folder = sandbox(namespaces).folder().unwrap();
+        let sleeper = |nonce: &str| Confined {
+            environment: vec![("OFFSHOOT_NONCE".into(), nonce.into())],
+            ..confined("/bin/sh", &["-c", "sleep 100 & sleep 100"], folder.path())
+        };
+        let mut running = sandbox(namespaces).start(sleeper("killed")).unwrap();
+        running.kill();
+        assert_eq!(running.wait().unwrap().how, How::Killed);
+        drop(sandbox(namespaces).start(sleeper("dropped")).unwrap());
+        assert!(carrying("killed").is_empty() && carrying("dropped").is_empty());
+    }
+}
+
+#[test]
+fn when_the_caller_is_killed_its_candidates_die() {
+    const NAMESPACES: &str = "OFFSHOOT_TEST_CALLER";
+    if let Ok(namespaces) = std::env::var(NAMESPACES) {
+        let folder = sandbox(namespaces == "true").folder().unwrap();
+        let nonce = format!("orphan-{namespaces}-{}", std::process::id());
+        let script = "(sleep 100 &); echo here; sleep 100";
+        let what = Confined {
+            environment: vec![("OFFSHOOT_NONCE".into(), nonce)],
+            ..confined("/bin/sh", &["-c", script], folder.path())
+        };
+        let running = sandbox(namespaces == "true").start(what).unwrap();
+        while running.take_stdout().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        println!("started {}", folder.path().display());
+        std::thread::sleep(Duration::from_secs(100));
+    }
+    for &namespaces in modes() {
+        let mut caller = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::when_the_caller_is_killed_its_candidates_die", "--nocapture"])
+            .env(NAMESPACES, namespaces.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(caller.stdout.take().unwrap()));
+        let folder =
+            lines.find_map(|line| line.unwrap().split("started ").nth(1).map(PathBuf::from)).expect("it starts one");
+        let nonce = format!("orphan-{namespaces}-{}", caller.id());
+        assert!(!carrying(&nonce).is_empty());
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        let begun = Instant::now();
+        while !carrying(&nonce).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "candidates outlive their caller");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        while folder.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "its folder is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
+    if modes().is_empty() {
+        return;
+    }
+    let said = sandbox(false).in_force().to_string();
+    assert!(said.contains("namespaces   not in force: not wanted"), "{said}");
+    assert!(said.contains("trial        in force: "), "{said}");
+    let setup = Setup { helper: Some("/bin/true".into()), ..Setup::new(Isolation::Required) };
+    assert!(
+        Sandbox::set_up(&setup).unwrap_err().to_string().starts_with("/bin/true: cannot use as the sandbox's helper")
+    );
+}
+
+#[test]
+fn fork_bombs_end() {
+    for &namespaces in modes() {
+        let Some(after) = hostile(namespaces, "fork_bomb.py", SHORT, &[]) else { return };
+        assert!(matches!(after.ended.how, How::Limit(Limit::Time) | How::Sandbox(_)), "{:?}", after.ended.how);
+    }
+}
+
+#[test]
+fn memory_hogs_end() {
+    for name in ["memory_heap.py", "memory_map.py", "memory_children.py"] {
+        ends(name, LIMITS, &[], Limit::Memory);
+    }
+}
+
+#[test]
+fn file_hogs_end() {
+    for name in ["files_many.py", "files_unlinked.py"] {
+        ends(name, LIMITS, &[], Limit::Output);
+    }
+    for &namespaces in modes() {
+        hostile(namespaces, "files_deep.py", LIMITS, &[]);
+    }
+}
+
+#[test]
+fn endless_output_ends_and_is_not_kept() {
+    for (stream, kept) in [("stdout", 1 << 20), ("stderr", 0)] {
+        for &namespaces in modes() {
+            let Some(after) = hostile(namespaces, "output.py", LIMITS, &[stream]) else { return };
+            assert_eq!(after.ended.how, How::Limit(Limit::Output));
+            assert!(after.ended.stdout.len() == kept && after.ended.stderr.len() <= 64 << 10);
+        }
+    }
+    for &namespaces in modes() {
+        let ended = shell(namespaces, "head -c 1100000 /dev/zero");
+        assert_eq!((ended.how, ended.stdout.len()), (How::Limit(Limit::Output), 1 << 20));
+    }
+}
+
+#[test]
+fn time_is_up_for_sleepers_spinners_and_zombies() {
+    for name in ["sleeps.py", "spins.py", "zombies.py"] {
+        ends(name, SHORT, &[], Limit::Time);
+    }
+}
+
+#[test]
+fn daemons_end_with_their_program() {
+    for &namespaces in modes() {
+        let Some(after) = hostile(namespaces, "daemon.py", LIMITS, &[]) else { return };
+        assert_eq!((after.ended.how, after.text.as_str()), (How::Exit(0), "left a daemon\n"));
+    }
+}
+
+/// Where it has a /dev/shm of its own; without namespaces it has none to fill.
+#[test]
+fn shared_memory_is_its_own_and_bounded() {
+    for how in ["named", "unlinked", "mapped"] {
+        for &namespaces in modes() {
+            let Some(after) = hostile(namespaces, "files_shared.py", LIMITS, &[how]) else { return };
+            let bounded = matches!(
+                after.ended.how,
+                How::Exit(1) | How::Limit(Limit::Output | Limit::Memory) | How::Signal(libc::SIGBUS)
+            );
+            assert!(bounded, "{how}, namespaces {namespaces}: {:?}", after.ended);
+            assert!(after.ended.peak_bytes < LIMITS.memory_bytes, "{how}: {:?}", after.ended);
+        }
+    }
+}
+
+#[test]
+fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
+    let Some((interpreter, prefix)) = python() else { return eprintln!("skipped: there is no python3") };
+    for &namespaces in modes() {
+        let has_own = namespaces && sandbox(true).in_force().to_string().contains("a /dev/shm of its own");
+        let folder = sandbox(namespaces).folder().unwrap();
+        let script = "from multiprocessing import Lock, Pool, shared_memory\n\
+                      with Lock(), Pool(2) as pool: print(sum(pool.map(abs, range(-9, 0))))\n\
+                      memory = shared_memory.SharedMemory(create=True, size=4096)\n\
+                      memory.buf[0] = 7\n\
+                      again = shared_memory.SharedMemory(memory.name)\n\
+                      print(again.buf[0])\n\
+                      memory.unlink()\n";
+        let what =
+            Confined { readable: vec![prefix.clone()], ..confined(interpreter, &["-I", "-c", script], folder.path()) };
+        let ended = sandbox(namespaces).start(what).unwrap().wait().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        match has_own {
+            true => assert_eq!((ended.how.clone(), said.as_str()), (How::Exit(0), "45\n7\n"), "{ended:?}"),
+            false => assert_eq!((ended.how, said.as_str()), (How::Exit(1), ""), "a lock needs a /dev/shm"),
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_is_read_or_written() {
+    // Something of somebody else's to be seen.
+    let _held = tempfile::NamedTempFile::new_in("/dev/shm");
+    is_refused("outside.py");
+}
+
+#[test]
+fn there_is_no_network() {
+    is_refused("sockets.py");
+}
+
+#[test]
+fn other_processes_are_out_of_reach() {
+    for &namespaces in modes() {
+        let Some(after) = hostile(namespaces, "signals.py", LIMITS, &[]) else { return };
+        assert_eq!((after.ended.how, after.text.as_str()), (How::Exit(0), "done\n"), "namespaces {namespaces}");
+    }
+}
+
+#[test]
+fn limits_descriptors_and_environment_hold() {
+    is_refused("limits.py");
+}
+
+#[test]
+fn hostile_system_calls_end_the_whole_tree_by_name() {
+    let new_user = (libc::CLONE_NEWUSER | libc::SIGCHLD).to_string();
+    let calls = [
+        ("ptrace", libc::SYS_ptrace, "0"),
+        ("unshare", libc::SYS_unshare, new_user.as_str()),
+        ("mount", libc::SYS_mount, "0"),
+        ("keyctl", libc::SYS_keyctl, "0"),
+        ("add_key", libc::SYS_add_key, "0"),
+        ("bpf", libc::SYS_bpf, "0"),
+        ("perf_event_open", libc::SYS_perf_event_open, "0"),
+        ("userfaultfd", libc::SYS_userfaultfd, "0"),
+        ("process_vm_readv", libc::SYS_process_vm_readv, "1"),
+        ("setns", libc::SYS_setns, "0"),
+        ("chroot", libc::SYS_chroot, "0"),
+        ("pivot_root", libc::SYS_pivot_root, "0"),
+        ("open_by_handle_at", libc::SYS_open_by_handle_at, "0"),
+        ("init_module", libc::SYS_init_module, "0"),
+        ("kexec_load", libc::SYS_kexec_load, "0"),
+        ("reboot", libc::SYS_reboot, "0"),
+        ("pidfd_getfd", libc::SYS_pidfd_getfd, "0"),
+        ("clone into new namespaces", libc::SYS_clone, new_user.as_str()),
+    ];
+    if modes().is_empty() {
+        return;
+    }
+    for (index, (name, number, argument)) in calls.into_iter().enumerate() {
+        let (namespaces, where_made) = (index % 2 == 0, if index % 3 == 0 { "child" } else { "here" });
+        let arguments = [&number.to_string(), where_made, argument, "0", "0", "0", "0"];
+        let Some(after) = hostile(namespaces, "call.py", LIMITS, &arguments) else { return };
+        assert_eq!(after.ended.how, How::Sandbox(name.into()), "{}", after.text);
+    }
+}
+
+#[test]
+fn calls_that_libraries_try_are_refused_with_an_error() {
+    let absent = format!("refused {}\n", libc::ENOSYS);
+    let refused = format!("refused {}\n", libc::EPERM);
+    let calls = [
+        (libc::SYS_io_uring_setup, &absent),
+        (libc::SYS_memfd_create, &absent),
+        (libc::SYS_clone3, &absent),
+        (libc::SYS_shmget, &refused),
+        (libc::SYS_mq_open, &refused),
+        (libc::SYS_personality, &refused),
+    ];
+    if modes().is_empty() {
+        return;
+    }
+    for (index, (number, expected)) in calls.into_iter().enumerate() {
+        let Some(after) = hostile(index % 2 == 0, "call.py", LIMITS, &[&number.to_string(), "here", "4", "0"]) else {
+            return;
+        };
+        assert_eq!((after.ended.how, &after.text), (How::Exit(0), expected));
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn calls_of_other_architectures_end_the_program() {
+    if modes().is_empty() {
+        return;
+    }
+    const X32: libc::c_long = 0x4000_0000;
+    if let Some(after) = hostile(true, "call.py", LIMITS, &[&(X32 + libc::SYS_getpid).to_string(), "here"]) {
+        assert!(matches!(after.ended.how, How::Sandbox(_)), "{:?}", after.ended.how);
+    }
+    let folder = sandbox(true).folder().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/other_calls.c");
+    let built = Command::new("cc").arg(source).arg("-o").arg(folder.path().join("other_calls")).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no C compiler");
+        return;
+    }
+    let ended =
+        sandbox(true).start(confined(folder.path().join("other_calls"), &[], folder.path())).unwrap().wait().unwrap();
+    assert!(matches!(ended.how, How::Sandbox(_)), "{ended:?}");
+}
+
+#[test]
+fn a_compiler_runs_confined_and_what_it_builds_runs_elsewhere() {
+    if !has_compiler() {
+        return;
+    }
+    for &namespaces in modes() {
+        let (built, folder) = (sandbox(namespaces).folder().unwrap(), sandbox(namespaces).folder().unwrap());
+        fs::write(built.path().join("a.cpp"), "#include <iostream>\nint main() { std::cout << \"built\\n\"; }\n")
+            .unwrap();
+        let limits =
+            Limits { cpu: Duration::from_secs(30), memory_bytes: 1 << 30, output_bytes: 64 << 20, processes: 16 };
+        let compile = Confined { limits, ..confined("/usr/bin/g++", &["-O1", "a.cpp", "-o", "a.out"], built.path()) };
+        let ended = sandbox(namespaces).start(compile).unwrap().wait().unwrap();
+        assert_eq!(ended.how, How::Exit(0), "{}", String::from_utf8_lossy(&ended.stderr));
+        let program = built.path().join("a.out");
+        // Where candidates are the caller's own user they cannot change modes, so that a linker cannot do this.
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let ended = sandbox(namespaces).start(confined(program, &[], folder.path())).unwrap().wait().unwrap();
+        assert_eq!((ended.how, ended.stdout), (How::Exit(0), b"built\n".to_vec()), "namespaces {namespaces}");
+    }
+}

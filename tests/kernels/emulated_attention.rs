@@ -1,0 +1,463 @@
+//! Tree attention's Hopper kernel on the CPU, instruction by instruction (`emulator`), against the dense definition: random
+//! forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits allow. What
+//! only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
+
+use crate::emulator;
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use emulator::{Emulated, Schedule, When, swizzled_place};
+use float8::F8E4M3;
+use half::{bf16, f16};
+use offshoot::backend::cuda::attention::device_plan::{
+    DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers,
+};
+use offshoot::backend::cuda::compile::elements::KvElement;
+use offshoot::backend::cuda::compile::units;
+use offshoot::backend::{Dtype, HeadLayout, KvDtype};
+use offshoot::ids::TokenId;
+use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
+use offshoot::lab::check::attention::{Setting, context};
+use offshoot::lab::check::dense::relative_error;
+use offshoot::lab::check::dice::Dice;
+use offshoot::lab::check::forests::{Grown, Shape, grow};
+use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
+
+const PAGE: usize = 32;
+const THREADS: u32 = 512;
+/// Tile of deterministic plans: few positions, so that rows have several states.
+const TILE: u32 = 128;
+
+fn bits(dtype: Dtype, x: f32) -> u16 {
+    match dtype {
+        Dtype::F16 => f16::from_f32(x).to_bits(),
+        Dtype::Bf16 => bf16::from_f32(x).to_bits(),
+        Dtype::F32 => unreachable!("the kernel has no f32"),
+    }
+}
+
+fn value(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::F16 => f16::from_bits(bits).to_f32(),
+        Dtype::Bf16 => bf16::from_bits(bits).to_f32(),
+        Dtype::F32 => unreachable!("the kernel has no f32"),
+    }
+}
+
+/// Memory at a multiple of 16 bytes.
+struct Aligned<T> {
+    memory: Vec<T>,
+    from: usize,
+    len: usize,
+}
+
+impl<T: Copy> Aligned<T> {
+    fn of(values: &[T], room: usize, filler: T) -> Self {
+        let mut memory = vec![filler; values.len() + room + 16];
+        let from = memory.as_ptr().align_offset(16);
+        memory[from..from + values.len()].copy_from_slice(values);
+        Aligned { memory, from, len: values.len() + room }
+    }
+
+    fn at(&mut self) -> *mut T {
+        self.memory[self.from..].as_mut_ptr()
+    }
+
+    fn values(&self) -> &[T] {
+        &self.memory[self.from..][..self.len]
+    }
+}
+
+/// An element of keys and values as the kernel finds it, in its first `element_bytes`.
+fn stored(setting: &Setting, x: f32) -> [u8; 2] {
+    match setting.kv {
+        KvDtype::Model => bits(setting.dtype, x).to_le_bytes(),
+        KvDtype::Fp8 => [F8E4M3::from_f32(x).to_bits(); 2],
+    }
+}
+
+fn element_bytes(setting: &Setting) -> usize {
+    match kept(setting.kv) {
+        KvElement::Fp8 => 1,
+        KvElement::Plain | KvElement::Rounded => 2,
+    }
+}
+
+fn kept(kv: KvDtype) -> KvElement {
+    match kv {
+        KvDtype::Model => KvElement::Plain,
+        KvDtype::Fp8 => KvElement::Fp8,
+    }
+}
+
+/// Keys and values of a layer, none of them a number.
+fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
+    let element = stored(setting, f32::NAN);
+    let elements = pages * setting.heads.kv_heads * 2 * PAGE * setting.heads.head_dim;
+    element[..element_bytes(setting)].repeat(elements)
+}
+
+/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of swizzled rows.
+fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
+    let row_bytes = setting.heads.head_dim * element_bytes(setting);
+    let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
+    run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
+}
+
+/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a number.
+fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
+    let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
+    for row in 0..grown.rows.len() {
+        for slot in context(&grown.forest, row) {
+            for (i, x) in setting.kv(slot).enumerate() {
+                let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
+                let at = place(setting, slot, 2 * head + values, element);
+                kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
+            }
+        }
+    }
+    kv
+}
+
+fn hints(setting: &Setting, tile: u32) -> PlanHints {
+    let number = |n: usize| u32::try_from(n).expect("few heads");
+    PlanHints {
+        tile,
+        window: setting.window,
+        q_heads: number(setting.heads.q_heads),
+        kv_heads: number(setting.heads.kv_heads),
+        head_dim: number(setting.heads.head_dim),
+        kv_element_bytes: number(element_bytes(setting)),
+        cost: CostModel::CUDA,
+    }
+}
+
+/// As `shared_bytes_wgmma` of the CUDA backend.
+fn shared_bytes(head_dim: usize, kept: KvElement) -> usize {
+    let (raw, narrow) = match (kept, head_dim) {
+        (KvElement::Fp8, 128) => (6 * 64, 4 * 3 * 32),
+        (KvElement::Fp8, _) => (6 * 64, 4 * 4 * 32),
+        (_, 128) => (0, 2 * 4 * 3 * 32),
+        _ => (0, 2 * 4 * 4 * 32),
+    };
+    ((128 + 6 * 64) * 2 + raw + narrow) * head_dim + 1008
+}
+
+/// A step of which attention is computed: some of a forest's rows.
+struct Step<'a> {
+    setting: &'a Setting,
+    plan: &'a AttentionPlan,
+    /// What each row is called, so that it asks the same whoever is beside it.
+    names: &'a [usize],
+    kv: &'a [u8],
+    /// Key heads that a warp takes of a narrow tile; `None`: as the plan says.
+    narrow_heads: Option<u32>,
+}
+
+/// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
+fn made_earlier(words: &[u32]) -> Vec<u32> {
+    const STEPS: u32 = 5;
+    let mut words = words.to_vec();
+    let first = PlanWord::FirstPosition as usize;
+    words[first] = words[first].wrapping_sub(STEPS);
+    for (count, at) in [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)] {
+        let [count, at] = [count, at].map(|word| words[word as usize] as usize);
+        for tile in words[at..at + count * TILE_WORDS].chunks_exact_mut(TILE_WORDS) {
+            // The smallest and the largest position of its rows.
+            tile[5..=6].iter_mut().for_each(|position| *position = position.wrapping_sub(STEPS));
+        }
+    }
+    words
+}
+
+/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used again.
+fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
+    let Step { setting, plan, .. } = step;
+    let heads = setting.heads;
+    let Workers::Apart(blocks) = tiling.workers else { panic!("the kernel's workers are apart") };
+    let grid = u32::try_from(blocks).expect("few blocks");
+    let rows = plan.row_positions.len();
+    let rows_padded = rows + 3;
+    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
+    let mut words = made_earlier(plan_words.words());
+    if let Some(heads) = step.narrow_heads {
+        words[PlanWord::NarrowHeads as usize] = heads;
+    }
+    let mut device_words = Aligned::of(&words, 0, 0);
+    let mut positions = Aligned::of(&plan.row_positions, 3, 0);
+    let stored = heads.qkv_width() - heads.q_width();
+    let query = |(&name, &position): (&usize, &u32)| {
+        setting.query(name, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
+    };
+    let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
+    let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
+    let mut qkv = Aligned::of(&q, 3 * heads.qkv_width(), 0);
+    let mut kv = Aligned::of(step.kv, 0, 0);
+    let partials = plan_words.partial_slots() * heads.q_heads * (heads.head_dim + 2);
+    let mut partials = Aligned::of(&vec![f32::NAN; partials], 0, 0.0);
+    let mut found = Vec::new();
+    for &how in runs {
+        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
+        let mut out = Aligned::of(&nothing, 0, 0);
+        let (mut out_at, mut qkv_at, mut kv_at) = (out.at(), qkv.at(), kv.at());
+        let (mut words_at, mut positions_at, mut partials_at) = (device_words.at(), positions.at(), partials.at());
+        let number = |n: usize| u32::try_from(n).expect("few heads");
+        let (mut group, mut kv_heads) = (number(heads.group()), number(heads.kv_heads));
+        let mut scale = setting.scale() * std::f32::consts::LOG2_E;
+        let mut padded = number(rows_padded);
+        fn at<T>(argument: &mut T) -> *mut c_void {
+            std::ptr::from_mut(argument).cast()
+        }
+        let args = [
+            at(&mut out_at),
+            at(&mut qkv_at),
+            at(&mut kv_at),
+            at(&mut words_at),
+            at(&mut positions_at),
+            at(&mut partials_at),
+            at(&mut group),
+            at(&mut kv_heads),
+            at(&mut scale),
+            at(&mut padded),
+        ];
+        // SAFETY: the arguments of tree_attention_wgmma, in its order, each with memory for what its head says.
+        unsafe { kernel.launch(grid, THREADS, shared_bytes(heads.head_dim, kept(setting.kv)), how, &args) };
+        assert_eq!(device_words.values(), words, "the words are left as they were");
+        let (real, padding) = out.values().split_at(rows * heads.q_width());
+        assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
+        found.push(real.to_vec());
+    }
+    found
+}
+
+/// All schedules that a kernel must serve.
+fn schedules(seed: u64) -> [Schedule; 3] {
+    let schedule = |copies, products| Schedule { copies, products, seed: u32::try_from(seed).expect("a small seed") };
+    [schedule(When::AtOnce, When::AtOnce), schedule(When::AtOnce, When::Late), schedule(When::Late, When::Late)]
+}
+
+fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str) {
+    let out: Vec<f32> = found.iter().map(|&bits| value(setting.dtype, bits)).collect();
+    let error = relative_error(out.chunks_exact(setting.heads.q_width()).zip(exact.iter().map(Vec::as_slice)));
+    assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
+}
+
+fn exact(setting: &Setting, grown: &Grown) -> Vec<Vec<f64>> {
+    (0..grown.rows.len()).map(|row| setting.dense(row, &context(&grown.forest, row))).collect()
+}
+
+fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
+    let grown = grow(shape, 32, seed);
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let names: Vec<usize> = (0..grown.rows.len()).collect();
+    let workers = Workers::Apart(blocks);
+    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers, most_slots: usize::MAX };
+    for planner in Planner::ALL {
+        let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
+        let plan = planner.plan(&grown.forest, &hints(setting, 1));
+        let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        let found = attend(kernel, &step, &tiling, &schedules(seed));
+        assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
+        assert_exact(setting, &found[0], &exact, &case);
+        let kv_heads = u32::try_from(setting.heads.kv_heads).expect("few heads");
+        for heads in (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads)) {
+            let step = Step { narrow_heads: Some(heads), ..step };
+            let found_by = attend(kernel, &step, &tiling, &schedules(seed)[2..]);
+            assert!(found_by[0] == found[0], "{case}: other bits where a warp takes {heads} key heads");
+        }
+    }
+}
+
+/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them out.
+fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let from = context(&grown.forest, row);
+    let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
+    let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(from.len().div_ceil(PAGE)));
+    let segment = tree.admit(&mut pool, &text).expect("a page for each of its pages");
+    let position = tree.end(segment) - 1;
+    tree.mark_computed(segment, position);
+    let forest = tree.forest(&[StepRow { segment, position }]);
+    let (mut laid, bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), element_bytes(setting));
+    for (&from, &to) in from.iter().zip(&context(&forest, 0)) {
+        for (part, element) in (0..2 * kv_heads).flat_map(|part| (0..head_dim).map(move |element| (part, element))) {
+            let stored = &kv[place(setting, from, part, element)..][..bytes];
+            laid[place(setting, to, part, element)..][..bytes].copy_from_slice(stored);
+        }
+    }
+    (forest, laid)
+}
+
+/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context lies.
+fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
+    let grown = grow(shape, 32, seed);
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let workers = Workers::Apart(blocks);
+    let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers, most_slots: usize::MAX };
+    let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
+        let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
+        let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
+        attend(kernel, &Step { setting, plan: &plan, names, kv: &kv, narrow_heads: None }, &tiling, runs)
+    };
+    let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
+    let all: Vec<usize> = (0..exact.len()).collect();
+    let width = setting.heads.q_width();
+    let found = attend(&all, Planner::Tree, &schedules(seed)).swap_remove(0);
+    assert_exact(setting, &found, &exact, &case);
+    let once = &schedules(seed)[..1];
+    for planner in [Planner::Flat, Planner::SingleLevel, Planner::Balanced] {
+        assert!(attend(&all, planner, once)[0] == found, "{case}: {planner} gives other bits than tree");
+    }
+    let mut dice = Dice::new(seed);
+    let some: Vec<usize> = all.iter().copied().filter(|_| dice.within(0, 3) == 0).collect();
+    let one = dice.next() as usize % all.len();
+    for (names, planner) in
+        [(&some[..], Planner::Tree), (&some[..], Planner::Balanced), (&[one][..], Planner::Balanced)]
+    {
+        let fewer = attend(names, planner, once).swap_remove(0);
+        for (&row, bits) in names.iter().zip(fewer.chunks_exact(width)) {
+            let beside = &found[row * width..][..width];
+            assert!(bits == beside, "{case}: row {row} has other bits among {} rows than among all", names.len());
+        }
+    }
+    let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
+    for row in [one, longest] {
+        let (forest, kv) = laid_anew(setting, &grown, row, &kv);
+        let plan = Planner::Balanced.plan(&forest, &hints(setting, TILE));
+        let step = Step { setting, plan: &plan, names: &[row], kv: &kv, narrow_heads: None };
+        let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
+        assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
+    }
+}
+
+/// A kernel and the settings that it is tried with.
+#[derive(Clone, Copy)]
+struct Variant {
+    head_dim: usize,
+    dtype: Dtype,
+    kv: KvDtype,
+}
+
+impl Variant {
+    fn compile(self, deterministic: bool) -> Option<Emulated> {
+        let unit = units::attention_wgmma(self.dtype, kept(self.kv), self.head_dim, deterministic);
+        Emulated::compile(&unit.expect("a kernel of its own"), "tree_attention_wgmma")
+    }
+
+    /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in one of them by
+    /// more than weights of bf16 may.
+    fn setting(self, (q_heads, kv_heads): (usize, usize), window: Option<u32>, seed: u64) -> Setting {
+        let Variant { head_dim, dtype, kv } = self;
+        let sharpness = match (seed % 4, dtype, kv) {
+            (0, Dtype::Bf16, KvDtype::Model) => 2048.0,
+            (0 | 1, ..) => 64.0,
+            _ => 1.0,
+        };
+        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness }
+    }
+
+    fn shapes(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(false) else { return };
+        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
+        let layouts = [(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)];
+        for seed in seeds {
+            let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
+            let number = seed as usize % shapes.len();
+            check(&kernel, &self.setting(layouts[number], window, seed), shapes[number], seed, blocks);
+        }
+    }
+
+    /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide tile: these
+    /// are given narrow ones first.
+    fn few_rows(self) {
+        let Some(kernel) = self.compile(false) else { return };
+        let (setting, seed) = (self.setting((4, 1), None, 2), 0);
+        let grown = grow(Shape::Many(6), 32, seed);
+        let (kv, exact) = (kv(&setting, &grown), exact(&setting, &grown));
+        let names: Vec<usize> = (0..grown.rows.len()).collect();
+        let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
+        let step = Step { setting: &setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        let heads = grown.rows.len() * setting.heads.q_heads;
+        let mut mixed = 0;
+        for (rounds, warps) in [(1, heads), (2, heads * 2 / 3)] {
+            let blocks = warps.div_ceil(NARROW_WARPS);
+            assert_eq!(heads.div_ceil(NARROW_WARPS * blocks), rounds, "{heads} heads, {blocks} blocks");
+            let tiling = Tiling {
+                narrow_rows: 8,
+                wide_rows: Some(128),
+                workers: Workers::Apart(blocks),
+                most_slots: usize::MAX,
+            };
+            let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
+            let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
+            let busy = wide as usize * setting.heads.kv_heads;
+            mixed += usize::from((1..blocks).contains(&busy) && narrow > 0);
+            let found = attend(&kernel, &step, &tiling, &schedules(seed)[..1]);
+            assert_exact(&setting, &found[0], &exact, &format!("{blocks} blocks"));
+        }
+        assert!(mixed > 0, "no case has blocks with wide tiles and blocks without");
+    }
+
+    fn deterministic(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(true) else { return };
+        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
+        let layouts = [(4, 1), (6, 2), (7, 1), (1, 1), (16, 1)];
+        // Longer than a tile, and shorter: rows of one item see other tiles of it.
+        let windows = [None, Some(200), Some(70)];
+        for seed in seeds {
+            let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
+            for window in windows {
+                check_deterministic(
+                    &kernel,
+                    &self.setting(layouts[number], window, seed),
+                    shapes[number],
+                    seed,
+                    blocks,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_of_128_bf16() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn heads_of_64_f16() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn few_rows_by_heads_of_128() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.few_rows();
+}
+
+#[test]
+fn few_rows_by_heads_of_64() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.few_rows();
+}
+
+#[test]
+fn eight_bits_beside_bf16() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(0..2);
+}
+
+#[test]
+fn eight_bits_beside_f16() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(0..2);
+}
+
+#[test]
+fn deterministic_rows_depend_on_their_own_tokens_alone() {
+    Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+}
+
+#[test]
+fn deterministic_rows_of_eight_bits_do_too() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..1);
+}

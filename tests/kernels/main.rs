@@ -1,0 +1,13 @@
+//! The CUDA backend without and with a GPU: kernels compiled, emulated and, where there is one, run.
+
+mod cuda_compile;
+mod cuda_device;
+mod cuda_ops;
+mod cuda_steps;
+mod device_check;
+mod device_plan;
+mod emulated_append;
+mod emulated_attention;
+mod emulated_levels;
+mod emulated_sampling;
+mod emulator;

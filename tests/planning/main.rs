@@ -1,0 +1,13 @@
+//! Integers only: the prefix tree, attention plans, and jobs through the scheduler on a simulated device.
+
+#[path = "../common/shared.rs"]
+mod shared;
+
+mod kv_scripts;
+mod modelled_times;
+mod plan_advance;
+mod plan_costs;
+mod plan_explain;
+mod plans;
+mod prompt_tree;
+mod simulate;

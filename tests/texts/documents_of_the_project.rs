@@ -1,0 +1,336 @@
+//! The project's own documents stay true: links lead somewhere, commands are known to the command line, the README is short and
+//! quotes a recorded run, and the pictures are those that their commands draw from the recorded data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use clap::Parser;
+use offshoot::cli::Cli;
+use tempfile::TempDir;
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = repository().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every document for readers: beside the README's those of `docs`, `benches` and `kernels`.
+fn documents() -> Vec<PathBuf> {
+    let mut found = vec![];
+    let mut folders = vec![repository().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the repository is readable") {
+            let path = entry.expect("the repository is readable").path();
+            let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
+            let skipped =
+                name.starts_with('.') || folder == repository() && ["target", "runs", "out"].contains(&&*name);
+            if path.is_dir() && !skipped {
+                folders.push(path);
+            } else if name.ends_with(".md") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines outside fenced blocks, and those inside of them.
+fn split_fences(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let (mut prose, mut code, mut fenced) = (vec![], vec![], false);
+    for line in text.lines() {
+        match line.starts_with("```") {
+            true => fenced = !fenced,
+            false if fenced => code.push(line),
+            false => prose.push(line),
+        }
+    }
+    (prose, code)
+}
+
+/// The targets of `[text](target)` in a line, what stands in code spans left out.
+fn targets(line: &str) -> Vec<&str> {
+    let mut found = vec![];
+    let mut rest = line;
+    while let Some(at) = rest.find("](") {
+        let after = &rest[at + 2..];
+        let Some(end) = after.find(')') else { break };
+        found.push(&after[..end]);
+        rest = &after[end..];
+    }
+    found
+}
+
+/// A heading's anchor as GitHub makes it: lower case, spaces as hyphens, nothing else that is no letter or digit.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>().to_lowercase()
+}
+
+#[test]
+fn links_of_the_documents_lead_somewhere() {
+    let (mut checked, mut broken) = (0, vec![]);
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("a document is text");
+        for target in split_fences(&text).0.into_iter().flat_map(targets) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            checked += 1;
+            let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+            let path = match file {
+                "" => document.clone(),
+                file => document.parent().expect("a document lies in a folder").join(file),
+            };
+            let has_fragment = || {
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+                headings.map(|heading| anchor(heading.trim_start_matches('#'))).any(|anchor| anchor == fragment)
+            };
+            if !path.exists() || !(fragment.is_empty() || has_fragment()) {
+                broken.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 30, "only {checked} links were found: the scan no longer reads what it should");
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, from the repository's root.
+fn source_paths(text: &str) -> Vec<&str> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '/', '.', '-'].contains(&c);
+    let words = text.split(|c: char| !is_path(c));
+    words.filter(|word| (word.starts_with("src/") || word.starts_with("tests/")) && word.ends_with(".rs")).collect()
+}
+
+/// What is dated (`benches/runs`, the changelog) names the files of its day.
+#[test]
+fn source_files_that_the_documents_name_exist() {
+    let dated = |path: &Path| path.starts_with(repository().join("benches")) || path.ends_with("CHANGELOG.md");
+    let named_anywhere = documents().into_iter().filter(|path| !dated(path)).chain([repository().join("src/lib.rs")]);
+    let (mut checked, mut missing) = (0, vec![]);
+    for document in named_anywhere {
+        let text = fs::read_to_string(&document).expect("a document is text");
+        for path in source_paths(&text) {
+            checked += 1;
+            if !repository().join(path).exists() {
+                missing.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 5, "only {checked} paths were found: the scan no longer reads what it should");
+    assert!(missing.is_empty(), "files that are not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn the_readme_is_short() {
+    let readme = read("README.md");
+    assert!(readme.lines().count() <= 150, "{} lines", readme.lines().count());
+    for (number, line) in readme.lines().enumerate() {
+        assert!(line.chars().count() <= 120, "line {}: {} characters", number + 1, line.chars().count());
+    }
+}
+
+/// The README's output is that of the recorded run, but for the end of one line, which it leaves out (`…`).
+#[test]
+fn the_readme_quotes_the_recorded_run() {
+    let readme = read("README.md");
+    let (_, code) = split_fences(&readme);
+    let recorded = read("benches/runs/2026-11-23-epyc-2core/words-vote-20.txt");
+    let start = code.iter().position(|line| line.starts_with("task  ")).expect("the README shows a run's output");
+    for (quoted, line) in code[start..].iter().zip(recorded.lines()) {
+        match quoted.strip_suffix('…') {
+            Some(beginning) => assert!(line.starts_with(beginning), "{quoted} is not {line}"),
+            None => assert_eq!(*quoted, line),
+        }
+    }
+    let last = recorded.lines().last().expect("an output has lines");
+    assert!(code.contains(&last), "the README quotes the output to its end");
+}
+
+/// Words of a command as a shell splits them; a comment ends it.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (vec![], None::<String>, None);
+    for c in command.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// The commands of Offshoot in a document's fenced blocks; a line that ends with a backslash goes on.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let (_, code) = split_fences(text);
+    let joined = code.join("\n").replace("\\\n", " ");
+    let lines = joined.lines().map(|line| line.trim_start_matches("cargo run --release -- ")).map(words);
+    let own = |words: &Vec<String>| {
+        let begins = words.first().is_some_and(|first| ["offshoot", "run"].contains(&first.as_str()));
+        begins && !words.iter().any(|word| word.contains("..."))
+    };
+    let named = lines.filter(own).map(|words| match words[0] == "offshoot" {
+        true => words,
+        false => ["offshoot".to_string()].into_iter().chain(words).collect(),
+    });
+    named.collect()
+}
+
+#[test]
+fn commands_of_the_documents_are_known() {
+    let mut checked = 0;
+    let mut documents = vec![PathBuf::from("README.md"), "CONTRIBUTING.md".into()];
+    let docs = fs::read_dir(repository().join("docs")).expect("docs is readable");
+    documents.extend(docs.map(|entry| entry.expect("docs is readable").path()).filter(|path| path.is_file()));
+    for document in documents {
+        for command in commands(&read(&document)) {
+            checked += 1;
+            if let Err(error) = Cli::try_parse_from(&command) {
+                panic!("{}: {}\n{error}", document.display(), command.join(" "));
+            }
+        }
+    }
+    assert!(checked > 30, "only {checked} commands were found: the scan no longer reads what it should");
+    assert_eq!(words("a 'b c' --d=\"e\" # f"), ["a", "b c", "--d=e"]);
+}
+
+fn offshoot(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
+    command.args(arguments).current_dir(repository()).output().expect("offshoot starts")
+}
+
+/// `docs/pictures/README.md` holds the command of each picture; each is drawn again, into another folder.
+#[test]
+fn pictures_are_those_that_their_commands_draw() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let mut drawn = vec![];
+    for command in commands(&read("docs/pictures/README.md")) {
+        let picture = command.last().expect("a command has words").clone();
+        assert_eq!(command[command.len() - 2], "--svg", "{command:?} ends with the picture that it draws");
+        let name = Path::new(&picture).file_name().expect("a picture has a name").to_owned();
+        let copy = folder.path().join(&name);
+        let mut arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
+        *arguments.last_mut().expect("a command has words") = copy.to_str().expect("temporary folders are in UTF-8");
+        let output = offshoot(&arguments);
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let (kept, new) = (read(&picture), fs::read_to_string(&copy).expect("the command wrote it"));
+        assert!(kept == new, "{picture} is not what its command draws: run it again");
+        assert_text_fits(&picture, &new);
+        drawn.push(name);
+    }
+    for entry in fs::read_dir(repository().join("docs/pictures")).expect("pictures are readable") {
+        let name = entry.expect("pictures are readable").file_name();
+        let has_command = !name.to_string_lossy().ends_with(".svg") || drawn.contains(&name);
+        assert!(has_command, "docs/pictures/README.md has the command that draws {}", name.display());
+    }
+}
+
+/// Text of 12 px takes at most 6.6 pixels a letter on average over a line, bold and larger text more (measured with DejaVu Sans,
+/// a wide font).
+fn assert_text_fits(picture: &str, svg: &str) {
+    let document = roxmltree::Document::parse(svg).expect("a picture is well-formed XML");
+    let number = |node: roxmltree::Node, name: &str| {
+        node.attribute(name).expect("it is there").parse::<f64>().expect("a number")
+    };
+    let width = number(document.root_element(), "width");
+    for text in document.descendants().filter(|node| node.has_tag_name("text")) {
+        let words = text.text().unwrap_or_default();
+        let letter = match text.attribute("class") {
+            Some("title") => 10.2,
+            Some("bold" | "inverse") => 7.6,
+            _ => 6.6,
+        };
+        let long = words.chars().count() as f64 * letter;
+        let left = match text.attribute("text-anchor") {
+            Some("end") => number(text, "x") - long,
+            Some("middle") => number(text, "x") - long / 2.0,
+            _ => number(text, "x"),
+        };
+        assert!(
+            left >= 0.0 && left + long <= width,
+            "{picture}: `{words}` goes from {left} to {} of {width}",
+            left + long
+        );
+    }
+}
+
+/// A chart whose one series reads `figures.jsonl`, and that file.
+fn a_chart(figures: &str, key: &str) -> (TempDir, Output, Option<String>) {
+    let folder = TempDir::new().expect("a temporary folder");
+    let chart = format!(
+        r#"{{"title": "<a> & b", "unit": "x", "groups": [{{"label": "one", "detail": "", "key": [{key}]}}],
+            "series": [{{"name": "ours", "file": "figures.jsonl", "where": {{"build": "new"}}, "key": ["job"], "value": "rate"}}]}}"#
+    );
+    fs::write(folder.path().join("chart.json"), chart).expect("the folder is writable");
+    fs::write(folder.path().join("figures.jsonl"), figures).expect("the folder is writable");
+    let path = |name: &str| folder.path().join(name).to_str().expect("temporary folders are in UTF-8").to_string();
+    let output = offshoot(&["bench", "chart", &path("chart.json"), "--svg", &path("chart.svg")]);
+    let drawing = fs::read_to_string(path("chart.svg")).ok();
+    (folder, output, drawing)
+}
+
+#[test]
+fn a_chart_shows_the_line_that_its_series_and_group_pick() {
+    let figures = "a line of a log\n{\"build\": \"old\", \"job\": \"one\", \"rate\": 5}\n{\"build\": \"new\", \"job\": \"one\", \"rate\": 1234.4}\n";
+    let (_folder, output, drawing) = a_chart(figures, "\"one\"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let drawing = drawing.expect("it was drawn");
+    let parsed = roxmltree::Document::parse(&drawing).expect("well-formed XML");
+    let texts: Vec<&str> = parsed.descendants().filter(|n| n.has_tag_name("text")).filter_map(|n| n.text()).collect();
+    assert!(texts.contains(&"<a> & b") && texts.contains(&"1,234"), "{texts:?}");
+}
+
+#[test]
+fn a_chart_without_exactly_one_line_for_a_bar_is_refused() {
+    let one = "{\"build\": \"new\", \"job\": \"one\", \"rate\": 5}\n";
+    let twice = one.repeat(2);
+    let negative = one.replace('5', "-5");
+    for (figures, key, said) in [
+        (one, "\"two\"", "found 0 for [\"two\"] of series `ours`"),
+        (&twice, "\"one\"", "found 2 for [\"one\"] of series `ours`"),
+        (&negative, "\"one\"", "`rate`: expected a number that is not negative, found -5"),
+        ("{\"build\": \n", "\"one\"", "figures.jsonl: a line is not a JSON object"),
+    ] {
+        let (_folder, output, drawing) = a_chart(figures, key);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said), "{error}");
+        assert!(drawing.is_none());
+    }
+}
+
+#[test]
+fn a_chart_is_drawn_on_no_device() {
+    let output = offshoot(&["bench", "chart", "none.json", "--svg", "none.svg", "--device", "cpu"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("--device") && error.contains("bench chart"), "{error}");
+}
+
+#[test]
+fn a_picture_of_a_run_wants_finished_items() {
+    let folder = TempDir::new().expect("a temporary folder");
+    let run = folder.path().to_str().expect("temporary folders are in UTF-8").to_string();
+    let picture = folder.path().join("tree.svg");
+    let draw = || offshoot(&["tree", &run, "--svg", picture.to_str().expect("temporary folders are in UTF-8")]);
+    let missing = draw();
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("summary.json: cannot read"), "{missing:?}");
+    let summary = r#"{"task": "t", "items": 0, "samples": 0, "levels": [],
+                      "engine": {"kv_bytes_peak": 0, "kv_bytes_peak_unshared": 0}}"#;
+    fs::write(folder.path().join("summary.json"), summary).expect("the folder is writable");
+    let empty = draw();
+    assert_eq!(empty.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no item has finished"), "{empty:?}");
+    assert!(!picture.exists());
+}

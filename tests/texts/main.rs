@@ -1,0 +1,14 @@
+//! Files and texts: tasks, models, tokenizers, documents, and the project's own drawing of its rooms.
+
+#[path = "../common/shared.rs"]
+mod shared;
+
+mod documents;
+mod documents_of_the_project;
+mod floors;
+mod floors_cuda;
+mod model_configs;
+mod model_errors;
+mod model_mutations;
+mod task_files;
+mod tokenizers;

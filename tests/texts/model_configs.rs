@@ -1,0 +1,236 @@
+//! config.json files of real models, and what small changes to one make of it: every fact where families differ, and one
+//! clear sentence where something is not supported.
+
+use crate::shared;
+
+use offshoot::backend::Dtype;
+use offshoot::ids::TokenId;
+use offshoot::model::config::{Family, Mlp, Norm, RopeScaling};
+use offshoot::model::{ModelConfig, ModelFolder};
+use serde_json::{Value, json};
+use shared::shared;
+
+/// Facts that anyone can look up: layers, query heads, key heads, head_dim, vocabulary, context, parameters (by the tensors of
+/// the published checkpoint).
+type Known = (&'static str, Family, [usize; 6], usize);
+
+#[test]
+fn real_configs_say_what_their_models_are() {
+    let Some(root) = shared("data/hf_configs") else { return };
+    let known: [Known; 10] = [
+        ("Llama-2-7b-hf", Family::Llama, [32, 32, 32, 128, 32000, 4096], 6_738_415_616),
+        ("CodeLlama-7b-hf", Family::Llama, [32, 32, 32, 128, 32016, 16384], 6_738_546_688),
+        ("Mistral-7B", Family::Mistral, [32, 32, 8, 128, 32000, 32768], 7_241_732_096),
+        ("executorch/Llama-3.2-1B-Instruct", Family::Llama, [16, 32, 8, 64, 128256, 131072], 1_235_814_400),
+        ("executorch/Llama-3.2-3B-Instruct", Family::Llama, [28, 24, 8, 128, 128256, 131072], 3_212_749_824),
+        ("executorch/llama3-8B-instruct", Family::Llama, [32, 32, 8, 128, 128256, 8192], 8_030_261_248),
+        ("executorch/Qwen2-1.5B-Instruct", Family::Qwen2, [28, 12, 2, 128, 151936, 32768], 1_543_714_304),
+        ("executorch/Qwen2-7B-Instruct", Family::Qwen2, [28, 28, 4, 128, 152064, 32768], 7_615_616_512),
+        ("executorch/Qwen2.5-0.5B-Instruct", Family::Qwen2, [24, 14, 2, 64, 151936, 32768], 494_032_768),
+        ("executorch/Qwen3-1.7B", Family::Qwen3, [28, 16, 8, 128, 151936, 40960], 1_720_574_976),
+    ];
+    for (name, family, shape, parameters) in known {
+        let config = ModelFolder::open(root.join(name)).unwrap().config;
+        let heads = config.heads;
+        let found = [config.layers, heads.q_heads, heads.kv_heads, heads.head_dim, config.vocab, config.context];
+        assert_eq!((config.family, found, config.parameters()), (family, shape, parameters), "{name}");
+        assert!(config.windows.iter().all(Option::is_none), "{name}: no window hides anything");
+    }
+    let phi = ModelFolder::open(root.join("executorch/phi3.5-mini-instruct")).unwrap_err().to_string();
+    assert!(phi.contains("`model_type`") && phi.contains("phi3") && phi.contains("llama, mistral"), "{phi}");
+}
+
+#[test]
+fn published_checkpoints_have_the_bytes_we_expect() {
+    let Some(root) = shared("data/hf_configs") else { return };
+    for name in
+        ["Llama-2-7b-hf", "CodeLlama-7b-hf", "Mistral-7B", "executorch/Qwen2-7B-Instruct", "executorch/Qwen2.5-3B"]
+    {
+        let index = std::fs::read(root.join(name).join("model.safetensors.index.json")).unwrap();
+        let index: Value = serde_json::from_slice(&index).unwrap();
+        let config = ModelFolder::open(root.join(name)).unwrap().config;
+        let total = index["metadata"]["total_size"].as_u64().unwrap() as usize;
+        let rest = total - config.weight_bytes(config.dtype.unwrap());
+        // Llama's index counts its (computed) inverse frequencies: 64 f32 a layer.
+        assert!(rest == 0 || rest == 32 * 64 * 4, "{name}: {rest} bytes more");
+    }
+}
+
+fn base() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300, "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2
+    })
+}
+
+/// `base` with `changes` laid over it.
+fn with(changes: Value) -> Value {
+    let mut config = base();
+    let (object, changes) = (config.as_object_mut().unwrap(), changes.as_object().unwrap().clone());
+    object.extend(changes);
+    config
+}
+
+fn read(config: &Value, generation: Option<&Value>) -> offshoot::Result<ModelConfig> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    if let Some(generation) = generation {
+        std::fs::write(folder.path().join("generation_config.json"), generation.to_string()).unwrap();
+    }
+    ModelConfig::from_file(path)
+}
+
+fn good(changes: Value) -> ModelConfig {
+    read(&with(changes), None).unwrap()
+}
+
+#[track_caller]
+fn bad(changes: Value, said: &[&str]) {
+    let error = read(&with(changes), None).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    let text = error.to_string();
+    assert!(!text.contains('\n') && text.contains("config.json"), "{text}");
+    for said in said {
+        assert!(text.contains(said), "`{said}` is not in: {text}");
+    }
+}
+
+#[test]
+fn families_differ_by_facts() {
+    let llama = good(json!({"attention_bias": true, "mlp_bias": true}));
+    assert!(llama.biases.qkv && llama.biases.out && llama.biases.mlp && !llama.biases.head);
+    assert_eq!((llama.norm, llama.mlp), (Norm::Rms { eps: 1e-5 }, Mlp::GatedSilu));
+    assert_eq!((llama.dtype, llama.heads.head_dim), (Some(Dtype::Bf16), 16));
+
+    let qwen2 = good(json!({"model_type": "qwen2", "tie_word_embeddings": true}));
+    assert!(qwen2.biases.qkv && !qwen2.biases.out && qwen2.tied_embeddings && !qwen2.head_norms);
+
+    let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
+    assert!(qwen3.head_norms && !qwen3.biases.qkv);
+    assert_eq!((qwen3.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
+
+    let phi = good(json!({"model_type": "phi", "hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "head_dim": null}));
+    assert!(phi.parallel_residual && phi.biases.head && phi.biases.mlp && phi.biases.out);
+    assert_eq!((phi.norm, phi.mlp, phi.rope.rotary), (Norm::Layer { eps: 1e-4 }, Mlp::Gelu, 8));
+
+    let mut nameless = with(json!({"architectures": ["MistralForCausalLM"]}));
+    nameless.as_object_mut().unwrap().remove("model_type");
+    assert_eq!(read(&nameless, None).unwrap().family, Family::Mistral);
+}
+
+#[test]
+fn windows_are_facts_of_layers() {
+    let windows = |changes: Value| good(changes).windows;
+    let all = vec![Some(100); 4];
+    assert_eq!(windows(json!({"model_type": "mistral", "sliding_window": 100})), all);
+    assert_eq!(windows(json!({"model_type": "mistral", "sliding_window": null})), [None; 4]);
+    let absent = json!({"model_type": "mistral", "max_position_embeddings": 8192});
+    assert_eq!(windows(absent), [Some(4096); 4], "transformers' default");
+    assert_eq!(windows(json!({"model_type": "mistral", "sliding_window": 1024})), [None; 4], "as long as the context");
+
+    let qwen = |more: Value| {
+        let mut changes = json!({"model_type": "qwen2", "sliding_window": 100, "max_window_layers": 1});
+        changes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        windows(changes)
+    };
+    let upper = vec![None, Some(100), Some(100), Some(100)];
+    assert_eq!(qwen(json!({})), [None; 4]);
+    assert_eq!(qwen(json!({"use_sliding_window": true})), upper);
+    let types = json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]);
+    let listed =
+        good(json!({"model_type": "qwen3", "sliding_window": 100, "use_sliding_window": true, "layer_types": types}));
+    assert_eq!(listed.windows, [Some(100), None, None, Some(100)]);
+    assert_eq!(listed.window_kinds(), [Some(100), None]);
+
+    bad(json!({"layer_types": ["full_attention"]}), &["`layer_types`", "num_hidden_layers (4)", "found 1"]);
+    let linear = json!({"layer_types": ["full_attention", "linear_attention", "full_attention", "full_attention"]});
+    bad(linear, &["`layer_types[1]`", "linear_attention"]);
+}
+
+#[test]
+fn rope_is_read_in_both_ways_of_writing() {
+    let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}});
+    let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}});
+    assert_eq!(good(old.clone()), good(new));
+    let linear = good(old);
+    assert_eq!((linear.rope.theta, &linear.rope.scaling), (5e5, &RopeScaling::Linear { factor: 4.0 }));
+    assert_eq!(linear.context, 4096, "linear scaling reaches beyond max_position_embeddings");
+
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
+    let yarn = good(json!({"rope_scaling": yarn}));
+    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } = yarn.rope.scaling else { panic!() };
+    assert_eq!((original_context, truncate, yarn.context), (512, true, 2048));
+    // 0.1 ln 4 + 1
+    assert!((attention_factor - 1.138_629_436_111_989).abs() < 1e-12);
+
+    let deepseek =
+        json!({"rope_type": "yarn", "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.5, "truncate": false});
+    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } =
+        good(json!({"rope_scaling": deepseek})).rope.scaling
+    else {
+        panic!()
+    };
+    assert_eq!((original_context, truncate), (1024, false));
+    assert!((attention_factor - 1.064_468_903_941_252).abs() < 1e-12);
+
+    let half = good(json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}));
+    assert_eq!(half.rope.rotary, 8);
+    assert_eq!(good(json!({"rope_scaling": null})).rope.scaling, RopeScaling::Plain);
+}
+
+#[test]
+fn special_tokens_come_from_generation_config_where_it_has_them() {
+    let config = with(json!({"eos_token_id": [2, 9]}));
+    let ids = |generation: Option<Value>| {
+        let config = read(&config, generation.as_ref()).unwrap();
+        (config.bos, config.eos)
+    };
+    let t = TokenId;
+    assert_eq!(ids(None), (Some(t(1)), vec![t(2), t(9)]));
+    assert_eq!(ids(Some(json!({"eos_token_id": [7, 8, 5000]}))), (Some(t(1)), vec![t(7), t(8)]));
+    assert_eq!(ids(Some(json!({"eos_token_id": 3, "bos_token_id": 4}))), (Some(t(4)), vec![t(3)]));
+    assert_eq!(ids(Some(json!({"temperature": 0.6}))), (Some(t(1)), vec![t(2), t(9)]));
+}
+
+#[test]
+fn what_is_not_supported_is_said_in_one_sentence() {
+    let supported = "one of llama, mistral, qwen2, qwen3, phi";
+    bad(json!({"model_type": "mixtral"}), &["`model_type`", supported, "\"mixtral\""]);
+    bad(
+        json!({"model_type": null, "architectures": ["GPT2LMHeadModel"]}),
+        &["`architectures`", supported, "GPT2LMHeadModel"],
+    );
+    bad(json!({"model_type": null}), &["`model_type`", supported, "nothing"]);
+    let ropes = "one of default, linear, llama3, yarn";
+    bad(json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}), &["`rope_scaling.type`", ropes, "\"dynamic\""]);
+    let long = json!({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}});
+    bad(long, &["`rope_parameters.rope_type`", ropes, "\"longrope\""]);
+    bad(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}), &["`quantization_config`", "\"gptq\""]);
+    bad(json!({"hidden_act": "relu"}), &["`hidden_act`", "silu", "\"relu\""]);
+    bad(json!({"model_type": "phi", "hidden_act": "silu"}), &["`hidden_act`", "gelu_new"]);
+    bad(json!({"model_type": "phi", "hidden_act": "gelu_new", "qk_layernorm": true}), &["`qk_layernorm`"]);
+}
+
+#[test]
+fn values_that_cannot_be_are_named() {
+    bad(json!({"hidden_size": null}), &["`hidden_size`", "nothing"]);
+    bad(json!({"hidden_size": 0}), &["`hidden_size`", "from 1", "found 0"]);
+    bad(json!({"num_hidden_layers": -3}), &["`num_hidden_layers`", "found -3"]);
+    bad(json!({"vocab_size": "300"}), &["`vocab_size`", "found \"300\""]);
+    bad(json!({"intermediate_size": 1e18}), &["`intermediate_size`"]);
+    bad(json!({"num_key_value_heads": 3}), &["`num_key_value_heads`", "num_attention_heads (4)", "found 3"]);
+    bad(json!({"num_attention_heads": 5, "num_key_value_heads": 5}), &["`num_attention_heads`", "hidden_size (64)"]);
+    bad(json!({"head_dim": 4_000_000}), &["`head_dim`"]);
+    bad(json!({"partial_rotary_factor": 0.2}), &["`partial_rotary_factor`", "head_dim (16)", "0.2"]);
+    bad(json!({"rms_norm_eps": 0}), &["`rms_norm_eps`", "above 0"]);
+    bad(json!({"rope_theta": 1.0}), &["`rope_theta`"]);
+    bad(json!({"rope_scaling": {"type": "linear"}}), &["`rope_scaling.factor`", "linear"]);
+    bad(json!({"rope_scaling": {"type": "linear", "factor": 0.5}}), &["`rope_scaling.factor`", "0.5"]);
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0});
+    bad(json!({"rope_scaling": llama3}), &["`rope_scaling.high_freq_factor`"]);
+    bad(json!({"rope_scaling": "linear"}), &["`rope_scaling`", "an object"]);
+    bad(json!({"eos_token_id": "</s>"}), &["`eos_token_id`", "</s>"]);
+    bad(json!({"tie_word_embeddings": "yes"}), &["`tie_word_embeddings`", "true or false"]);
+}
