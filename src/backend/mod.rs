@@ -123,6 +123,10 @@ pub struct SwapRates {
 /// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
 pub const MOST_TOP: usize = 2048;
 
+/// The most tokens that the requests of a step count by themselves: a step whose requests have penalties can be advanced so many
+/// times until it must be loaded again, with all tokens seen until then.
+pub const MOST_COUNTED: usize = 128;
+
 /// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
 /// then the inverse of the cumulative distribution in vocabulary order at `coin`.
 #[derive(Clone, Debug)]
@@ -130,8 +134,8 @@ pub struct SampleRequest {
     pub pick: Pick,
     /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
     pub seen: Vec<SeenToken>,
-    /// The step loaded before draws this branch's newest token for its request of this index: one more sampled token, beside
-    /// `seen`, for penalties.
+    /// The step before this one draws this branch's newest token for its request of this index: one more sampled token, beside
+    /// `seen`, for penalties ([`StepBatch::count_unseen`]).
     pub unseen: Option<u32>,
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
@@ -166,6 +170,11 @@ impl SampleRequest {
             Pick::Random { coin, .. } => coin,
             Pick::Greedy | Pick::Given(_) => 0.0,
         }
+    }
+
+    /// Whether tokens seen change its scores.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
     /// Changes the coin of the draw, if it tosses one.
@@ -284,9 +293,11 @@ pub trait Backend: Send + 'static {
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
         Ok(shape)
     }
-    /// Replaces what `step` holds.
+    /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and `run`, leaves a step
+    /// that another one, with fewer rows, can be loaded into.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
-    /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].
+    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has drawn counted ([`StepBatch::count_unseen`]); only
+    /// where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a request has penalties.
     fn advance(&mut self, step: &mut Self::Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape>;
     /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
     /// They must therefore depend on nothing but the shape, and on buffers that are still the same.

@@ -42,6 +42,8 @@ pub struct Decoder<B: Backend> {
 struct Rope<B: Backend> {
     rotary: Rotary,
     table: B::Rope,
+    /// Whether `table` is that of `rotary`: false where the device had no memory for a longer one.
+    is_current: bool,
 }
 
 struct Layer<B: Backend> {
@@ -357,12 +359,14 @@ impl Kinds {
 impl<B: Backend> Rope<B> {
     fn new(backend: &mut B, config: &RopeConfig) -> Result<Self> {
         let rotary = Rotary::new(config);
-        Ok(Self { table: backend.rope_table(rotary.table())?, rotary })
+        Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
     }
 
     fn cover(&mut self, backend: &mut B, positions: usize) -> Result<()> {
-        if self.rotary.cover(positions) {
+        self.is_current &= !self.rotary.cover(positions);
+        if !self.is_current {
             self.table = backend.rope_table(self.rotary.table())?;
+            self.is_current = true;
         }
         Ok(())
     }

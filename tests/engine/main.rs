@@ -18,6 +18,7 @@ mod in_turn {
     mod samples;
     mod scheduling;
     mod scripts;
+    mod shortage;
     mod steps;
     mod stops;
     mod swap;

@@ -9,4 +9,5 @@ mod device_plan;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_levels;
+mod emulated_sampling;
 mod emulator;

@@ -18,7 +18,7 @@ pub mod sampling;
 pub mod step;
 mod timed;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
@@ -38,6 +38,7 @@ pub struct Cpu {
     kv: KvDtype,
     attention: attention::Scratch,
     gemm: gemm::Scratch,
+    most_rows: usize,
 }
 
 impl Cpu {
@@ -49,7 +50,13 @@ impl Cpu {
     /// A given path; `Isa::Portable` is the definition of every op. Panics where the processor lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
-        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default() }
+        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
+    }
+
+    /// Refuses steps of more rows from now on, as a device does that has no memory for them.
+    #[must_use]
+    pub fn with_most_rows(self, most_rows: usize) -> Self {
+        Self { most_rows, ..self }
     }
 
     pub fn isa(&self) -> Isa {
@@ -183,6 +190,11 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        let (rows, most) = (batch.tokens.len(), self.most_rows);
+        if rows > most {
+            let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked, free, total: free });
+        }
         Ok(step.load(batch))
     }
 
@@ -266,7 +278,7 @@ impl Backend for Cpu {
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
-        let drawn = sampling::sample(self.isa, logits, &step.requests());
+        let drawn = sampling::sample(self.isa, logits, step.requests());
         step.draw(drawn);
     }
 }

@@ -291,7 +291,12 @@ impl Backend for Cuda {
             Way::Trying => ops(self, step)?,
             Way::Capture => {
                 let device = self.device.clone();
-                let graph = device.capture(|| self.without_trials(|backend| ops(backend, step)))?;
+                let captured = device.capture(|| self.without_trials(|backend| ops(backend, step)));
+                let graph = captured.inspect_err(|error| {
+                    if error.is_shortage() {
+                        step.graphs.do_without(shape);
+                    }
+                })?;
                 graph.launch()?;
                 step.graphs.keep(shape, graph);
             }

@@ -183,7 +183,14 @@ impl Gemm {
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
         let description = Description::new(&self.library, shape)?;
-        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.may_try)?;
+        let mut algorithm = |may_try| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_try);
+        let algorithm = match algorithm(self.may_try) {
+            Err(error) if error.is_shortage() && self.may_try => {
+                log::debug!("{shape:?} goes as the library recommends: {error}");
+                algorithm(false)?
+            }
+            found => found?,
+        };
         Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.may_try }))
     }
 
