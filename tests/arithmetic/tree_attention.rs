@@ -391,7 +391,7 @@ fn every_head_dim() {
 #[test]
 fn the_twin_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
-        println!("skipped: this processor has no bf16 dot products");
+        crate::skip::skipped("this processor has no bf16 dot products");
         return;
     }
     let mut dice = Dice::new(3);
