@@ -1,4 +1,4 @@
-//! What the user typed: the command line as clap parses it, a file a command. Holds no logic but the choice of a default; `main`
+//! What the user typed: the command line as clap parses it, a file a command. ActivationDtype no logic but the choice of a default; `main`
 //! hands each command to the floor that does it.
 
 mod batch;

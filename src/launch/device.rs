@@ -55,13 +55,13 @@ pub trait OnDevice {
 pub struct DeviceFacts {
     /// Tokens of a page of keys and values.
     pub page_tokens: usize,
-    /// Whether it computes by itself, in memory of its own (`Backend::APART`).
+    /// Whether it computes by itself, in memory of its own (`Backend::IS_ASYNC`).
     pub is_async: bool,
 }
 
 impl DeviceFacts {
     pub fn of<B: Backend>(backend: &B) -> Self {
-        DeviceFacts { page_tokens: backend.page_tokens() as usize, is_async: B::APART }
+        DeviceFacts { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
     }
 }
 

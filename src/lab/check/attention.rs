@@ -11,7 +11,7 @@ use super::device::Effort;
 use super::dice::{Dice, noise};
 use super::forests::{Shape, grow};
 use super::report::{Found, Report, Worst};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
@@ -191,7 +191,7 @@ pub fn filled<B: Backend>(
     slots.par_sort_unstable();
     slots.dedup();
     let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1).max(pages);
-    let shape = KvShape { layers: LAYERS, heads: setting.heads, dtype: setting.dtype, pages };
+    let shape = KvShape::uniform(LAYERS, setting.heads, setting.dtype, pages);
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
@@ -199,8 +199,8 @@ pub fn filled<B: Backend>(
     let all = held.iter().flat_map(|&page| (0..page_tokens).map(move |slot| KvSlot { page: PageId(page), slot }));
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-    let mut qkv = backend.buffer(setting.heads.qkv_width(), Holds::Operands(setting.dtype))?;
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
+    let mut qkv = backend.buffer(setting.heads.qkv_width(), ActivationDtype::Operands(setting.dtype))?;
     // What is not a number goes first: storing a number beside it may clear it, as the CPU does.
     for (slots, holes) in
         unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
@@ -244,8 +244,8 @@ pub fn attend<B: Backend>(
 ) -> Result<(Vec<f32>, bool)> {
     let rows = plan.row_positions.len();
     let batch = || StepBatch { plans: vec![plan.clone()], ..rows_at(&plan.row_positions) };
-    let holds = Holds::Operands(setting.dtype);
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let holds = ActivationDtype::Operands(setting.dtype);
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
     let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
@@ -300,12 +300,12 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
             forest(backend, &Setting::fp8(i, dtype), shape, seeds, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
-    backend.keep_kv(setting.kv);
+    backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

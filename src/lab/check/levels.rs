@@ -12,7 +12,7 @@ use super::dice::Dice;
 use super::forests::{Shape, grow};
 use super::leaves::{Leaves, STEPS};
 use super::report::{Found, Report, Worst, share};
-use crate::backend::{Attended, AttentionLevels, Dtype, Holds, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
+use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -34,16 +34,16 @@ pub fn levels<B: AttentionLevels>(backend: &mut B, effort: Effort, report: &mut 
                 let setting =
                     if number % 4 == 3 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
                 number += 1;
-                backend.keep_kv(setting.kv);
+                backend.set_kv_dtype(setting.kv);
                 forest(backend, &setting, shape, seed, report)?;
             }
             let setting = if seed == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
             number += 1;
-            backend.keep_kv(setting.kv);
+            backend.set_kv_dtype(setting.kv);
             moving(backend, &setting, seed, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn forest<B: AttentionLevels>(
     });
     let exact: Vec<Exact> = exact.collect();
     let queries = queries(setting, positions);
-    let holds = Holds::Operands(setting.dtype);
+    let holds = ActivationDtype::Operands(setting.dtype);
     let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
     for planner in Planner::ALL {
         let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
@@ -191,9 +191,9 @@ fn divide<B: AttentionLevels>(
 ) -> Result<Division> {
     let width = setting.heads.q_heads * MOST_LEVELS;
     // So that an op which writes nothing is seen.
-    let mut lse = buffer(backend, Holds::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
+    let mut lse = buffer(backend, ActivationDtype::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
     let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
-    let mut mass = buffer(backend, Holds::Sums, rows.len(), MOST_LEVELS, &nothing)?;
+    let mut mass = buffer(backend, ActivationDtype::Sums, rows.len(), MOST_LEVELS, &nothing)?;
     let level_rows = backend.level_rows(kv, std::slice::from_ref(plan), rows)?;
     let read = Attended { layer: LAYER, qkv, kv, plan: 0, scale: setting.scale() };
     backend.level_lse(&mut lse, &read, &level_rows);
@@ -212,12 +212,13 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
     let level_rows: Vec<LevelRow> = (0..leaves).map(level_row).collect();
     for planner in [Planner::Flat, Planner::Balanced] {
         let mut kv = tree.memory(backend, setting)?;
-        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
         let batch = tree.batch(backend, setting, planner);
         let mut plan = batch.plans[0].clone();
         let mut shape = backend.load(&mut step, batch)?;
-        let mut qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
-        let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let mut qkv =
+            buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut worst = [Worst::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {

@@ -33,7 +33,7 @@ pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Holds the model folders of these golden files against them.
+/// ActivationDtype the model folders of these golden files against them.
 pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Report) -> Result<()> {
     for file in files {
         let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
@@ -94,7 +94,7 @@ const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_h
 pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> Result<()> {
     let model = Model::find()?;
     let decoder = model.load(&mut backend)?;
-    let (dtype, layers) = (decoder.dtype(), decoder.config().layers);
+    let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
     let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);

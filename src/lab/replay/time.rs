@@ -52,7 +52,7 @@ pub struct WallClock {
 impl WallClock {
     /// One for engines on `B`.
     pub fn beside<B: Backend>() -> Self {
-        Self { began: None, apart: B::APART, in_flight: false }
+        Self { began: None, apart: B::IS_ASYNC, in_flight: false }
     }
 }
 

@@ -25,7 +25,7 @@ const CHECKED: usize = 12;
 pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
     let shapes = if effort == Effort::Quick { &SHAPES[..1] } else { &SHAPES };
     // Only where they are computed apart do heads of other widths come by other kernels.
-    let heads = if effort == Effort::Full && B::APART { HEADS.len() } else { 1 };
+    let heads = if effort == Effort::Full && B::IS_ASYNC { HEADS.len() } else { 1 };
     for (d, dtype) in Dtype::ALL.into_iter().enumerate() {
         for (seed, &shape) in (0u64..).zip(shapes) {
             for i in (d + seed as usize..).take(heads) {
@@ -43,7 +43,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
             }
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -71,7 +71,7 @@ impl<B: Backend> Planted<'_, B> {
 }
 
 fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
-    backend.keep_kv(setting.kv);
+    backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

@@ -20,7 +20,7 @@ pub fn deterministic<B: Backend>(
     mut done: impl FnMut(&[Row]) -> Result<()>,
 ) -> Result<Report> {
     let mut backend = open()?;
-    backend.be_deterministic();
+    backend.set_batch_invariant();
     let mut report = Report::default();
     for part in [attention::attention, linear::linear] {
         let before = report.rows.len();

@@ -27,7 +27,7 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: 
     let few = &FAMILIES[..1];
     let dtypes: &[(Dtype, &[_])] = match effort {
         Effort::Quick => &[(Dtype::Bf16, few)],
-        Effort::Full if B::APART => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
+        Effort::Full if B::IS_ASYNC => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
         Effort::Full => &[(Dtype::F32, &FAMILIES)],
     };
     for &(dtype, families) in dtypes {
@@ -91,7 +91,7 @@ const USUAL: Steps = Steps { planner: Planner::Balanced, max_branches: 64, step_
 /// The logits of every position of a text, in one step and in chunks.
 fn in_chunks<B: Backend, F: Fn() -> Result<B>>(setup: &Setup<'_, F>, case: &str, report: &mut Report) -> Result<()> {
     let (mut backend, mut decoder) = setup.load()?;
-    decoder.be_deterministic(&mut backend);
+    decoder.set_batch_invariant(&mut backend);
     let text = Dice::new(5).text(700, setup.config.vocab);
     let chunked = chunks(&mut backend, &mut decoder, &text)?;
     let mut differences = Differences::default();

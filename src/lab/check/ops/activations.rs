@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Suite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{Case, F32, buffer, rounded};
 use crate::lab::check::dice::Dice;
@@ -36,8 +36,8 @@ struct GatedSilu {
 impl Case for GatedSilu {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width / 2;
-        let x = buffer(backend, Holds::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
-        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
+        let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
         backend.gated_silu(&mut out, &x);
         backend.read(&out, rows)
     }
@@ -67,7 +67,7 @@ struct Gelu {
 impl Case for Gelu {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
-        let mut x = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &self.x)?;
+        let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
         backend.gelu(&mut x);
         backend.read(&x, rows)
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Suite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{Case, F32, buffer, matrix, numbers, rounded, vector};
 use crate::lab::check::device::Effort;
@@ -47,8 +47,8 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
                 bias: bias.clone(),
                 norms: [norms(&x, inputs), norms(&weights, inputs)],
             };
-            suite.hold("linear", &linear(Into::Replace(Holds::Operands(dtype))))?;
-            suite.hold("linear", &linear(Into::Replace(Holds::Sums)))?;
+            suite.hold("linear", &linear(Into::Replace(ActivationDtype::Operands(dtype))))?;
+            suite.hold("linear", &linear(Into::Replace(ActivationDtype::Sums)))?;
             suite.hold("linear_add", &linear(Into::Add(before.clone())))?;
         }
     }
@@ -61,7 +61,7 @@ fn norms(values: &[f32], width: usize) -> Vec<f64> {
 }
 
 enum Into {
-    Replace(Holds),
+    Replace(ActivationDtype),
     /// What the residual held before.
     Add(Vec<f32>),
 }
@@ -90,7 +90,7 @@ impl Linear {
 impl Case for Linear {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let (rows, outputs) = (self.rows(), self.outputs());
-        let x = buffer(backend, Holds::Operands(self.dtype), rows, self.inputs, &self.x)?;
+        let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
         let weights = matrix(backend, self.dtype, outputs, &self.weights)?;
         let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         let out = match &self.into {
@@ -100,7 +100,7 @@ impl Case for Linear {
                 out
             }
             Into::Add(before) => {
-                let mut out = buffer(backend, Holds::Sums, rows, outputs, before)?;
+                let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
                 backend.linear_add(&mut out, &x, &weights, bias.as_ref());
                 out
             }
@@ -120,8 +120,8 @@ impl Case for Linear {
         let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]).abs());
         match &self.into {
             // The bias may be added to a result that was stored already.
-            Into::Replace(Holds::Operands(dtype)) => walk + 2.0 * rounded(*dtype, y.abs() + bias),
-            Into::Replace(Holds::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
+            Into::Replace(ActivationDtype::Operands(dtype)) => walk + 2.0 * rounded(*dtype, y.abs() + bias),
+            Into::Replace(ActivationDtype::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
             Into::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
         }
     }

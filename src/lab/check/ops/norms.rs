@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Suite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{Case, F32, buffer, rounded, vector};
 use crate::lab::check::dice::Dice;
@@ -37,8 +37,8 @@ struct Norm {
 impl Case for Norm {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
-        let x = buffer(backend, Holds::Sums, rows, self.width, &self.x)?;
-        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        let x = buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x)?;
+        let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
         let weight = vector(backend, &self.weight)?;
         match &self.bias {
             None => backend.rms_norm(&mut out, &x, &weight, EPS),
