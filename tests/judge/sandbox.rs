@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
 use offshoot::judge::problem::Limits;
-use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
+use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, SandboxSetup};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -279,8 +279,8 @@ fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
     }
     let said = sandbox(false).in_force().to_string();
     assert!(said.contains("namespaces   not in force: not wanted"), "{said}");
-    assert!(said.contains("trial        in force: "), "{said}");
-    let setup = Setup { helper: Some("/bin/true".into()), ..Setup::new(Isolation::Required) };
+    assert!(said.contains("probes       in force: "), "{said}");
+    let setup = SandboxSetup { helper: Some("/bin/true".into()), ..SandboxSetup::new(Isolation::Required) };
     assert!(
         Sandbox::set_up(&setup).unwrap_err().to_string().starts_with("/bin/true: cannot use as the sandbox's helper")
     );

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
-use offshoot::eval::task::{Overrides, Prompt, Task};
+use offshoot::eval::task::{Overrides, Task, TaskPrompt};
 use offshoot::ids::TokenId;
 use offshoot::search::choose::{Choice, Neutral};
 use offshoot::search::settings::ChooseBy;
@@ -145,14 +145,16 @@ fn mmlu_has_its_subjects_own_examples() {
     let items = task.items(None).expect("csv");
     let first =
         |subject: &str| items.iter().find(|item| item.id == format!("{subject}/0")).expect("its first question");
-    let Prompt::Levels(levels) = task.prompt(first("college_computer_science")).expect("all fields") else {
+    let TaskPrompt::Levels(levels) = task.prompt(first("college_computer_science")).expect("all fields") else {
         panic!("levels")
     };
     assert!(levels[0].ends_with("about college computer science.\n\n"));
     assert!(levels[1].starts_with("Which of the following regular expressions") && levels[1].ends_with("\n\n"));
     assert_eq!(levels[1].matches("\nAnswer: ").count(), 5);
     assert!(levels[2].ends_with("\nAnswer:"));
-    let Prompt::Levels(others) = task.prompt(first("abstract_algebra")).expect("all fields") else { panic!("levels") };
+    let TaskPrompt::Levels(others) = task.prompt(first("abstract_algebra")).expect("all fields") else {
+        panic!("levels")
+    };
     assert_ne!(levels[1], others[1]);
     let references: Vec<_> = items.iter().map(|item| item.reference().expect("graded")).collect();
     assert!(references.iter().all(|letter| ["A", "B", "C", "D"].contains(&letter.as_str())));

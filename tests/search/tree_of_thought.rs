@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
 use offshoot::eval::task::tree_of_thought::ItemTexts;
-use offshoot::eval::task::{Item, Method, Overrides, Prompt, Task};
+use offshoot::eval::task::{Item, Method, Overrides, Task, TaskPrompt};
 use offshoot::search::tree_of_thought::Rendered;
 use offshoot::search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
 use offshoot::tokenizer::AddSpecial;
@@ -83,9 +83,9 @@ fn world(
 fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> (Result<Outcome>, SamplingTree) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let mut tree = SamplingTree::new(engine, &item.id, 1, tokens_of("Q:"), "Q:".to_string()).expect("any prompt");
-    let render = |prompt: &Prompt| match prompt {
-        Prompt::Levels(levels) => Ok(Rendered { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
-        Prompt::Chat { .. } => panic!("no chat here"),
+    let render = |prompt: &TaskPrompt| match prompt {
+        TaskPrompt::Levels(levels) => Ok(Rendered { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
+        TaskPrompt::Chat { .. } => panic!("no chat here"),
     };
     let continuation = |text: &str| Ok(tokens_of(text));
     let assess = |text: &str| {
@@ -498,7 +498,7 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
     let task = Task::load(&folder.join("make24-tot.json"), &Overrides { set, ..Overrides::default() }).expect("a task");
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let solve = |item: &Item| {
-        let render = |prompt: &Prompt| {
+        let render = |prompt: &TaskPrompt| {
             Ok(Rendered { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
         };
         let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);

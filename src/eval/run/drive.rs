@@ -1,9 +1,9 @@
-//! From a task's method to its driver: what each search needs of the task, the item and the tokenizer is put together here. What a
-//! search does is its own.
+//! Starts the search that a task's method names, with the settings it needs from task, item and tokenizer. `search`
+//! holds the drivers.
 
 use crate::error::{Error, Result};
 use crate::eval::task::tree_of_thought::ItemTexts;
-use crate::eval::task::{Item, Method, Prompt, Scoring, Verdicts};
+use crate::eval::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
 use crate::ids::TokenId;
 use crate::search::scorer::{Ask, Question};
 use crate::search::settings::Steps;
@@ -16,11 +16,11 @@ use crate::search::{
 use crate::tokenizer::{AddSpecial, SharedEncoder};
 use crate::tree::SamplingTree;
 
-use super::{ItemPrompt, Prepared};
+use super::{ItemPrompt, PreparedRun};
 
 /// Searches `tree` by the task's method.
 pub(super) fn drive(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     prompt: &ItemPrompt,
     tree: &mut SamplingTree,
     job: &mut Job<'_>,
@@ -36,7 +36,7 @@ pub(super) fn drive(
         }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
-            let render = |prompt: &Prompt| {
+            let render = |prompt: &TaskPrompt| {
                 Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
@@ -52,9 +52,9 @@ pub(super) fn drive(
     }
 }
 
-/// Runs a search that goes step by step.
+/// Runs a stepwise search.
 fn stepping(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     prompt: &ItemPrompt,
     steps: &Steps,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
@@ -68,9 +68,9 @@ fn stepping(
     };
     let ask = |thoughts: &str| question(prepared, prompt, thoughts);
     let scorer = match prepared.task.method.scoring() {
-        Some(Scoring::Grade) => Scorer::Grade,
-        Some(Scoring::Verdicts(verdicts)) => asking(verdicts, &ask),
-        Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+        Some(ThoughtScoring::Grade) => Scorer::Grade,
+        Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
+        Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
     };
     search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
 }
@@ -79,8 +79,8 @@ fn asking<'a>(verdicts: &Verdicts, ask: Ask<'a>) -> Scorer<'a> {
     Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
 }
 
-/// What the task's scorer asks about a solution of this item.
-fn question(prepared: &Prepared, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+/// The question of the task's scorer about a solution of this item.
+fn question(prepared: &PreparedRun, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };

@@ -1,4 +1,4 @@
-//! `--dry-run`: what a job would be, before a model is loaded: the first prompt as rendered, tokens by level, memory.
+//! `--dry-run`: describes a run without loading a model: the first prompt as rendered, tokens by level, memory.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use crate::figures::{bytes, count, saved};
 use crate::launch::Sizes;
 use crate::tokenizer::LevelTokens;
 
-use super::{Prepared, RunOptions, worker};
+use super::{PreparedRun, RunOptions, worker};
 
-pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
+pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;

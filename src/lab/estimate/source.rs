@@ -11,7 +11,7 @@ use super::job::{Ask, Job};
 use super::rows;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
-use crate::eval::run::Rendered;
+use crate::eval::run::RenderedTask;
 use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
@@ -86,7 +86,8 @@ fn holds_requests(bytes: &[u8]) -> bool {
 fn of_task(options: &PlanOptions) -> Result<(Model, Job)> {
     let overrides =
         Overrides { set: options.set.clone(), samples: options.samples, seed: None, model: options.model.clone() };
-    let Rendered { task, model, folder, prompts, .. } = Rendered::new(&options.input, &overrides, options.limit)?;
+    let RenderedTask { task, model, folder, prompts, .. } =
+        RenderedTask::new(&options.input, &overrides, options.limit)?;
     let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
     for prompt in &prompts {
         if prompt.tokens().is_empty() {
