@@ -14,7 +14,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use super::chat::ChatTemplates;
-use super::pieces::Pieces;
+use super::pieces::TokenPieces;
 use super::{Around, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -112,7 +112,7 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
     }
 }
 
-fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Pieces> {
+fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
@@ -122,7 +122,7 @@ fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Pieces> {
         entries[id as usize] = Some((text, special));
     }
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;
-    Pieces::new(&entries, &decoder).map_err(|found| {
+    TokenPieces::new(&entries, &decoder).map_err(|found| {
         let expected = "ByteLevel, Metaspace or sentencepiece's Replace, ByteFallback, Fuse and Strip";
         Error::field(path, "decoder", expected, found)
     })

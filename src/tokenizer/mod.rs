@@ -23,9 +23,9 @@ use chat::ChatTemplates;
 pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
 pub use choices::ChoiceTokens;
-use pieces::Pieces;
+use pieces::TokenPieces;
 pub use shared::SharedEncoder;
-pub use stops::{StopMatcher, Stopped};
+pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 
 /// Whether the tokenizer's own special tokens (a beginning of text, mostly) are put around a text.
@@ -50,7 +50,7 @@ pub struct Tokenizer {
     around: Around,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
-    pieces: Arc<Pieces>,
+    pieces: Arc<TokenPieces>,
     /// Whether a text may be encoded in parts; found out when first asked.
     can_cut: OnceLock<bool>,
     templates: ChatTemplates,

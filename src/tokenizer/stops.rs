@@ -16,7 +16,7 @@ pub struct StopMatcher {
 
 /// What a piece of text made certain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopped {
+pub struct CertainText {
     /// Text to give out.
     pub text: String,
     /// Which stop string (by its index) ended the stream; the rest of the piece is dropped.
@@ -34,18 +34,18 @@ impl StopMatcher {
 
     /// Takes the next piece. The stop string that is complete first ends the stream; of several that are complete with the same
     /// character, the longest.
-    pub fn push(&mut self, piece: &str) -> Stopped {
+    pub fn push(&mut self, piece: &str) -> CertainText {
         if self.stops.is_empty() {
-            return Stopped { text: piece.to_string(), by: None };
+            return CertainText { text: piece.to_string(), by: None };
         }
         self.held.push_str(piece);
         if let Some((start, end, by)) = self.first_hit() {
             let mut text = std::mem::take(&mut self.held);
             text.truncate(if self.include { end } else { start });
-            return Stopped { text, by: Some(by) };
+            return CertainText { text, by: Some(by) };
         }
         let certain = self.held.len() - self.longest_beginning();
-        Stopped { text: self.held.drain(..certain).collect(), by: None }
+        CertainText { text: self.held.drain(..certain).collect(), by: None }
     }
 
     /// What was held back, when the stream has ended otherwise.

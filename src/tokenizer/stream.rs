@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::pieces::Pieces;
+use super::pieces::TokenPieces;
 use crate::ids::TokenId;
 
 /// The text of a growing row of tokens. A branch that forks clones it.
 #[derive(Clone)]
 pub struct TextStream {
-    pieces: Arc<Pieces>,
+    pieces: Arc<TokenPieces>,
     /// The beginning of a character, at most 3 bytes.
     pending: Vec<u8>,
     /// Spaces yet to be taken from the start of the text; 0 once anything has come.
@@ -19,7 +19,7 @@ pub struct TextStream {
 impl TextStream {
     /// Continues the text of `context`: where that has any text a leading space is kept, and where it ends within a character,
     /// that is carried on.
-    pub(super) fn new(pieces: Arc<Pieces>, context: &[TokenId]) -> TextStream {
+    pub(super) fn new(pieces: Arc<TokenPieces>, context: &[TokenId]) -> TextStream {
         // A character has at most four bytes, so four tokens with text hold the beginning of an incomplete one.
         let with_text = context.iter().rev().filter(|&&token| !pieces.text(token).is_empty());
         let tail: Vec<TokenId> = with_text.take(4).copied().collect();

@@ -1,5 +1,5 @@
-//! `bench machine`, `bench gemm` and `bench attention` as tables or JSON lines: which shapes are measured, and how they are
-//! printed. Measuring is done by the modules beside this one.
+//! `bench machine`, `bench gemm` and `bench attention` as tables or JSON lines: defines the shapes and prints the
+//! results. The modules next to this one measure.
 
 use std::fmt;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result
     }
 }
 
-/// `x` to so many decimals, as results are written.
+/// `x` rounded to `decimals` decimals.
 pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
     let unit = 10f64.powi(decimals);
     (x * unit).round() / unit

@@ -1,27 +1,27 @@
-//! When a vote need not go on: nothing can change its winner any more, or hardly anything will. Pure functions of votes; drawing,
-//! and what is spared, is left to the search.
+//! Decides when a vote can stop: when its winner cannot change any more, or hardly can. Pure functions of votes; the
+//! search samples and skips.
 
-use super::Tally;
+use super::VoteTally;
 
-/// When the rest of a vote's samples is spared.
+/// When the remaining samples of a vote are skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decided {
-    /// Never: all are drawn.
+    /// Never: all samples are drawn.
     Never,
-    /// When nothing that the rest could answer would change the winner: the leader is ahead of the second by more than the rest, so
-    /// that not even a tie is possible.
+    /// When no answers of the remaining samples could change the winner: the leader is ahead of the second by more than
+    /// the remaining samples, so that not even a tie is possible.
     Certain,
-    /// Then, or when the leader is ahead for good with this probability at least: see [`confidence`].
+    /// As `Certain`, or when the leader is the more frequent answer with at least this probability: see [`confidence`].
     Confident(f64),
 }
 
 impl Decided {
-    /// The fewest of the `remaining` samples that must be drawn before the rest can be spared: so many if all of them vote for
-    /// the leader, more in every other case; none if it is decided already. Whoever draws that many at once, and asks again, draws exactly the samples that
-    /// drawing one after the other would.
-    pub fn fewest_more(self, votes: &Tally, remaining: u32) -> u32 {
+    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped: the number needed if
+    /// all of them vote for the leader; 0 if the vote is decided. Drawing that many at once and asking again draws
+    /// exactly the samples that drawing one after the other would.
+    pub fn fewest_more(self, votes: &VoteTally, remaining: u32) -> u32 {
         let (first, second) = votes.first_two();
-        // The more vote for the leader the surer it is, so that a bisection finds the fewest.
+        // The decision is monotonic in the votes for the leader, so bisection finds the fewest.
         let (mut low, mut high) = (0, remaining);
         while low < high {
             let more = low + (high - low) / 2;
@@ -33,7 +33,7 @@ impl Decided {
         low
     }
 
-    /// Whether `remaining` samples are to be spared where the leader has `first` votes and the answer after it `second`.
+    /// Whether `remaining` samples can be skipped if the leader has `first` votes and the next answer `second`.
     fn by(self, first: u32, second: u32, remaining: u32) -> bool {
         let certain = remaining == 0 || first > second + remaining;
         match self {
@@ -72,8 +72,8 @@ mod tests {
     use crate::mix::mix;
     use proptest::prelude::*;
 
-    fn tally(answers: &[Option<u8>]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(answers: &[Option<u8>]) -> VoteTally {
+        let mut tally = VoteTally::default();
         for (ix, answer) in answers.iter().enumerate() {
             tally.add(ix, answer.map(|answer| answer.to_string()).as_deref());
         }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::eval::task::{Item, Prompt};
 use crate::ids::TokenId;
-use crate::search::tree_of_thought::{Rendered, Texts};
+use crate::search::tree_of_thought::{QuestionPrompt, Texts};
 
 use super::{Question, TreeOfThought};
 
@@ -13,7 +13,7 @@ pub struct ItemTexts<'a> {
     pub how: &'a TreeOfThought,
     pub item: &'a Item,
     /// A prompt as text and tokens.
-    pub render: &'a dyn Fn(&Prompt) -> Result<Rendered>,
+    pub render: &'a dyn Fn(&Prompt) -> Result<QuestionPrompt>,
     /// The tokens of a text that goes on from another.
     pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
 }
@@ -21,15 +21,15 @@ pub struct ItemTexts<'a> {
 impl Texts for ItemTexts<'_> {
     type Question = Question;
 
-    fn ask(&self, question: &Question, thoughts: &[String]) -> Result<Rendered> {
+    fn ask(&self, question: &Question, thoughts: &[String]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask(question, self.item, thoughts)?)
     }
 
-    fn ask_about_answer(&self, question: &Question, thoughts: &[String], answer: &str) -> Result<Rendered> {
+    fn ask_about_answer(&self, question: &Question, thoughts: &[String], answer: &str) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_about_answer(question, self.item, thoughts, answer)?)
     }
 
-    fn ask_for_choice(&self, question: &Question, paths: &[&[String]]) -> Result<Rendered> {
+    fn ask_for_choice(&self, question: &Question, paths: &[&[String]]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_for_choice(question, self.item, paths)?)
     }
 
