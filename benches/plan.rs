@@ -18,7 +18,8 @@ const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
 const HEADS: HeadLayout = HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 };
 /// An H200's.
-const TILING: Tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(132) };
+const TILING: Tiling =
+    Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(132), most_slots: usize::MAX };
 
 fn main() {
     for leaves in [256, 1024, 2560] {

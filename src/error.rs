@@ -46,6 +46,10 @@ pub enum Error {
     )]
     DeviceMemory { device: String, asked: usize, free: usize, total: usize },
 
+    /// The host has no page-locked memory for a device's copies.
+    #[error("{device}: {} MiB of page-locked host memory are asked for and refused", asked.div_ceil(1 << 20))]
+    LockedMemory { device: String, asked: usize },
+
     /// The driver refused a call: `doing` says which, `why` is CUDA's own name and text for it.
     #[error("{device}: cannot {doing}: {why}")]
     Cuda { device: String, doing: String, why: String },
@@ -79,6 +83,11 @@ impl Error {
             Error::Interrupted => 130,
             _ => 2,
         }
+    }
+
+    /// Whether memory was short: what was asked for may succeed in smaller parts.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Error::DeviceMemory { .. } | Error::LockedMemory { .. })
     }
 
     /// For `map_err` on I/O: `fs::read(p).map_err(Error::io(p, "read"))`.

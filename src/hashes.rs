@@ -48,7 +48,7 @@ fn hash_of_file(path: &Path) -> Result<String> {
 const WHOLE: u64 = 8 << 20;
 /// ... and samples of so many bytes, this far apart, the last of them at its end.
 const SAMPLE: u64 = 64 << 10;
-const APART: u64 = 16 << 20;
+const IS_ASYNC: u64 = 16 << 20;
 
 /// BLAKE3 of a model folder: names, lengths and contents of its weights, configuration and tokenizer. Of files above 8 MiB only the
 /// first 8 MiB and 64 KiB every 16 MiB and at the end are read, so that a model of 16 GB takes a moment. So another model, another
@@ -84,7 +84,7 @@ pub fn hash_of_folder(folder: &Path) -> Result<String> {
 fn read_of(bytes: u64) -> Vec<(u64, u64)> {
     let mut ranges = vec![(0, WHOLE)];
     if bytes > WHOLE {
-        ranges.extend((APART..bytes).step_by(APART as usize).map(|start| (start, SAMPLE)));
+        ranges.extend((IS_ASYNC..bytes).step_by(IS_ASYNC as usize).map(|start| (start, SAMPLE)));
         ranges.push((bytes.saturating_sub(SAMPLE).max(WHOLE), SAMPLE));
     }
     ranges

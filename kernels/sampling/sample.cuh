@@ -12,6 +12,9 @@ constexpr u32 ALL_LANES = 0xffffffff;
 constexpr u32 CHUNK = 512;
 constexpr u32 PER_LANE = CHUNK / WARP;
 
+// Tokens that a request counts by itself at most, between two loads of requests: MOST_COUNTED of backend/mod.rs.
+constexpr u32 MOST_COUNTED = 128;
+
 constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
@@ -36,13 +39,13 @@ struct Request {
     float repetition;
     float frequency;
     float presence;
-    u32 unseen;  // index into the tokens drawn by the step before, or NONE
+    u32 unseen;  // index into the tokens drawn by the step before, or NONE; sample_count writes it
     u32 top;     // of the likeliest tokens, at most BINS of sampling/select.cuh
     u32 biases;  // lengths of the three lists
     u32 seens;
     u32 bans;
     u32 first;  // 4-byte words from the header to the lists, which lie back to back in this order
-    u32 padding;
+    u32 counted;  // entries of its list of tokens sampled since the requests were loaded, which sample_count appends to
 };
 
 // Lists are sorted by token. `was` is the model's logit, kept here while the score stands in its place.

@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
                 const float* __restrict__ model_max, const float* __restrict__ model_sum,
                 const float* __restrict__ draw_max, const float* __restrict__ draw_sum,
                 const Newest* __restrict__ newest, const Cut* __restrict__ cuts, Drawn* __restrict__ results,
-                u32* __restrict__ drawn) {
+                u32* __restrict__ drawn, Seen* all_counted) {
     extern __shared__ double sums[];
     u32 ask = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
     }
 
     if (has_edits(request)) {
-        Edits(header, request).for_each([&](const auto& entry) { logits[entry.token] = entry.was; });
+        Edits(header, all_counted, ask).for_each([&](const auto& entry) { logits[entry.token] = entry.was; });
         if (request.unseen != NONE && lane() == 0) {
             logits[newest[ask].token] = newest[ask].was;
         }

@@ -34,7 +34,8 @@ __device__ __forceinline__ float penalised(float score, const Request& request, 
 // Dynamic shared memory: whether a chunk is changed, a byte each [chunks].
 extern "C" __global__ void __launch_bounds__(1024, 1)
     sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ drawn,
-                float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of) {
+                float* __restrict__ draw_max, float* __restrict__ draw_sum, Newest* __restrict__ newest_of,
+                Seen* all_counted) {
     extern __shared__ bool changed[];
     u32 ask = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[ask];
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         return;
     }
     float* logits = all_logits + static_cast<u64>(ask) * vocab;
-    Edits edits(header, request);
+    Edits edits(header, all_counted, ask);
     u32 newest = request.unseen == NONE ? NONE : drawn[request.unseen];
     bool has_newest = newest != NONE;
     bool of_newest = has_newest && threadIdx.x == 0;
@@ -89,6 +90,12 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         }
         logits[token] = score;
     });
+    for (u32 i = threadIdx.x; i < edits.counted_count; i += blockDim.x) {
+        const Seen& entry = edits.counted[i];
+        u32 more = entry.token == newest ? 1 : 0;
+        met |= more == 1;
+        logits[entry.token] = penalised(logits[entry.token], request, entry.sampled + more, false);
+    }
     met = __syncthreads_or(met);
     if (of_newest && !met) {
         logits[newest] = penalised(logits[newest], request, 1, false);

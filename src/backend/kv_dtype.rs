@@ -1,5 +1,5 @@
 //! What keys and values are rounded to before they are stored. In how many bytes a backend keeps the rounded numbers is its own
-//! affair: in one where its kernels read that, else in those of the weights' dtype, which holds them too.
+//! affair: in one where its kernels read that, else in those of the compute dtype, which holds them too.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::{Backend, Dtype, HeadLayout};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
-    /// That of the weights
+    /// The compute dtype: that of the weights' elements
     #[default]
     Model,
     /// 8 bits (e4m3, no scale): half the memory on Hopper, and results that differ by its rounding
@@ -22,7 +22,7 @@ pub enum KvDtype {
 }
 
 impl KvDtype {
-    /// `x` as it is kept beside weights of `dtype`.
+    /// `x` as it is kept in a model of compute dtype `dtype`.
     pub fn round(self, dtype: Dtype, x: f32) -> f32 {
         match self {
             KvDtype::Model => dtype.round(x),
@@ -30,10 +30,11 @@ impl KvDtype {
         }
     }
 
-    /// Has `backend` keep the keys and values of a model with these heads and weights so, and says where that saves nothing.
-    pub fn keep_on<B: Backend>(self, backend: &mut B, heads: HeadLayout, dtype: Dtype) {
-        backend.keep_kv(self);
-        let bytes = backend.kv_element_bytes(heads, dtype);
+    /// Has `backend` keep the keys and values of a model so, whose layers have these heads and this compute dtype, and says where
+    /// that saves nothing.
+    pub fn set_on<B: Backend>(self, backend: &mut B, heads: impl Iterator<Item = HeadLayout>, dtype: Dtype) {
+        backend.set_kv_dtype(self);
+        let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
         match self {
             KvDtype::Model => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),

@@ -1,15 +1,18 @@
 //! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
 //! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
 //!
-//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`Holds`] allows it, less. Weights keep their own dtype (f32, f16 or bf16).
-//! *Arithmetic by weight dtype*: f32 weights: f32 operands, f32 accumulation; f16 and bf16 weights: the activation operand of
-//! a dot product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
-//! what [`Holds::Operands`] names in it. Keys and values are stored in the weights' dtype, rounded to fewer bits before where
-//! that is asked for ([`KvDtype`]); attention follows the same rule (queries and softmax numerators may be rounded to the dtype
-//! of keys and values, or to f16 where they are fp8).
+//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`ActivationDtype`] allows it, less. Three types
+//! are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the compute dtype: today that of
+//! the matrix's elements), and how keys and values are kept ([`KvDtype`]).
+//!
+//! *Arithmetic by compute dtype*: f32: f32 operands, f32 accumulation; f16 and bf16: the activation operand of a dot product may
+//! be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store what
+//! [`ActivationDtype::Operands`] names in it. Keys and values are stored in the compute dtype, rounded to fewer bits before where
+//! that is asked for; attention follows the same rule (queries and softmax numerators may be rounded to the dtype of keys and
+//! values, or to f16 where they are fp8).
 //!
 //! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for attention. A
-//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::be_deterministic`]).
+//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::set_batch_invariant`]).
 //!
 //! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may enqueue
 //! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
@@ -32,7 +35,7 @@ pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{Dtype, RandomWeight, Uniform, WeightView};
+pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_drawn};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +70,25 @@ pub enum HeadKind {
     Key,
 }
 
-/// The size of the KV memory: `pages` pages of `page_tokens` tokens in each of `layers` layers.
-#[derive(Clone, Copy, Debug)]
+/// The size of the KV memory: `pages` pages of `page_tokens` tokens in each layer.
+#[derive(Clone, Debug)]
 pub struct KvShape {
-    pub layers: usize,
-    pub heads: HeadLayout,
+    /// Of each layer.
+    pub heads: Vec<HeadLayout>,
+    /// The compute dtype; keys and values are kept in it unless `Backend::set_kv_dtype` says otherwise.
     pub dtype: Dtype,
     pub pages: usize,
+}
+
+impl KvShape {
+    /// Of so many layers with the same heads.
+    pub fn uniform(layers: usize, heads: HeadLayout, dtype: Dtype, pages: usize) -> Self {
+        Self { heads: vec![heads; layers], dtype, pages }
+    }
+
+    pub fn layers(&self) -> usize {
+        self.heads.len()
+    }
 }
 
 /// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
@@ -88,10 +103,10 @@ pub struct RopeTable {
 
 /// What a buffer of activations is for, and so how precisely a backend must keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
+pub enum ActivationDtype {
     /// Sums that many layers add to, and logits: f32.
     Sums,
-    /// Operands of dot products and results of linear layers: f32, or the dtype of the weights (given).
+    /// Operands of dot products and results of linear layers: f32, or the compute dtype (given).
     Operands(Dtype),
 }
 
@@ -108,6 +123,10 @@ pub struct SwapRates {
 /// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
 pub const MOST_TOP: usize = 2048;
 
+/// The most tokens that the requests of a step count by themselves: a step whose requests have penalties can be advanced so many
+/// times until it must be loaded again, with all tokens seen until then.
+pub const MOST_COUNTED: usize = 128;
+
 /// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
 /// then the inverse of the cumulative distribution in vocabulary order at `coin`.
 #[derive(Clone, Debug)]
@@ -115,8 +134,8 @@ pub struct SampleRequest {
     pub pick: Pick,
     /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
     pub seen: Vec<SeenToken>,
-    /// The step loaded before draws this branch's newest token for its request of this index: one more sampled token, beside
-    /// `seen`, for penalties.
+    /// The step before this one draws this branch's newest token for its request of this index: one more sampled token, beside
+    /// `seen`, for penalties ([`StepBatch::count_unseen`]).
     pub unseen: Option<u32>,
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
@@ -151,6 +170,11 @@ impl SampleRequest {
             Pick::Random { coin, .. } => coin,
             Pick::Greedy | Pick::Given(_) => 0.0,
         }
+    }
+
+    /// Whether tokens seen change its scores.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
     /// Changes the coin of the draw, if it tosses one.
@@ -190,7 +214,7 @@ pub struct Sampled {
 /// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
 /// checks shapes when it loads a model, so a misfit here is our own mistake.
 pub trait Backend: Send + 'static {
-    /// Activations, `rows x width`; see [`Holds`].
+    /// Activations, `rows x width`; see [`ActivationDtype`].
     type Buffer: Send;
     /// A weight matrix `[out, in]` in the layout this backend multiplies fastest.
     type Matrix: Send + Sync;
@@ -207,9 +231,9 @@ pub trait Backend: Send + 'static {
 
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
     /// is room for what its own has none for.
-    const APART: bool;
+    const IS_ASYNC: bool;
 
-    /// Whether weights of one dtype multiply activations kept for another ([`Holds::Operands`]).
+    /// Whether weights of one compute dtype multiply activations kept for another ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
 
     /// Slots of a page.
@@ -224,28 +248,22 @@ pub trait Backend: Send + 'static {
     /// The tile that its attention reduces by (see `plan`).
     fn tile(&self) -> u32;
     /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use then.
-    fn be_deterministic(&mut self);
-    /// From now on keys and values are kept so, as they are in the weights' dtype before. Memory of theirs, and steps, that were
+    fn set_batch_invariant(&mut self);
+    /// From now on keys and values are kept so, as they are in the compute dtype before. Memory of theirs, and steps, that were
     /// made before are of no use then.
-    fn keep_kv(&mut self, kv: KvDtype);
+    fn set_kv_dtype(&mut self, kv: KvDtype);
     /// What giving up keys and values costs.
     fn swap_rates(&self) -> SwapRates;
     /// Bytes that can still be allocated for weights, activations, keys and values.
     fn free_bytes(&self) -> Result<usize>;
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix `[sum out_i, in]`.
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
-    /// The same of tensors that nobody has yet, drawn where they will be used.
-    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Self::Matrix> {
-        let drawn: Vec<Vec<u8>> = parts.iter().map(RandomWeight::draw).collect();
-        let views: Vec<WeightView<'_>> = parts.iter().zip(&drawn).map(|(part, bytes)| part.view(bytes)).collect();
-        self.matrix(&views)
-    }
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix `[sum out_i, in]`.
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer without rows.
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Self::Buffer>;
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
     /// Sets the row count of a buffer (contents unspecified); keeps its memory where it can.
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
     /// Puts `values`, `rows * width`, row-major, in the first `rows` rows, rounded to what the buffer holds.
@@ -253,7 +271,7 @@ pub trait Backend: Send + 'static {
     /// The first `rows` rows, `rows * width` values, row-major.
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
 
-    /// Bytes of an element of keys or values as they are kept now, in a model with these heads and weights of `dtype`.
+    /// Bytes of an element of keys or values as they are kept now, in layers with these heads and compute dtype.
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
     /// Bytes that one page takes, all layers.
     fn page_bytes(&self, shape: &KvShape) -> usize;
@@ -267,16 +285,19 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing yet, for a model with these heads, weights of `dtype` and so many words.
-    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Self::Step>;
+    /// A step of nothing yet, for a model of this compute dtype and so many words. `heads`: of the layers that go by each of its
+    /// plans.
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;
     /// Makes room in `step` for all that the shape of a batch bounds, so that no step up to this shape asks for it; returns the
     /// shape that [`Backend::load`] would.
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
         Ok(shape)
     }
-    /// Replaces what `step` holds.
+    /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and `run`, leaves a step
+    /// that another one, with fewer rows, can be loaded into.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
-    /// Replaces it by what [`StepBatch::advance`] makes of it; only where [`StepBatch::can_advance`].
+    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has drawn counted ([`StepBatch::count_unseen`]); only
+    /// where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a request has penalties.
     fn advance(&mut self, step: &mut Self::Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape>;
     /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
     /// They must therefore depend on nothing but the shape, and on buffers that are still the same.

@@ -5,7 +5,7 @@ use crate::ids::TokenId;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
 
-use super::SampleRequest;
+use super::{SampleRequest, SeenToken};
 
 /// The token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct StepBatch {
     pub slots: Vec<KvSlot>,
     /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
     pub wanted: Vec<u32>,
-    /// One for each window kind of the model's layers, in the order of `Decoder::plan_hints`.
+    /// One for each kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
     /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
     pub requests: Vec<SampleRequest>,
@@ -46,18 +46,28 @@ impl StepBatch {
     }
 
     /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,
-    /// so that request `r` draws the next token of row `r`, without regard to the tokens before, and every plan can.
+    /// so that request `r` draws the next token of row `r`, and every plan can.
     pub fn can_advance(&self) -> bool {
         let each_once = self.wanted.len() == self.tokens.len() && (0u32..).zip(&self.wanted).all(|(r, &w)| r == w);
-        let forgetful = self.requests.iter().all(|request| request.seen.is_empty() && request.unseen.is_none());
-        each_once
-            && forgetful
-            && self.requests.len() == self.wanted.len()
-            && self.plans.iter().all(AttentionPlan::can_advance)
+        each_once && self.requests.len() == self.wanted.len() && self.plans.iter().all(AttentionPlan::can_advance)
+    }
+
+    /// Counts what is unseen: `before` are the tokens that the step before this one drew, by request. The definition; a device does
+    /// it where its tokens are.
+    pub fn count_unseen(&mut self, before: &[TokenId]) {
+        for request in &mut self.requests {
+            let Some(unseen) = request.unseen.take() else { continue };
+            let token = before[unseen as usize];
+            match request.seen.iter_mut().find(|seen| seen.token == token) {
+                Some(seen) => seen.sampled += 1,
+                None => request.seen.push(SeenToken { token, sampled: 1, in_prompt: false }),
+            }
+        }
     }
 
     /// Makes it that step: row `r` holds what request `r` draws, one position further; `coins` are the new draws' (of
-    /// requests that toss none, any number), `turns` the pages of the rows whose own are full, in rising order.
+    /// requests that toss none, any number), `turns` the pages of the rows whose own are full, in rising order. What was unseen
+    /// before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
     pub fn advance(&mut self, coins: &[f64], turns: &[PageTurn]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {
@@ -66,6 +76,9 @@ impl StepBatch {
         self.positions.iter_mut().for_each(|position| *position += 1);
         advance_slots(&mut self.slots, turns);
         self.plans.iter_mut().for_each(|plan| plan.advance(turns));
+        for (row, request) in (0u32..).zip(&mut self.requests) {
+            request.unseen = request.has_penalties().then_some(row);
+        }
         for (request, &coin) in self.requests.iter_mut().zip(coins) {
             request.toss(coin);
         }

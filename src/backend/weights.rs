@@ -1,13 +1,18 @@
-//! Weights as they lie in a file (dtype, shape and bytes, borrowed) and the numbers that stand for them where there is no file.
+//! Weights as they lie in a file (format, shape and bytes, borrowed) and the numbers that stand for them where there is no file.
 //! Loading is `model::weights`; packing is each backend's.
+//!
+//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the compute dtype),
+//! and how keys and values are kept (`KvDtype`).
+
+use std::fmt;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::mix::{GOLDEN, mix};
 
-/// Element type of weights, keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+/// Element type of activations, vectors and dense arrays: the *compute dtype*, which the operands of products have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     F32,
@@ -51,6 +56,118 @@ impl Dtype {
             Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         }
     }
+}
+
+/// The word in configs, on the command line and in messages.
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Dtype::F32 => "f32",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+        })
+    }
+}
+
+/// How a weight matrix is stored, in its file and on the device. A format whose elements carry scales (FP8 in blocks, 4-bit
+/// groups) is a variant here, with a part of its own in [`MatrixPart`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// One element of the dtype after the other.
+    Dense(Dtype),
+}
+
+impl WeightFormat {
+    /// What the products of such a matrix take as operands, unless a backend is told otherwise.
+    pub fn compute_dtype(self) -> Dtype {
+        match self {
+            WeightFormat::Dense(dtype) => dtype,
+        }
+    }
+
+    /// Bytes of so many elements.
+    pub fn bytes(self, elements: usize) -> usize {
+        match self {
+            WeightFormat::Dense(dtype) => elements * dtype.bytes(),
+        }
+    }
+}
+
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WeightFormat::Dense(dtype) => dtype.fmt(f),
+        }
+    }
+}
+
+/// One of the tensors that are stacked into a matrix (`Backend::matrix`).
+#[derive(Clone, Copy, Debug)]
+pub enum MatrixPart<'a> {
+    Dense(WeightView<'a>),
+    /// Numbers that are drawn where they will be used.
+    Random(RandomWeight),
+}
+
+impl MatrixPart<'_> {
+    pub fn format(&self) -> WeightFormat {
+        match self {
+            MatrixPart::Dense(view) => WeightFormat::Dense(view.dtype),
+            MatrixPart::Random(random) => WeightFormat::Dense(random.dtype),
+        }
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        match self {
+            MatrixPart::Dense(view) => view.rows,
+            MatrixPart::Random(random) => random.rows,
+        }
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        match self {
+            MatrixPart::Dense(view) => view.cols,
+            MatrixPart::Random(random) => random.cols,
+        }
+    }
+}
+
+/// The shape of a stack: what all parts agree in, and the sum of their rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackShape {
+    pub format: WeightFormat,
+    pub rows: usize,
+    pub cols: usize,
+}
+
+impl StackShape {
+    /// Panics where there is no part, or parts differ in width or format.
+    pub fn of(parts: &[MatrixPart<'_>]) -> Self {
+        let first = parts.first().expect("a matrix has at least one part");
+        let (format, cols) = (first.format(), first.cols());
+        assert!(
+            parts.iter().all(|part| (part.format(), part.cols()) == (format, cols)),
+            "stacked parts agree in width and format"
+        );
+        Self { format, rows: parts.iter().map(MatrixPart::rows).sum(), cols }
+    }
+}
+
+/// What `pack` makes of `parts` as they would lie in a file: random ones are drawn into host memory before.
+pub fn with_drawn<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
+    let draw = |part: &MatrixPart<'_>| match part {
+        MatrixPart::Dense(_) => Vec::new(),
+        MatrixPart::Random(random) => random.draw(),
+    };
+    let drawn: Vec<Vec<u8>> = parts.iter().map(draw).collect();
+    let views = parts.iter().zip(&drawn).map(|(part, drawn)| match part {
+        MatrixPart::Dense(view) => *view,
+        MatrixPart::Random(random) => random.view(drawn),
+    });
+    pack(&views.collect::<Vec<_>>())
 }
 
 /// `rows x cols` elements of `dtype`, row-major, little-endian, not necessarily aligned. A vector has one row.

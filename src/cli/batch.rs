@@ -26,8 +26,8 @@ pub struct BatchArgs {
     /// Seed of requests without one
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..), default_value_t = 0)]
     pub seed: u64,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
-    /// --deterministic)
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     #[command(flatten)]

@@ -29,8 +29,8 @@ pub struct RunArgs {
     /// Change any value of the task file: sampling.temperature=0.6
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
-    /// --deterministic)
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)

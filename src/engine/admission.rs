@@ -66,7 +66,15 @@ impl Expectation {
         let steps = self.expected_of(most, drawing).max(least).min(most);
         // In its parent's last page only one branch can go on, which may be another.
         let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
-        Some(Growing { laid_out, steps, opens_page, alone })
+        // What it has of its own, and so how far from its window it is.
+        let own = match branch.hold {
+            Hold::Path(lease) if lease.own => {
+                laid_out.saturating_sub(cache.prefix.first_position(lease.segment) as usize)
+            }
+            _ => 0,
+        };
+        let grows = cache.window.map_or(steps, |window| steps.min(window.most_kept().saturating_sub(own)));
+        Some(Growing { laid_out, steps, grows, opens_page, alone })
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Cache {
     /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
     /// forks of one branch come one after the other, and need not compare these tokens again.
     matched: Option<(SharedBeginning, PathMark)>,
+    /// Set where every layer of the model has a window.
+    pub window: Option<Window>,
     returning: Returning,
     /// Pages that host memory still has room for.
     swap_room: usize,
@@ -32,6 +34,34 @@ pub(super) struct Returning {
     pub swapped_page: f64,
     /// To compute a token again.
     pub computed_row: f64,
+}
+
+/// How far behind a row keys and values are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// The longest of the layers', in positions; a row sees its own, too.
+    pub tokens: u32,
+    /// Pages are freed at multiples of it: whole pages, and whole tiles, as attention goes by these.
+    pub unit: u32,
+}
+
+impl Window {
+    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row may be asked
+    /// for again and a last slot taken back.
+    fn passed(self, next: u32) -> u32 {
+        let unread = next.saturating_sub(self.tokens);
+        unread - unread % self.unit
+    }
+
+    /// Tokens of its own after which a branch that decodes is to give back pages.
+    fn patience(self) -> u32 {
+        self.tokens + 2 * self.unit
+    }
+
+    /// The most tokens of its own that a branch keeps which decodes, in one step that is submitted and the next.
+    pub fn most_kept(self) -> usize {
+        self.patience() as usize + 2
+    }
 }
 
 impl Returning {
@@ -56,7 +86,24 @@ impl Cache {
     /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
     pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, returning: Returning) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
-        Cache { prefix, pages, matched: None, returning, swap_room: swap_pages, transfers: Vec::new() }
+        Cache { prefix, pages, matched: None, window: None, returning, swap_room: swap_pages, transfers: Vec::new() }
+    }
+
+    /// Frees the pages of `branch`, which runs, that no row of it will read again and nobody else keeps.
+    pub fn free_behind(&mut self, branch: &Branch) {
+        let (Some(window), Some(lease)) = (self.window, branch.lease().filter(|lease| lease.used)) else { return };
+        let end = self.prefix.end(lease.segment);
+        let next = self.prefix.computed(lease.segment).min(end.saturating_sub(1));
+        let upto = window.passed(next);
+        if upto > 0 {
+            self.prefix.free_behind(&mut self.pages, lease.segment, upto);
+        }
+    }
+
+    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give back pages.
+    pub fn steps_until_freed(&self, segment: SegmentId, position: u32) -> usize {
+        let until = |window: Window| self.prefix.first_position(segment) + window.patience();
+        self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
     /// How the first `upto` tokens of `branch` are looked up: a segment whose path they are known to begin with, and

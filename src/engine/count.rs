@@ -45,13 +45,11 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// `stats`: of the step's plans, one for each window kind.
+    /// `stats`: of the step's plans, one for each kind of attention.
     pub(super) fn count_reads(&mut self, stats: &[PlanStats]) {
-        let windows = &self.model.config().windows;
-        for (hints, stats) in self.model.plan_hints().iter().zip(stats) {
-            let layers = windows.iter().filter(|&&window| window == hints.window).count() as u64;
-            self.metrics.kv_bytes_read += layers * stats.kv_bytes_read;
-            self.metrics.kv_bytes_read_flat += layers * stats.flat_kv_bytes;
+        for (&layers, stats) in self.model.layers_by_plan().iter().zip(stats) {
+            self.metrics.kv_bytes_read += layers as u64 * stats.kv_bytes_read;
+            self.metrics.kv_bytes_read_flat += layers as u64 * stats.flat_kv_bytes;
         }
     }
 

@@ -14,6 +14,8 @@ const STEPS_UNTIL_FREE: usize = 1;
 pub(super) struct Growing {
     /// Tokens that it is expected to lay out yet.
     pub steps: usize,
+    /// With how many of them it takes pages: from then on it gives back behind its window what it takes. At most `steps`.
+    pub grows: usize,
     /// Tokens of its path that are laid out.
     pub laid_out: usize,
     /// Whether the first of them takes a page of its own, even where the last one has room.
@@ -86,13 +88,15 @@ impl AllGrowing {
         let page_tokens = self.page_tokens;
         let mut still = Still::new(page_tokens);
         self.alike.iter().for_each(|(branch, &alike)| still.add(branch, alike));
-        let mut stopped = self.alike.iter().peekable();
+        let mut stopped: Vec<_> = self.alike.iter().collect();
+        stopped.sort_by_key(|(branch, _)| branch.grows);
+        let mut stopped = stopped.into_iter().peekable();
         let mut ending = self.alike.iter().peekable();
         let (mut most, mut taken, mut given_back) = (0, 0, 0);
         // Between two ends pages are only taken, so that the most are held when somebody is about to give back.
         while let Some(&(&Growing { steps, .. }, _)) = ending.peek() {
             let step = steps + STEPS_UNTIL_FREE;
-            while let Some((branch, &alike)) = stopped.next_if(|(branch, _)| branch.steps < step) {
+            while let Some((branch, &alike)) = stopped.next_if(|(branch, _)| branch.grows < step) {
                 still.remove(branch, alike);
                 taken += alike * branch.pages_to_come(page_tokens);
             }
@@ -106,9 +110,9 @@ impl AllGrowing {
 }
 
 impl Growing {
-    /// Pages that it will take in all.
+    /// Pages that it will take in all, beyond those that it gives back on the way.
     fn pages_to_come(&self, page_tokens: usize) -> usize {
-        let full = (self.laid_out + self.steps).div_ceil(page_tokens) - self.laid_out.div_ceil(page_tokens);
+        let full = (self.laid_out + self.grows).div_ceil(page_tokens) - self.laid_out.div_ceil(page_tokens);
         full + usize::from(self.opens_page)
     }
 }
@@ -167,7 +171,7 @@ mod tests {
             Some(_) if step > branch.steps + STEPS_UNTIL_FREE => 0,
             alone => {
                 let opened = usize::from(branch.opens_page && step > 0);
-                let full = pages(branch.laid_out + step.min(branch.steps)) - pages(branch.laid_out);
+                let full = pages(branch.laid_out + step.min(branch.grows)) - pages(branch.laid_out);
                 alone.unwrap_or(0) + opened + full
             }
         };
@@ -178,10 +182,11 @@ mod tests {
     }
 
     fn growing() -> impl Strategy<Value = Growing> {
-        let branch = (1_usize..200, 0_usize..150, any::<bool>(), prop::option::of(0_usize..12));
-        branch.prop_map(|(laid_out, steps, opens_page, alone)| Growing {
+        let branch = (1_usize..200, 0_usize..150, 0_usize..300, any::<bool>(), prop::option::of(0_usize..12));
+        branch.prop_map(|(laid_out, steps, grows, opens_page, alone)| Growing {
             laid_out,
             steps,
+            grows: grows.min(steps),
             opens_page: opens_page && steps > 0,
             alone,
         })
@@ -231,8 +236,9 @@ mod tests {
     #[test]
     fn siblings_that_are_let_in_at_once_are_one_kind() {
         // So few pages that every one of them is counted.
-        let sibling = Growing { laid_out: 100_000, steps: 64, opens_page: true, alone: None };
-        let mut all = AllGrowing::new(16, [Growing { laid_out: 90, steps: 200, opens_page: false, alone: Some(6) }]);
+        let sibling = Growing { laid_out: 100_000, steps: 64, grows: 64, opens_page: true, alone: None };
+        let mut all =
+            AllGrowing::new(16, [Growing { laid_out: 90, steps: 200, grows: 200, opens_page: false, alone: Some(6) }]);
         for siblings in 0..4096_usize {
             let most = 5 * (siblings + 1);
             assert!(all.fit_in(most + 13, Some(sibling)));
@@ -246,11 +252,17 @@ mod tests {
     fn what_a_short_branch_gives_back_serves_a_long_one() {
         // Both hold ten pages of 16; the long one takes ten more, six of them until the short one's pages are free.
         let most_pages = |growing: &[Growing]| AllGrowing::new(16, growing.iter().copied()).most_pages();
-        let growing = |steps| Growing { laid_out: 160, steps, opens_page: false, alone: Some(10) };
+        let growing = |steps| Growing { laid_out: 160, steps, grows: steps, opens_page: false, alone: Some(10) };
         let (short, long) = (growing(94), growing(160));
         assert_eq!(most_pages(&[short]), 6);
         assert_eq!(most_pages(&[long]), 10);
         assert_eq!(most_pages(&[short, long]), 12, "when the short one ends");
+        let windowed = Growing { grows: 20, ..long };
+        assert_eq!(
+            (most_pages(&[windowed]), most_pages(&[short, windowed])),
+            (2, 8),
+            "it takes two, and then gives back"
+        );
         let unknown_end = Growing { alone: None, ..short };
         assert_eq!(most_pages(&[unknown_end, long]), 16, "it may still be there when the long one ends");
     }

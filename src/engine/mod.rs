@@ -49,7 +49,7 @@ pub use scripted::{ScriptedCall, ScriptedReply};
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, Cache, Returning};
+use crate::engine::cache::{Branches, Cache, Returning, Window};
 use crate::engine::handle::{Command, ExitReason};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::{Flight, Loaded};
@@ -183,7 +183,7 @@ impl<B: Backend> Engine<B> {
             }
         }
         if config.deterministic {
-            model.be_deterministic(&mut backend);
+            model.set_batch_invariant(&mut backend);
         }
         check_room(&backend, &model, config.largest_step())?;
         let mut step = model.step(&mut backend)?;
@@ -218,7 +218,10 @@ impl<B: Backend> Engine<B> {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
-        let cache = Cache::new(backend.page_tokens(), pool_pages, config.swap_bytes / page_bytes, returning);
+        let page_tokens = backend.page_tokens();
+        let mut cache = Cache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, returning);
+        let unit = backend.tile().max(page_tokens);
+        cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let engine = Engine {
             backend,
             model,

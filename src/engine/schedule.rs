@@ -1,6 +1,8 @@
 //! The rows of one step and who wants logits of them: what the scheduler decides, before anything is planned.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use crate::engine::branch::{Branch, Lease, Need};
 use crate::engine::cache::Cache;
@@ -32,7 +34,7 @@ pub(super) struct Ask {
     row: u32,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Schedule {
     /// Depth-first.
     pub rows: Vec<Row>,
@@ -113,6 +115,25 @@ impl Schedule {
                 Some(taken)
             }
         }
+    }
+
+    /// The first half of the rows and the others, each with its asks; `None` of a single row. Rows are depth-first, so that what a row
+    /// sees lies in its own half or in the one before it.
+    pub fn halves(&self) -> Option<[Schedule; 2]> {
+        let middle = self.rows.len() / 2;
+        (middle > 0).then(|| [0..middle, middle..self.rows.len()].map(|rows| self.part(rows)))
+    }
+
+    fn part(&self, rows: Range<usize>) -> Schedule {
+        let mut part = Schedule::for_rows(rows.len());
+        let mut taken = HashMap::with_capacity(rows.len());
+        for (number, row) in (0u32..).zip(&self.rows[rows]) {
+            taken.insert(row.taken, number);
+            part.rows.push(Row { taken: number, ..*row });
+        }
+        let asks = self.asks.iter().filter_map(|ask| Some(Ask { row: *taken.get(&ask.row)?, ..*ask }));
+        part.asks.extend(asks);
+        part
     }
 
     /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.

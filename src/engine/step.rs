@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::backend::{Backend, StepBatch};
+use crate::backend::{Backend, MOST_COUNTED, StepBatch};
 use crate::engine::branch::{Hold, Work};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{Ask, Row, Schedule};
@@ -33,7 +33,8 @@ pub(super) struct Loaded {
 /// A step whose every row draws a token of a branch of its own and goes on behind it: unless branches come or go, the steps after
 /// it are the same, every row one token further. What they ask of the branches is kept here, so that they need not be looked at.
 struct Steady {
-    /// How many steps after it are such; then a branch is at its end, or may end from then on.
+    /// How many steps after it are such; then a branch is at its end, may end from then on, or has counted as many tokens for its
+    /// penalties as a backend does by itself.
     steps: usize,
     /// Of each row.
     coins: Vec<CoinKey>,
@@ -64,13 +65,18 @@ impl<B: Backend> Engine<B> {
             Some(loaded) => self.advance(loaded)?,
             None => None,
         };
-        let Some(loaded) = advanced.map_or_else(|| self.replan(), |loaded| Ok(Some(loaded)))? else {
-            return Ok(false);
-        };
+        match advanced {
+            Some(loaded) => self.note_loaded(loaded),
+            None => self.replan()?,
+        }
+        Ok(self.loaded.is_some())
+    }
+
+    /// The step is under way.
+    fn note_loaded(&mut self, loaded: Loaded) {
         self.count_step(&loaded);
         self.flights.push_back(Flight { asks: loaded.schedule.asks.clone() });
         self.loaded = Some(loaded);
-        Ok(true)
     }
 
     /// Tells branches what the oldest step in flight drew.
@@ -84,13 +90,62 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// A step from nothing: scheduled, planned, loaded.
-    fn replan(&mut self) -> Result<Option<Loaded>> {
-        let mut schedule = self.schedule();
+    /// A step from nothing: scheduled, planned, loaded. No step where nothing is left but what waits for its last token, or could
+    /// never fit and has failed.
+    fn replan(&mut self) -> Result<()> {
+        self.scheduler.free_behind(&self.branches, &mut self.cache);
+        let schedule = self.schedule();
         self.transfer()?;
         if schedule.rows.is_empty() {
-            return Ok(None); // All that is left waits for its last token, or could never fit and has failed.
+            return Ok(());
         }
+        match self.submit_rows(schedule) {
+            Err(error) if error.is_shortage() => self.replan_in_parts(&error),
+            submitted => submitted,
+        }
+    }
+
+    /// The step that the device has no memory for, again and in parts, each of which is a step of its own: halves of halves, down to
+    /// one row. What is in flight is collected before, so that every part knows the tokens of its rows.
+    fn replan_in_parts(&mut self, shortage: &Error) -> Result<()> {
+        log::info!("a step is taken in parts: {shortage}");
+        self.collect_all()?;
+        let schedule = self.schedule();
+        self.transfer()?;
+        let mut parts = vec![schedule];
+        while let Some(part) = parts.pop() {
+            let halves = part.halves();
+            let submitted = if part.rows.is_empty() { Ok(()) } else { self.submit_rows(part.clone()) };
+            match (submitted, halves) {
+                (Err(error), Some([first, second])) if error.is_shortage() => parts.extend([second, first]),
+                // Others may need what this row was to compute: they are scheduled again, and so are all later rows.
+                (Err(error), None) if error.is_shortage() => {
+                    self.fail_row(&part, error);
+                    return Ok(());
+                }
+                (submitted, _) => submitted?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the work of those that ask for the only row of `part`, or brought it.
+    fn fail_row(&mut self, part: &Schedule, error: Error) {
+        let mut ended: Vec<BranchId> = part.rows.iter().map(|row| row.branch).collect();
+        ended.extend(part.asks.iter().map(|ask| ask.branch));
+        ended.sort_unstable();
+        ended.dedup();
+        let why = error.to_string();
+        for id in &ended {
+            let Some(branch) = self.branches.get_mut(id) else { continue };
+            self.scheduler.note_end(branch, true);
+            branch.fail(Error::value("memory for a step of one row", "enough for its attention", why.clone()));
+        }
+        self.retire(ended);
+    }
+
+    /// Plans and enqueues the rows of `schedule` as a step.
+    fn submit_rows(&mut self, mut schedule: Schedule) -> Result<()> {
         let forest = self.forest(&schedule.rows);
         let (plans, stats) = self.plan(&forest)?;
         let mut began = Instant::now();
@@ -104,7 +159,8 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_forward);
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
-        Ok(Some(Loaded { schedule, stats, steady, copy }))
+        self.note_loaded(Loaded { schedule, stats, steady, copy });
+        Ok(())
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -126,7 +182,7 @@ impl<B: Backend> Engine<B> {
         forest
     }
 
-    /// One plan for each window kind of the model's layers, and what it costs.
+    /// One plan for each kind of attention of the model's layers, and what it costs.
     fn plan(&mut self, forest: &Forest) -> Result<(Vec<AttentionPlan>, Vec<PlanStats>)> {
         let mut began = Instant::now();
         let mut plans = Vec::new();
@@ -167,6 +223,10 @@ impl<B: Backend> Engine<B> {
             }
             let until = if sampler::bans_ends(drawing, next) { drawing.may_end_at() } else { drawing.limit };
             steady.steps = steady.steps.min(until.min(drawing.limit).saturating_sub(next + 1));
+            steady.steps = steady.steps.min(self.cache.steps_until_freed(segment, row.at.position));
+            if drawing.counts.is_some() {
+                steady.steps = steady.steps.min(MOST_COUNTED);
+            }
             steady.coins.push(drawing.coins);
         }
         (asks.len() == rows.len()).then_some(steady)
@@ -188,16 +248,15 @@ impl<B: Backend> Engine<B> {
         (turning.len() <= self.cache.pages.free()).then_some(turning)
     }
 
-    /// Submits the loaded step again, every row one token further. `None`, and nothing is changed, where that is not the next.
+    /// Submits the loaded step again, every row one token further. `None` where that is not the next, or memory is short for it: then
+    /// pages may be reserved for it, which a plan made anew uses as well.
     fn advance(&mut self, mut loaded: Loaded) -> Result<Option<Loaded>> {
         let mut began = Instant::now();
         let Some(turning) = self.turning(&loaded) else { return Ok(None) };
-        for (request, (ask, row)) in (0u32..).zip(loaded.schedule.asks.iter().zip(&loaded.schedule.rows)) {
+        for ask in &loaded.schedule.asks {
             let branch = self.branches.get_mut(&ask.branch).expect("a branch that goes is noted as a change");
             let need = branch.need().expect("a branch at its limit ends the steady steps");
             self.cache.reserve(branch, need).expect("the token has room in its page, or one is free for it");
-            branch.asked(ask.position + 1, request);
-            self.cache.prefix.mark_computed(row.at.segment, row.at.position + 2);
         }
         let turn = |row: u32| {
             let StepRow { segment, position } = loaded.schedule.rows[row as usize].at;
@@ -215,8 +274,18 @@ impl<B: Backend> Engine<B> {
         steady.steps -= 1;
         let coins = steady.coins.iter().zip(&loaded.schedule.rows);
         let coins: Vec<f64> = coins.map(|(coins, row)| coins.coin(row.at.position + 1)).collect();
-        self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins, &turns)?;
+        match self.model.advance(&mut self.backend, &mut self.kv, &mut self.step, &coins, &turns) {
+            // Nothing is noted yet: what is planned anew may be smaller.
+            Err(error) if error.is_shortage() => return Ok(None),
+            advanced => drop(advanced?),
+        }
         lap(&mut began, &mut self.metrics.seconds_forward);
+        for (request, (ask, row)) in (0u32..).zip(loaded.schedule.asks.iter().zip(&loaded.schedule.rows)) {
+            let branch = self.branches.get_mut(&ask.branch).expect("it was there just now");
+            branch.asked(ask.position, request);
+            self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
+        }
+        lap(&mut began, &mut self.metrics.seconds_scheduling);
         Ok(Some(loaded))
     }
 

@@ -22,7 +22,8 @@ pub struct ForestSegment {
     pub first_position: u32,
     /// Tokens whose keys and values exist once this step's are appended.
     pub tokens: u32,
-    /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page.
+    /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page. Empty where no
+    /// row of the step sees anything of the segment, as its keys and values are gone.
     pub pages: Range<u32>,
     /// The rows of this segment and of everything beneath it: first its own, by rising position, then its children's.
     pub rows: Range<u32>,
@@ -110,7 +111,7 @@ impl Forest {
         if !positions.is_sorted() || positions.iter().any(|p| !(segment.first_position..segment.end()).contains(p)) {
             return Some("its rows are at positions that fall or are not its own");
         }
-        if self.row_segments[own].iter().any(|&owner| owner != index) {
+        if self.row_segments[own.clone()].iter().any(|&owner| owner != index) {
             return Some("its rows name another segment");
         }
         let pages = match segment.tokens {
@@ -118,6 +119,8 @@ impl Forest {
             _ => (segment.end() - 1) / self.page_tokens - segment.first_position / self.page_tokens + 1,
         };
         let exist = segment.pages.end as usize <= self.pages.len();
-        (segment.pages.len() != pages as usize || !exist).then_some("its pages hold another number of tokens")
+        let is_hollow = segment.pages.is_empty() && own.is_empty();
+        (!is_hollow && segment.pages.len() != pages as usize || !exist)
+            .then_some("its pages hold another number of tokens")
     }
 }

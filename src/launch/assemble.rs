@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Device, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
-use crate::backend::{Backend, Dtype};
+use crate::backend::{Backend, Dtype, WeightFormat};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
 use crate::model::check::facts;
@@ -34,7 +34,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
 #[derive(Clone, Copy)]
 pub struct ModelSource<'a> {
     pub config: &'a ModelConfig,
-    pub dtype: Dtype,
+    pub weights: WeightFormat,
     /// `None`: random weights.
     folder: Option<&'a ModelFolder>,
 }
@@ -44,26 +44,31 @@ const SEED: u64 = 1;
 
 impl<'a> ModelSource<'a> {
     pub fn folder(folder: &'a ModelFolder) -> Result<Self> {
-        Ok(Self::folder_of(folder, facts(folder)?.dtype))
+        Ok(Self::folder_of(folder, facts(folder)?.weights))
     }
 
-    /// A folder; the caller knows that its weights have this dtype.
-    pub fn folder_of(folder: &'a ModelFolder, dtype: Dtype) -> Self {
-        ModelSource { config: &folder.config, dtype, folder: Some(folder) }
+    /// A folder whose weight format is known.
+    pub fn folder_of(folder: &'a ModelFolder, weights: WeightFormat) -> Self {
+        ModelSource { config: &folder.config, weights, folder: Some(folder) }
     }
 
     pub fn random(config: &'a ModelConfig, dtype: Dtype) -> Self {
-        ModelSource { config, dtype, folder: None }
+        ModelSource { config, weights: WeightFormat::Dense(dtype), folder: None }
+    }
+
+    /// The compute dtype.
+    pub fn dtype(&self) -> Dtype {
+        self.weights.compute_dtype()
     }
 
     pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
+        self.config.weight_bytes(self.weights)
     }
 
     pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
         match self.folder {
             Some(folder) => Decoder::load(backend, folder),
-            None => Decoder::random(backend, self.config.clone(), self.dtype, SEED),
+            None => Decoder::random(backend, self.config.clone(), self.dtype(), SEED),
         }
     }
 }
@@ -139,7 +144,7 @@ impl Launch<'_> {
 
     /// The arguments of `Engine::start` and `Engine::build`.
     pub fn assemble<B: Backend>(&self, mut backend: B) -> Result<(B, Decoder<B>, EngineConfig)> {
-        self.budget.kv.keep_on(&mut backend, self.model.config.heads, self.model.dtype);
+        self.budget.kv.set_on(&mut backend, self.model.config.heads(), self.model.dtype());
         let decoder = self.model.load(&mut backend)?;
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
@@ -178,9 +183,9 @@ impl OnDevice for Size<'_> {
 
     fn run<B: Device>(self, mut backend: B) -> Result<LaunchSizes> {
         let Launch { model, budget, .. } = self.0;
-        budget.kv.keep_on(&mut backend, model.config.heads, model.dtype);
-        let element_bytes = backend.kv_element_bytes(model.config.heads, model.dtype);
-        let kv_bytes_per_token = model.config.kv_bytes_per_token(element_bytes);
+        budget.kv.set_on(&mut backend, model.config.heads(), model.dtype());
+        let kv_bytes_per_token =
+            model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype()));
         let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
         let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);

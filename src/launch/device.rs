@@ -54,13 +54,13 @@ pub trait OnDevice {
 pub struct DeviceKind {
     /// Tokens per KV page.
     pub page_tokens: usize,
-    /// Whether it computes asynchronously, in its own memory (`Backend::APART`).
+    /// Whether it computes asynchronously, in its own memory (`Backend::IS_ASYNC`).
     pub is_async: bool,
 }
 
 impl DeviceKind {
     pub fn of<B: Backend>(backend: &B) -> Self {
-        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::APART }
+        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
     }
 }
 

@@ -2,17 +2,19 @@
 //! context. The tokens are computed again, one path after another, each from where it parts from the one before; no engine and
 //! no sampling has a part in it. Where the tokens come from and what is made of the shares is the caller's affair.
 
-use crate::backend::{AttentionLevels, Holds, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+use crate::backend::{ActivationDtype, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
+use super::config::kinds;
 use super::decoder::Decoder;
 use super::sequence::Sequence;
 
 pub struct Attribution<'a, B: AttentionLevels> {
     sequence: Sequence<'a, B>,
-    /// `[rows, q_heads * MOST_LEVELS]`
-    lse: B::Buffer,
+    /// `[rows, q_heads * MOST_LEVELS]`, one for each number of query heads that layers have, and which of them each layer's is.
+    lse: Vec<B::Buffer>,
+    lse_of_layer: Vec<usize>,
     /// `[rows, MOST_LEVELS]`
     mass: B::Buffer,
     /// Tokens of a path at most.
@@ -31,10 +33,14 @@ pub struct Attribution<'a, B: AttentionLevels> {
 impl<'a, B: AttentionLevels> Attribution<'a, B> {
     /// For paths of at most `capacity` tokens, prompt included, in steps of at most `step_rows` rows.
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize, step_rows: usize) -> Result<Self> {
-        let q_heads = model.config().heads.q_heads;
+        let q_heads = || model.config().heads().map(|heads| heads.q_heads);
+        let widths = kinds(q_heads());
+        let place = |heads| widths.iter().position(|&other| other == heads).expect("the kinds are those of all layers");
+        let lse = |&heads: &usize| backend.buffer(heads * MOST_LEVELS, ActivationDtype::Sums);
         Ok(Self {
-            lse: backend.buffer(q_heads * MOST_LEVELS, Holds::Sums)?,
-            mass: backend.buffer(MOST_LEVELS, Holds::Sums)?,
+            lse: widths.iter().map(lse).collect::<Result<_>>()?,
+            lse_of_layer: q_heads().map(place).collect(),
+            mass: backend.buffer(MOST_LEVELS, ActivationDtype::Sums)?,
             sequence: Sequence::new(backend, model, capacity)?,
             capacity,
             step_rows: step_rows.max(1),
@@ -88,16 +94,17 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
     /// Runs `tokens` behind those held. The shares of `rows`.
     fn step(&mut self, tokens: &[TokenId], rows: &[LevelRow]) -> Result<Vec<LevelMass>> {
         let batch = self.sequence.batch(tokens, 0..0);
-        let Self { sequence: Sequence { backend, model, kv, step, .. }, lse, mass, .. } = self;
-        let layers = model.config().layers;
+        let Self { sequence: Sequence { backend, model, kv, step, .. }, lse, lse_of_layer, mass, .. } = self;
+        let layers = lse_of_layer.len();
         if rows.is_empty() {
             model.forward(backend, kv, step, batch)?;
             return backend.collect(step).map(|_| Vec::new());
         }
-        backend.resize(lse, rows.len())?;
+        lse.iter_mut().try_for_each(|lse| backend.resize(lse, rows.len()))?;
         backend.resize(mass, rows.len())?;
         let level_rows = backend.level_rows(kv, &batch.plans, rows)?;
         model.forward_observed(backend, kv, step, batch, |backend, read| {
+            let lse = &mut lse[lse_of_layer[read.layer.ix()]];
             backend.level_lse(lse, &read, &level_rows);
             backend.add_level_mass(mass, lse, read.layer, layers);
         })?;

@@ -1,20 +1,25 @@
 //! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
 //! A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
-use crate::backend::{Attended, Backend, Dtype, HeadKind, KvShape, RowToken, StepBatch, StepShape};
+use crate::backend::{
+    Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
+};
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::{PageTurn, PlanHints};
 
-use super::activations::{Activations, Stream};
-use super::config::{ModelConfig, ModelFolder};
-use super::layout::{LayerSpec, Layout};
-use super::parts::{Linear, Norm};
+use super::activations::{Activations, Places, Stream};
+use super::config::{
+    self, AttentionKind, AttentionSpec, LayerNorms, LayerSpec, ModelConfig, ModelFolder, RopeConfig, kinds,
+};
+use super::layout::{LayerTensors, Layout};
+use super::parts::{FeedForward, Linear, Norm};
 use super::rope::Rotary;
 use super::weights::{Checkpoint, RandomWeights, Source};
 
 pub struct Decoder<B: Backend> {
     config: ModelConfig,
+    weights: WeightFormat,
     dtype: Dtype,
     embed: B::Matrix,
     layers: Vec<Layer<B>>,
@@ -22,33 +27,61 @@ pub struct Decoder<B: Backend> {
     /// Absent where the embedding table serves.
     head: Option<B::Matrix>,
     head_bias: Option<B::Vector>,
-    rotary: Rotary,
-    rope: B::Rope,
+    /// One for each rope of the layers.
+    ropes: Vec<Rope<B>>,
     /// The largest position of the step that was loaded last.
     last_position: u32,
+    /// One for each kind of attention, and how many layers have it.
     hints: Vec<PlanHints>,
-    kv_element_bytes: usize,
+    layers_by_plan: Vec<usize>,
+    kv_bytes_per_token: usize,
     activations: Activations<B>,
+}
+
+/// A table that reaches all positions in use, on the host and where the ops read it.
+struct Rope<B: Backend> {
+    rotary: Rotary,
+    table: B::Rope,
+    /// Whether `table` is that of `rotary`: false where the device had no memory for a longer one.
+    is_current: bool,
 }
 
 struct Layer<B: Backend> {
     attention_norm: Norm<B>,
+    attention: Attention<B>,
+    /// Absent where attention and feed-forward share one norm and run in parallel.
+    feed_forward_norm: Option<Norm<B>>,
+    feed_forward: FeedForward<B>,
+    places: Places,
+}
+
+struct Attention<B: Backend> {
+    heads: HeadLayout,
+    scale: f32,
     qkv: Linear<B>,
     /// Of query heads and of key heads.
-    head_norms: Option<[B::Vector; 2]>,
+    head_norms: Option<HeadNorms<B>>,
     out: Linear<B>,
-    /// Absent where attention and feed-forward share one norm and run in parallel.
-    mlp_norm: Option<Norm<B>>,
-    up: Linear<B>,
-    down: Linear<B>,
-    /// Which of the step's plans is its own.
+    /// Which of the step's plans, and of the model's ropes, is its own.
     plan: usize,
+    rope: usize,
+}
+
+struct HeadNorms<B: Backend> {
+    query: B::Vector,
+    key: B::Vector,
+    eps: f32,
+}
+
+/// What layers share by kind: the attention plans of a step, and the ropes.
+struct Kinds {
+    attention: Vec<AttentionKind>,
+    ropes: Vec<RopeConfig>,
 }
 
 /// What all layers of a step share.
 struct Step<'a, B: Backend> {
-    config: &'a ModelConfig,
-    rope: &'a B::Rope,
+    ropes: &'a [Rope<B>],
     kv: &'a mut B::Kv,
     loaded: &'a mut B::Step,
 }
@@ -59,42 +92,46 @@ impl<B: Backend> Decoder<B> {
         let layout = Layout::of(&folder.config);
         let checkpoint = Checkpoint::open(&folder.path)?;
         checkpoint.verify(&layout)?;
-        let dtype = checkpoint.dtype(&layout)?;
-        Self::build(backend, folder.config.clone(), dtype, &layout, &Source::Checkpoint { checkpoint, dtype })
+        let weights = checkpoint.format(&layout)?;
+        let source = Source::Checkpoint { checkpoint, dtype: weights.compute_dtype() };
+        Self::build(backend, folder.config.clone(), weights, &layout, &source)
     }
 
     /// Weights drawn from `seed`, all of `dtype`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
-        Self::build(backend, config, dtype, &layout, &Source::Random(RandomWeights { dtype, seed }))
+        let source = Source::Random(RandomWeights { dtype, seed });
+        Self::build(backend, config, WeightFormat::Dense(dtype), &layout, &source)
     }
 
-    fn build(backend: &mut B, config: ModelConfig, dtype: Dtype, layout: &Layout, source: &Source) -> Result<Self> {
-        let kinds = config.window_kinds();
-        let plan_of = |layer: usize| kinds.iter().position(|kind| *kind == config.windows[layer]);
-        let layers = layout.layers.iter().enumerate().map(|(ix, spec)| {
-            let plan = plan_of(ix).expect("window_kinds lists the window of every layer");
-            Layer::load(backend, source, spec, config.norm.eps(), plan)
-        });
+    fn build(
+        backend: &mut B,
+        config: ModelConfig,
+        weights: WeightFormat,
+        layout: &Layout,
+        source: &Source,
+    ) -> Result<Self> {
+        let dtype = weights.compute_dtype();
+        let kinds = Kinds::of(&config);
+        let tensors = layout.layers.iter().zip(&config.layers).zip(Places::of(&config));
+        let layers =
+            tensors.map(|((tensors, spec), places)| Layer::load(backend, source, tensors, spec, &kinds, places));
         let layers = layers.collect::<Result<_>>()?;
-        let rotary = Rotary::new(&config.rope);
+        let one = std::slice::from_ref;
         Ok(Self {
-            embed: source.matrix(backend, std::slice::from_ref(&layout.embed))?,
+            embed: source.matrix(backend, one(&layout.embed))?,
             layers,
-            final_norm: Norm::load(backend, source, &layout.final_norm, config.norm.eps())?,
-            head: layout.head.as_ref().map(|spec| source.matrix(backend, std::slice::from_ref(spec))).transpose()?,
-            head_bias: layout
-                .head_bias
-                .as_ref()
-                .map(|spec| source.vector(backend, std::slice::from_ref(spec)))
-                .transpose()?,
-            rope: backend.rope_table(rotary.table())?,
-            rotary,
+            final_norm: Norm::load(backend, source, &layout.final_norm, config.final_norm)?,
+            head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor))).transpose()?,
+            head_bias: layout.head_bias.as_ref().map(|tensor| source.vector(backend, one(tensor))).transpose()?,
+            ropes: kinds.ropes.iter().map(|rope| Rope::new(backend, rope)).collect::<Result<_>>()?,
             last_position: 0,
-            kv_element_bytes: backend.kv_element_bytes(config.heads, dtype),
-            hints: kinds.iter().map(|&window| plan_hints(backend, &config, dtype, window)).collect(),
+            kv_bytes_per_token: config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, dtype)),
+            hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
+            layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations: Activations::new(backend, &config, dtype)?,
             config,
+            weights,
             dtype,
         })
     }
@@ -103,24 +140,34 @@ impl<B: Backend> Decoder<B> {
         &self.config
     }
 
-    /// Of the matrices, and of keys and values, unless they are kept as fp8.
+    /// How the matrices of its layers are stored.
+    pub fn weights(&self) -> WeightFormat {
+        self.weights
+    }
+
+    /// The compute dtype, and that of keys and values unless they are kept as fp8.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// One per window kind of the layers (full attention: one). `forward` wants a plan for each, in this order.
+    /// One for each kind of attention (heads and window) of the layers. `forward` wants a plan for each, in this order.
     pub fn plan_hints(&self) -> &[PlanHints] {
         &self.hints
     }
 
+    /// How many layers go by each of the plans.
+    pub fn layers_by_plan(&self) -> &[usize] {
+        &self.layers_by_plan
+    }
+
     pub fn kv_shape(&self, pages: usize) -> KvShape {
-        KvShape { layers: self.config.layers, heads: self.config.heads, dtype: self.dtype, pages }
+        KvShape { heads: self.config.heads().collect(), dtype: self.dtype, pages }
     }
 
     /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was loaded
     /// with. Steps made before are of no use then.
-    pub fn be_deterministic(&mut self, backend: &mut B) {
-        backend.be_deterministic();
+    pub fn set_batch_invariant(&mut self, backend: &mut B) {
+        backend.set_batch_invariant();
         for hints in &mut self.hints {
             *hints = PlanHints { tile: backend.tile(), cost: backend.cost_model(), ..*hints };
         }
@@ -131,16 +178,17 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
+        self.config.weight_bytes(self.weights)
     }
 
     pub fn kv_bytes_per_token(&self) -> usize {
-        self.config.kv_bytes_per_token(self.kv_element_bytes)
+        self.kv_bytes_per_token
     }
 
     /// A step for `forward` to load.
     pub fn step(&self, backend: &mut B) -> Result<B::Step> {
-        backend.step(self.config.heads, self.dtype, self.config.vocab)
+        let heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
+        backend.step(&heads, self.dtype, self.config.vocab)
     }
 
     /// Makes room for steps up to this shape: their activations, logits and lists.
@@ -210,10 +258,10 @@ impl<B: Backend> Decoder<B> {
         Ok(&self.activations.logits)
     }
 
-    /// For a loaded step of this shape: its activations, and the rope table up to its last position.
+    /// For a loaded step of this shape: its activations, and the rope tables up to its last position.
     fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
-        if self.rotary.cover(self.last_position as usize + 1) {
-            self.rope = backend.rope_table(self.rotary.table())?;
+        for rope in &mut self.ropes {
+            rope.cover(backend, self.last_position as usize + 1)?;
         }
         self.activations.resize(backend, shape)
     }
@@ -228,7 +276,7 @@ impl<B: Backend> Decoder<B> {
     ) {
         let a = &mut self.activations;
         backend.embed(&mut a.all.residual, &self.embed, loaded);
-        let mut step = Step { config: &self.config, rope: &self.rope, kv, loaded };
+        let mut step = Step { ropes: &self.ropes, kv, loaded };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
             layer.attend(backend, a, LayerIx::new(ix), &mut step, &mut observe);
@@ -240,7 +288,7 @@ impl<B: Backend> Decoder<B> {
             return;
         }
         // Behind the last attention, no row reads another: only those whose logits are wanted go on.
-        a.select_wanted(backend, step.loaded);
+        a.select_wanted(backend, self.layers[last].places.heads, step.loaded);
         self.layers[last].transform(backend, &mut a.wanted);
         self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
@@ -278,37 +326,79 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-fn plan_hints<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype, window: Option<u32>) -> PlanHints {
+fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> PlanHints {
     let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
+    let AttentionKind { heads, window } = kind;
     PlanHints {
         tile: backend.tile(),
         window,
-        q_heads: small(config.heads.q_heads),
-        kv_heads: small(config.heads.kv_heads),
-        head_dim: small(config.heads.head_dim),
-        kv_element_bytes: small(backend.kv_element_bytes(config.heads, dtype)),
+        q_heads: small(heads.q_heads),
+        kv_heads: small(heads.kv_heads),
+        head_dim: small(heads.head_dim),
+        kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
         cost: backend.cost_model(),
     }
 }
 
+impl Kinds {
+    fn of(config: &ModelConfig) -> Self {
+        let ropes = kinds(config.layers.iter().map(|layer| &layer.attention.rope));
+        Self { attention: config.attention_kinds(), ropes: ropes.into_iter().cloned().collect() }
+    }
+
+    fn plan(&self, spec: &AttentionSpec) -> usize {
+        let kind = spec.kind();
+        self.attention.iter().position(|other| *other == kind).expect("the kinds are those of all layers")
+    }
+
+    fn rope(&self, spec: &AttentionSpec) -> usize {
+        self.ropes.iter().position(|other| *other == spec.rope).expect("the kinds are those of all layers")
+    }
+}
+
+impl<B: Backend> Rope<B> {
+    fn new(backend: &mut B, config: &RopeConfig) -> Result<Self> {
+        let rotary = Rotary::new(config);
+        Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
+    }
+
+    fn cover(&mut self, backend: &mut B, positions: usize) -> Result<()> {
+        self.is_current &= !self.rotary.cover(positions);
+        if !self.is_current {
+            self.table = backend.rope_table(self.rotary.table())?;
+            self.is_current = true;
+        }
+        Ok(())
+    }
+}
+
 impl<B: Backend> Layer<B> {
-    fn load(backend: &mut B, source: &Source, spec: &LayerSpec, eps: f32, plan: usize) -> Result<Self> {
-        let head_norms = match &spec.head_norms {
-            Some([query, key]) => Some([
-                source.vector(backend, std::slice::from_ref(query))?,
-                source.vector(backend, std::slice::from_ref(key))?,
-            ]),
-            None => None,
+    fn load(
+        backend: &mut B,
+        source: &Source,
+        tensors: &LayerTensors,
+        spec: &LayerSpec,
+        kinds: &Kinds,
+        places: Places,
+    ) -> Result<Self> {
+        let (attention_norm, feed_forward_norm) = match spec.norms {
+            LayerNorms::Sequential { attention, feed_forward } => (attention, Some(feed_forward)),
+            LayerNorms::Parallel(norm) => (norm, None),
         };
+        let feed_forward_norm = tensors.feed_forward_norm.as_ref().zip(feed_forward_norm);
+        let config::FeedForward::Dense { activation, .. } = spec.feed_forward;
         Ok(Self {
-            attention_norm: Norm::load(backend, source, &spec.attention_norm, eps)?,
-            qkv: Linear::load(backend, source, &spec.qkv)?,
-            head_norms,
-            out: Linear::load(backend, source, &spec.out)?,
-            mlp_norm: spec.mlp_norm.as_ref().map(|norm| Norm::load(backend, source, norm, eps)).transpose()?,
-            up: Linear::load(backend, source, &spec.up)?,
-            down: Linear::load(backend, source, &spec.down)?,
-            plan,
+            attention_norm: Norm::load(backend, source, &tensors.attention_norm, attention_norm)?,
+            attention: Attention::load(backend, source, tensors, &spec.attention, kinds)?,
+            feed_forward_norm: feed_forward_norm
+                .map(|(tensors, norm)| Norm::load(backend, source, tensors, norm))
+                .transpose()?,
+            feed_forward: FeedForward::Dense {
+                activation,
+                up: Linear::load(backend, source, &tensors.up)?,
+                down: Linear::load(backend, source, &tensors.down)?,
+            },
+            places,
         })
     }
 
@@ -322,38 +412,55 @@ impl<B: Backend> Layer<B> {
         step: &mut Step<'_, B>,
         observe: &mut impl FnMut(&mut B, Attended<'_, B>),
     ) {
-        let heads = step.config.heads;
+        let Attention { heads, scale, plan, .. } = self.attention;
+        let (qkv, attended) = (&mut a.qkv[self.places.heads], &mut a.all.attended[self.places.heads]);
         self.attention_norm.apply(backend, &mut a.all.normed, &a.all.residual);
-        self.qkv.apply(backend, &mut a.qkv, &a.all.normed);
-        if let Some([query, key]) = &self.head_norms {
-            let eps = step.config.norm.eps();
-            backend.head_norm(&mut a.qkv, heads, HeadKind::Query, query, eps);
-            backend.head_norm(&mut a.qkv, heads, HeadKind::Key, key, eps);
+        self.attention.qkv.apply(backend, qkv, &a.all.normed);
+        if let Some(HeadNorms { query, key, eps }) = &self.attention.head_norms {
+            backend.head_norm(qkv, heads, HeadKind::Query, query, *eps);
+            backend.head_norm(qkv, heads, HeadKind::Key, key, *eps);
         }
-        backend.rope(&mut a.qkv, heads, step.rope, step.loaded);
-        backend.kv_append(step.kv, ix, &a.qkv, step.loaded);
-        let scale = 1.0 / (heads.head_dim as f32).sqrt();
-        backend.tree_attention(&mut a.all.attended, &a.qkv, step.kv, ix, step.loaded, self.plan, scale);
-        observe(backend, Attended { layer: ix, qkv: &a.qkv, kv: step.kv, plan: self.plan, scale });
+        backend.rope(qkv, heads, &step.ropes[self.attention.rope].table, step.loaded);
+        backend.kv_append(step.kv, ix, qkv, step.loaded);
+        backend.tree_attention(attended, qkv, step.kv, ix, step.loaded, plan, scale);
+        observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
     }
 
-    /// `residual += out(attended)`, then `residual += mlp(norm(residual))`; without a norm of its own, the feed-forward part
-    /// reads what attention read.
+    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the feed-forward
+    /// part reads what attention read.
     fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
-        self.out.add_to(backend, &mut s.residual, &s.attended);
-        if let Some(norm) = &self.mlp_norm {
+        self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.places.heads]);
+        if let Some(norm) = &self.feed_forward_norm {
             norm.apply(backend, &mut s.normed, &s.residual);
         }
-        self.up.apply(backend, &mut s.up, &s.normed);
-        match &mut s.gated {
-            Some(gated) => {
-                backend.gated_silu(gated, &s.up);
-                self.down.add_to(backend, &mut s.residual, gated);
-            }
-            None => {
-                backend.gelu(&mut s.up);
-                self.down.add_to(backend, &mut s.residual, &s.up);
-            }
-        }
+        self.feed_forward.add_to(backend, &mut s.residual, &s.normed, &mut s.inner[self.places.inner]);
+    }
+}
+
+impl<B: Backend> Attention<B> {
+    fn load(
+        backend: &mut B,
+        source: &Source,
+        tensors: &LayerTensors,
+        spec: &AttentionSpec,
+        kinds: &Kinds,
+    ) -> Result<Self> {
+        let head_norms = match (&tensors.head_norms, spec.head_norm) {
+            (Some([query, key]), Some(eps)) => Some(HeadNorms {
+                query: source.vector(backend, std::slice::from_ref(query))?,
+                key: source.vector(backend, std::slice::from_ref(key))?,
+                eps,
+            }),
+            _ => None,
+        };
+        Ok(Self {
+            heads: spec.heads,
+            scale: spec.scale,
+            qkv: Linear::load(backend, source, &tensors.qkv)?,
+            head_norms,
+            out: Linear::load(backend, source, &tensors.out)?,
+            plan: kinds.plan(spec),
+            rope: kinds.rope(spec),
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Which tensors a checkpoint of a given config holds: names as transformers writes them, shapes, and where each size comes
 //! from. Nothing is read here; `weights` fetches what is listed.
 
-use super::config::{Mlp, ModelConfig, Norm};
+use super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, Norm};
+use crate::backend::HeadLayout;
 
 /// A size and the field of config.json that says it.
 #[derive(Clone, Copy, Debug)]
@@ -19,36 +20,36 @@ pub struct TensorSpec {
 
 /// Matrices that are stacked into one, and their biases (all or none).
 #[derive(Clone, Debug)]
-pub struct LinearSpec {
+pub struct LinearTensors {
     pub weights: Vec<TensorSpec>,
     pub biases: Vec<TensorSpec>,
 }
 
 #[derive(Clone, Debug)]
-pub struct NormSpec {
+pub struct NormTensors {
     pub weight: TensorSpec,
     pub bias: Option<TensorSpec>,
 }
 
 #[derive(Clone, Debug)]
-pub struct LayerSpec {
-    pub attention_norm: NormSpec,
-    pub qkv: LinearSpec,
+pub struct LayerTensors {
+    pub attention_norm: NormTensors,
+    pub qkv: LinearTensors,
     /// Of query heads and of key heads.
     pub head_norms: Option<[TensorSpec; 2]>,
-    pub out: LinearSpec,
+    pub out: LinearTensors,
     /// Absent where attention and feed-forward share one norm.
-    pub mlp_norm: Option<NormSpec>,
+    pub feed_forward_norm: Option<NormTensors>,
     /// Gate and up where the feed-forward part is gated, else fc1.
-    pub up: LinearSpec,
-    pub down: LinearSpec,
+    pub up: LinearTensors,
+    pub down: LinearTensors,
 }
 
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub embed: TensorSpec,
-    pub layers: Vec<LayerSpec>,
-    pub final_norm: NormSpec,
+    pub layers: Vec<LayerTensors>,
+    pub final_norm: NormTensors,
     /// Absent where the embedding table serves.
     pub head: Option<TensorSpec>,
     pub head_bias: Option<TensorSpec>,
@@ -75,131 +76,116 @@ impl TensorSpec {
     }
 }
 
-impl LinearSpec {
+impl LinearTensors {
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         self.weights.iter().chain(&self.biases)
     }
 }
 
-impl NormSpec {
+impl NormTensors {
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         std::iter::once(&self.weight).chain(&self.bias)
     }
 }
 
-impl LayerSpec {
-    pub fn linears(&self) -> [&LinearSpec; 4] {
+impl LayerTensors {
+    pub fn linears(&self) -> [&LinearTensors; 4] {
         [&self.qkv, &self.out, &self.up, &self.down]
     }
 
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        let norms = self.attention_norm.tensors().chain(self.mlp_norm.iter().flat_map(NormSpec::tensors));
-        let linears = self.linears().into_iter().flat_map(LinearSpec::tensors);
+        let norms = self.attention_norm.tensors().chain(self.feed_forward_norm.iter().flat_map(NormTensors::tensors));
+        let linears = self.linears().into_iter().flat_map(LinearTensors::tensors);
         norms.chain(self.head_norms.iter().flatten()).chain(linears)
     }
 }
 
 impl Layout {
     pub fn of(config: &ModelConfig) -> Self {
-        let names = Names { config };
+        let hidden = Dim { size: config.hidden, field: "hidden_size" };
+        let vocab = Dim { size: config.vocab, field: "vocab_size" };
+        let layers = config.layers.iter().enumerate();
         Self {
-            embed: names.matrix("model.embed_tokens", names.vocab(), names.hidden()),
-            layers: (0..config.layers).map(|layer| names.layer(layer)).collect(),
-            final_norm: names.norm(match config.norm {
-                Norm::Rms { .. } => "model.norm",
-                Norm::Layer { .. } => "model.final_layernorm",
-            }),
-            head: (!config.tied_embeddings).then(|| names.matrix("lm_head", names.vocab(), names.hidden())),
-            head_bias: config.biases.head.then(|| names.vector("lm_head.bias", names.vocab())),
+            embed: matrix("model.embed_tokens", vocab, hidden),
+            layers: layers.map(|(ix, spec)| layer(ix, spec, hidden)).collect(),
+            final_norm: match config.final_norm {
+                Norm::Rms { .. } => norm("model.norm", config.final_norm, hidden),
+                Norm::Layer { .. } => norm("model.final_layernorm", config.final_norm, hidden),
+            },
+            head: (!config.tied_embeddings).then(|| matrix("lm_head", vocab, hidden)),
+            head_bias: config.head_bias.then(|| vector("lm_head.bias", vocab)),
         }
     }
 
     /// Every tensor once.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        let layers = self.layers.iter().flat_map(LayerSpec::tensors);
+        let layers = self.layers.iter().flat_map(LayerTensors::tensors);
         let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias);
         std::iter::once(&self.embed).chain(layers).chain(end)
     }
 }
 
-/// Builds specs from a config.
-struct Names<'a> {
-    config: &'a ModelConfig,
+fn q_width(heads: HeadLayout) -> Dim {
+    Dim { size: heads.q_width(), field: "num_attention_heads * head_dim" }
 }
 
-impl Names<'_> {
-    fn hidden(&self) -> Dim {
-        Dim { size: self.config.hidden, field: "hidden_size" }
-    }
+fn kv_width(heads: HeadLayout) -> Dim {
+    Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
+}
 
-    fn vocab(&self) -> Dim {
-        Dim { size: self.config.vocab, field: "vocab_size" }
-    }
+fn vector(name: &str, size: Dim) -> TensorSpec {
+    TensorSpec { name: name.to_owned(), shape: vec![size] }
+}
 
-    fn intermediate(&self) -> Dim {
-        Dim { size: self.config.intermediate, field: "intermediate_size" }
-    }
+fn matrix(module: &str, rows: Dim, cols: Dim) -> TensorSpec {
+    TensorSpec { name: format!("{module}.weight"), shape: vec![rows, cols] }
+}
 
-    fn q_width(&self) -> Dim {
-        Dim { size: self.config.heads.q_width(), field: "num_attention_heads * head_dim" }
-    }
+fn norm(module: &str, norm: Norm, width: Dim) -> NormTensors {
+    let part = |name: &str| vector(&format!("{module}.{name}"), width);
+    NormTensors { weight: part("weight"), bias: matches!(norm, Norm::Layer { .. }).then(|| part("bias")) }
+}
 
-    fn kv_width(&self) -> Dim {
-        let heads = self.config.heads;
-        Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
+fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
+    let biased = if bias { modules } else { &[] };
+    LinearTensors {
+        weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
+        biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
     }
+}
 
-    fn head_dim(&self) -> Dim {
-        Dim { size: self.config.heads.head_dim, field: "head_dim" }
-    }
-
-    fn vector(&self, name: &str, size: Dim) -> TensorSpec {
-        TensorSpec { name: name.to_owned(), shape: vec![size] }
-    }
-
-    fn matrix(&self, module: &str, rows: Dim, cols: Dim) -> TensorSpec {
-        TensorSpec { name: format!("{module}.weight"), shape: vec![rows, cols] }
-    }
-
-    fn norm(&self, module: &str) -> NormSpec {
-        let vector = |part: &str| self.vector(&format!("{module}.{part}"), self.hidden());
-        let bias = matches!(self.config.norm, Norm::Layer { .. }).then(|| vector("bias"));
-        NormSpec { weight: vector("weight"), bias }
-    }
-
-    fn linear(&self, modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearSpec {
-        let biased = if bias { modules } else { &[] };
-        LinearSpec {
-            weights: modules.iter().map(|(module, rows)| self.matrix(module, *rows, cols)).collect(),
-            biases: biased.iter().map(|(module, rows)| self.vector(&format!("{module}.bias"), *rows)).collect(),
+fn layer(ix: usize, spec: &LayerSpec, hidden: Dim) -> LayerTensors {
+    let at = |module: &str| format!("model.layers.{ix}.{module}");
+    let attention = &spec.attention;
+    let heads = attention.heads;
+    let qkv = [
+        (at("self_attn.q_proj"), q_width(heads)),
+        (at("self_attn.k_proj"), kv_width(heads)),
+        (at("self_attn.v_proj"), kv_width(heads)),
+    ];
+    let head_norm = |name: &str| vector(&at(name), Dim { size: heads.head_dim, field: "head_dim" });
+    let (attention_norm, out, feed_forward_norm) = match spec.norms {
+        LayerNorms::Sequential { attention, feed_forward } => {
+            (attention, "self_attn.o_proj", Some(norm(&at("post_attention_layernorm"), feed_forward, hidden)))
         }
-    }
-
-    fn layer(&self, layer: usize) -> LayerSpec {
-        let config = self.config;
-        let at = |module: &str| format!("model.layers.{layer}.{module}");
-        let qkv = [
-            (at("self_attn.q_proj"), self.q_width()),
-            (at("self_attn.k_proj"), self.kv_width()),
-            (at("self_attn.v_proj"), self.kv_width()),
-        ];
-        let head_norm = |name: &str| self.vector(&at(name), self.head_dim());
-        let out = if config.parallel_residual { "self_attn.dense" } else { "self_attn.o_proj" };
-        let (up, down): (&[&str], _) = match config.mlp {
-            Mlp::GatedSilu => (&["mlp.gate_proj", "mlp.up_proj"], "mlp.down_proj"),
-            Mlp::Gelu => (&["mlp.fc1"], "mlp.fc2"),
-        };
-        let up: Vec<_> = up.iter().map(|module| (at(module), self.intermediate())).collect();
-        LayerSpec {
-            attention_norm: self.norm(&at("input_layernorm")),
-            qkv: self.linear(&qkv, self.hidden(), config.biases.qkv),
-            head_norms: config
-                .head_norms
-                .then(|| [head_norm("self_attn.q_norm.weight"), head_norm("self_attn.k_norm.weight")]),
-            out: self.linear(&[(at(out), self.hidden())], self.q_width(), config.biases.out),
-            mlp_norm: (!config.parallel_residual).then(|| self.norm(&at("post_attention_layernorm"))),
-            up: self.linear(&up, self.hidden(), config.biases.mlp),
-            down: self.linear(&[(at(down), self.hidden())], self.intermediate(), config.biases.mlp),
-        }
+        LayerNorms::Parallel(norm) => (norm, "self_attn.dense", None),
+    };
+    let FeedForward::Dense { activation, width, bias } = spec.feed_forward;
+    let inner = Dim { size: width, field: "intermediate_size" };
+    let (up, down): (&[&str], _) = match activation {
+        Activation::GatedSilu => (&["mlp.gate_proj", "mlp.up_proj"], "mlp.down_proj"),
+        Activation::Gelu => (&["mlp.fc1"], "mlp.fc2"),
+    };
+    let up: Vec<_> = up.iter().map(|module| (at(module), inner)).collect();
+    LayerTensors {
+        attention_norm: norm(&at("input_layernorm"), attention_norm, hidden),
+        qkv: linear(&qkv, hidden, attention.qkv_bias),
+        head_norms: attention
+            .head_norm
+            .map(|_| [head_norm("self_attn.q_norm.weight"), head_norm("self_attn.k_norm.weight")]),
+        out: linear(&[(at(out), hidden)], q_width(heads), attention.out_bias),
+        feed_forward_norm,
+        up: linear(&up, hidden, bias),
+        down: linear(&[(at(down), hidden)], inner, bias),
     }
 }

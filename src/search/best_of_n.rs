@@ -1,5 +1,5 @@
-//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability, by the grader or judge, or
-//! by a scorer. `sample` is the same without choosing: for pass@k.
+//! Best-of-N: samples N candidates of one problem and chooses the best by the model's own log-probability, by the
+//! grader or judge, or by a scorer. `sample` does the same without choosing, for pass@k.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! What each token stands for, as bytes: the tokenizer's decoder worked out once a token, so that decoding a stream costs a table
-//! look-up. How pieces become text is left to stream.
+//! The bytes of each token: the tokenizer's decoder is applied once to every token, so that decoding a stream is a
+//! table look-up. `stream` turns the bytes into text.
 
 use serde_json::Value;
 
@@ -30,8 +30,8 @@ enum DecoderStep {
 }
 
 impl TokenPieces {
-    /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing. `decoder` is
-    /// tokenizer.json's. On failure, the decoder that is not known.
+    /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing.
+    /// `decoder` is tokenizer.json's. On failure, the decoder that is not known.
     pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<TokenPieces, String> {
         let mut steps = Vec::new();
         let mut leading_spaces = 0;
@@ -57,7 +57,8 @@ impl TokenPieces {
         self.special.get(token.ix()).copied().unwrap_or(false)
     }
 
-    /// The bytes of a token, special ones written out. A model may have more ids than its vocabulary (padding): no bytes.
+    /// The bytes of a token, special ones written out. A model may have more ids than its vocabulary (padding): no
+    /// bytes.
     pub fn shown(&self, token: TokenId) -> &[u8] {
         let Some(&end) = self.ends.get(token.ix()) else { return &[] };
         let start = token.ix().checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -125,8 +126,8 @@ fn fallback_byte(token: &str) -> Option<u8> {
     (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok()).flatten()
 }
 
-/// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A token with
-/// any other character stands for its own UTF-8.
+/// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A
+/// token with any other character stands for its own UTF-8.
 fn byte_level(token: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| token.as_bytes().to_vec())

@@ -4,8 +4,8 @@
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
 use offshoot::backend::{
-    Attended, AttentionLevels, Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, LevelBounds, LevelMass, LevelRow,
-    MOST_LEVELS, RowToken, StepBatch,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
+    LevelRow, MOST_LEVELS, RowToken, StepBatch,
 };
 use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
@@ -37,15 +37,15 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     levels.sort_unstable_by_key(|(at, _)| (at.page, at.slot));
     levels.dedup();
     let pages = levels.last().unwrap().0.page.ix() + 1;
-    cpu.keep_kv(setting.kv);
-    let mut kv = cpu.kv(&KvShape { layers: 1, heads: setting.heads, dtype: setting.dtype, pages }).unwrap();
+    cpu.set_kv_dtype(setting.kv);
+    let mut kv = cpu.kv(&KvShape::uniform(1, setting.heads, setting.dtype, pages)).unwrap();
     let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
         let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
         keys.iter_mut().zip(setting.given_kv(at)).for_each(|(x, key)| *x = key);
         values.chunks_exact_mut(head_dim).for_each(|value| value[level] = 1.0);
     }
-    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     let slots = levels.iter().map(|&(at, _)| at).collect();
     cpu.load(&mut step, StepBatch { slots, ..batch(&vec![0; levels.len()]) }).unwrap();
     cpu.kv_append(&mut kv, LAYER, &qkv, &step);
@@ -67,7 +67,7 @@ fn divide(
         x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
     }
     let mut buffer = |width, rows| {
-        let mut buffer = cpu.buffer(width, Holds::Sums).unwrap();
+        let mut buffer = cpu.buffer(width, ActivationDtype::Sums).unwrap();
         cpu.resize(&mut buffer, rows).unwrap();
         buffer.data.fill(f32::NAN);
         buffer
@@ -78,7 +78,7 @@ fn divide(
     cpu.level_lse(&mut lse, &Attended { layer: LAYER, qkv: &qkv, kv, plan: 0, scale: setting.scale() }, &level_rows);
     cpu.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
     cpu.add_level_mass(&mut mass, &lse, LayerIx(1), 2);
-    let mut step = cpu.step(setting.heads, setting.dtype, VOCAB).unwrap();
+    let mut step = cpu.step(&[setting.heads], setting.dtype, VOCAB).unwrap();
     cpu.load(&mut step, StepBatch { plans: vec![plan], ..batch(positions) }).unwrap();
     cpu.tree_attention(&mut out, &qkv, kv, LAYER, &mut step, 0, setting.scale());
     (lse.data, mass.data.as_chunks().0.to_vec(), out.data)

@@ -150,7 +150,7 @@ fn hold(config: &ModelConfig) {
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             let mut backend = Cpu::with_isa(isa);
             // One of the dtypes with keys and values in fewer bits.
-            backend.keep_kv(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
+            backend.set_kv_dtype(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
             let mut model = Decoder::random(&mut backend, config.clone(), dtype, 5).unwrap();
             let mut alone = |text: Vec<TokenId>| {
                 let mut sequence = Sequence::new(&mut backend, &mut model, text.len()).unwrap();
@@ -188,7 +188,8 @@ fn two_kinds_of_windows() {
         "tie_word_embeddings": true
     });
     let config = config(qwen);
-    assert_eq!(config.window_kinds(), [None, Some(40)]);
+    let windows: Vec<_> = config.attention_kinds().iter().map(|kind| kind.window).collect();
+    assert_eq!(windows, [None, Some(40)]);
     hold(&config);
 }
 

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 use offshoot::backend::cpu::Step;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa};
-use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, RopeTable, RowToken, StepBatch, WeightView};
+use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView};
 use offshoot::ids::TokenId;
 
 /// Numbers in [-1, 1) that depend on a seed alone.
@@ -56,6 +56,10 @@ impl Weights {
         WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: &self.bytes[1..] }
     }
 
+    fn part(&self) -> MatrixPart<'_> {
+        MatrixPart::Dense(self.view())
+    }
+
     fn get(&self, row: usize, col: usize) -> f64 {
         f64::from(self.view().get(row * self.cols + col))
     }
@@ -99,7 +103,7 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
     let mut numbers = Numbers((rows * 1_000_003 + outputs * 1009 + inputs) as u64);
     let mut cpu = Cpu::with_isa(isa);
     let w = Weights::random(&mut numbers, dtype, outputs, inputs);
-    let packed = cpu.matrix(&[w.view()]).unwrap();
+    let packed = cpu.matrix(&[w.part()]).unwrap();
     let x = numbers.buffer(rows, inputs);
     let bias = numbers.vec(outputs);
     let before = numbers.buffer(rows, outputs);
@@ -125,7 +129,7 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
 #[test]
 fn the_twin_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
-        println!("skipped: this processor has no bf16 dot products");
+        crate::skip::skipped("this processor has no bf16 dot products");
         return;
     }
     for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
@@ -134,7 +138,7 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
         let x = numbers.buffer(rows, inputs);
         let [twin, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
             let mut cpu = Cpu::with_isa(isa);
-            let packed = cpu.matrix(&[w.view()]).unwrap();
+            let packed = cpu.matrix(&[MatrixPart::Dense(w.view())]).unwrap();
             let mut out = Buffer::new(rows, outputs);
             cpu.linear(&mut out, &x, &packed, None);
             out
@@ -186,7 +190,7 @@ fn rows_beyond_the_cache_are_walked_in_turns() {
             let mut numbers = Numbers(5);
             let mut cpu = Cpu::with_isa(isa);
             let w = Weights::random(&mut numbers, dtype, 40, 2000);
-            let packed = cpu.matrix(&[w.view()]).unwrap();
+            let packed = cpu.matrix(&[w.part()]).unwrap();
             let x = numbers.buffer(300, 2000);
             let mut out = Buffer::new(300, 40);
             cpu.linear(&mut out, &x, &packed, None);
@@ -201,7 +205,7 @@ fn inputs_that_are_not_numbers_reach_their_own_row_only() {
         for dtype in DTYPES {
             let mut numbers = Numbers(6);
             let mut cpu = Cpu::with_isa(isa);
-            let packed = cpu.matrix(&[Weights::random(&mut numbers, dtype, 20, 33).view()]).unwrap();
+            let packed = cpu.matrix(&[Weights::random(&mut numbers, dtype, 20, 33).part()]).unwrap();
             let mut x = numbers.buffer(3, 33);
             x.data[33] = f32::NAN;
             x.data[2 * 33 + 32] = f32::INFINITY;
@@ -221,7 +225,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             let mut numbers = Numbers(7);
             let mut cpu = Cpu::with_isa(isa);
             let parts = [5, 16, 30].map(|rows| Weights::random(&mut numbers, dtype, rows, 21));
-            let views: Vec<WeightView<'_>> = parts.iter().map(Weights::view).collect();
+            let views: Vec<MatrixPart<'_>> = parts.iter().map(Weights::part).collect();
             let stacked = cpu.matrix(&views).unwrap();
             let x = numbers.buffer(4, 21);
             let mut together = Buffer::new(4, 51);
@@ -229,7 +233,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             let mut from = 0;
             for part in &parts {
                 let mut alone = Buffer::new(4, part.rows);
-                let packed = cpu.matrix(&[part.view()]).unwrap();
+                let packed = cpu.matrix(&[part.part()]).unwrap();
                 cpu.linear(&mut alone, &x, &packed, None);
                 for r in 0..4 {
                     assert_eq!(bits(&together.row(r)[from..][..part.rows]), bits(alone.row(r)), "{isa}, {dtype:?}");

@@ -84,7 +84,7 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     slots.sort_unstable();
     slots.dedup();
     let pages = slots.iter().map(|&(page, _)| page).max().map_or(0, |last| last as usize + 1);
-    let shape = KvShape { layers: 2, heads: case.heads, dtype: case.dtype, pages };
+    let shape = KvShape::uniform(2, case.heads, case.dtype, pages);
     let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
@@ -391,7 +391,7 @@ fn every_head_dim() {
 #[test]
 fn the_twin_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
-        println!("skipped: this processor has no bf16 dot products");
+        crate::skip::skipped("this processor has no bf16 dot products");
         return;
     }
     let mut dice = Dice::new(3);

@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
     let data = root().join("../shared/data").join(data);
     if !data.exists() {
-        eprintln!("skipped: {} is absent", data.display());
+        crate::skip::skipped(format_args!("{} is absent", data.display()));
         return None;
     }
     let set = vec![format!("items.path={}", data.canonicalize().expect("it exists").display())];

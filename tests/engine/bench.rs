@@ -16,23 +16,25 @@ pub const VOCAB: u32 = 256;
 pub const CONTEXT: usize = 160;
 pub const EOS: TokenId = TokenId(0);
 
-/// Two layers: full attention, or with a window in every layer.
+/// Two layers: full attention, or with a window in every layer, also for texts many times as long as that.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Full,
     Windowed,
+    LongWindowed,
 }
 
 pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
     let mut backend = Cpu::open().unwrap();
-    let decoder = Decoder::random(&mut backend, model(shape, CONTEXT), Dtype::F32, 7).unwrap();
+    let context = if matches!(shape, Shape::LongWindowed) { 4 * CONTEXT } else { CONTEXT };
+    let decoder = Decoder::random(&mut backend, model(shape, context), Dtype::F32, 7).unwrap();
     (backend, decoder)
 }
 
 pub fn model(shape: Shape, context: usize) -> ModelConfig {
     let (family, window) = match shape {
         Shape::Full => ("llama", ""),
-        Shape::Windowed => ("mistral", "\"sliding_window\": 21,"),
+        Shape::Windowed | Shape::LongWindowed => ("mistral", "\"sliding_window\": 21,"),
     };
     let config = format!(
         r#"{{ "model_type": "{family}", {window} "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -2,7 +2,9 @@
 //! plans and the paths that were computed before.
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::backend::{Attended, AttentionLevels, Backend, Holds, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+use offshoot::backend::{
+    ActivationDtype, Attended, AttentionLevels, Backend, LevelBounds, LevelMass, LevelRow, MOST_LEVELS,
+};
 use offshoot::engine::SamplingParams;
 use offshoot::ids::TokenId;
 use offshoot::model::Attribution;
@@ -32,9 +34,9 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
     let level_rows: Vec<LevelRow> = (0..tokens.len() as u32).map(|row| LevelRow { row, bounds: bounds() }).collect();
     let level_rows = backend.level_rows(&kv, &batch.plans, &level_rows).unwrap();
-    let (heads, layers) = (decoder.config().heads, decoder.config().layers);
+    let (heads, layers) = (decoder.config().layers[0].attention.heads, decoder.config().layers.len());
     let mut buffer = |width| {
-        let mut buffer = backend.buffer(width, Holds::Sums).unwrap();
+        let mut buffer = backend.buffer(width, ActivationDtype::Sums).unwrap();
         backend.resize(&mut buffer, tokens.len()).unwrap();
         buffer
     };
@@ -58,12 +60,12 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
 
 /// The softmax of a row's head over all that it sees, summed by level.
 fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize) -> [f64; MOST_LEVELS] {
-    let heads = read.kv.shape().heads;
+    let heads = read.kv.heads(read.layer);
     let d = heads.head_dim;
     let query = &read.qkv.row(row)[head * d..][..d];
     let mut shares = [0.0; MOST_LEVELS];
     for p in 0..=row {
-        if matches!(shape, Shape::Windowed) && row - p >= 21 {
+        if !matches!(shape, Shape::Full) && row - p >= 21 {
             continue;
         }
         let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
@@ -101,7 +103,9 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
                 Shape::Full => assert_eq!(seen, [true, true, true, drawn > 0]),
-                Shape::Windowed => assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0]),
+                Shape::Windowed | Shape::LongWindowed => {
+                    assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
+                }
             }
         }
     }

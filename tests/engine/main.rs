@@ -18,10 +18,12 @@ mod in_turn {
     mod samples;
     mod scheduling;
     mod scripts;
+    mod shortage;
     mod steps;
     mod stops;
     mod swap;
     mod waves;
+    mod windows;
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = false;
@@ -42,6 +44,7 @@ mod run_ahead {
     mod steps;
     mod stops;
     mod swap;
+    mod windows;
 
     /// Whether every engine of these tests submits a step before the one before is collected.
     const RUN_AHEAD: bool = true;

@@ -11,7 +11,7 @@ use super::bench::{Shape, decoder, draw, engine_of, finish, key, length, prompt,
 use offshoot::engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
-fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
+pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
     let (mut backend, mut decoder) = decoder(shape);
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, Planner::Flat);
     let n = u32::try_from(tokens.len()).unwrap();

@@ -1,6 +1,6 @@
 //! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
 
-use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SampledToken, SamplingParams};
+use offshoot::engine::{EngineConfig, Event, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 use offshoot::ids::TokenId;
 use offshoot::plan::Planner;
 
@@ -169,6 +169,38 @@ fn penalties_count_every_token_of_the_path() {
     let root = engine.root(prompt(3, 18)).unwrap();
     let drawn = finish(&engine, draw(root, key("item", 0), not_of_the_prompt, length(30))).tokens;
     assert!(drawn.iter().all(|token| !prompt(3, 18).contains(token)), "a repetition penalty counts the prompt");
+}
+
+#[test]
+fn what_is_counted_on_the_way_is_what_a_new_request_would_say() {
+    // Every token begun by itself has its request made from all tokens before it.
+    let strong =
+        |params: SamplingParams| SamplingParams { logit_bias: vec![(TokenId(7), 2.0), (TokenId(9), -1.0)], ..params };
+    let all = [
+        SamplingParams { repetition_penalty: 1.4, ..params() },
+        SamplingParams { frequency_penalty: 0.3, presence_penalty: -0.2, ..params() },
+        strong(SamplingParams { repetition_penalty: 0.8, presence_penalty: 0.7, ..params() }),
+        strong(SamplingParams { frequency_penalty: 0.9, ..SamplingParams::greedy() }),
+    ];
+    for run_ahead in [false, true] {
+        for (number, params) in (0u64..).zip(&all) {
+            let engine = engine(EngineConfig { run_ahead, ..roomy() });
+            let root = engine.root(prompt(3, 18)).unwrap();
+            let (steady, apart) = (engine.fork(root, 4).unwrap(), engine.fork(root, 4).unwrap());
+            let of = |i: u64, child, stop| draw(child, key("item", 10 * number + i), params.clone(), stop);
+            let bans = |tokens, min_tokens| Stop { min_tokens, ..length(tokens) };
+            let extends = (0..).zip(&steady).map(|(i, &child)| of(i, child, bans(60, 20)));
+            let steady = finishes(&engine, extends.collect());
+            let mut tokens = vec![Vec::new(); apart.len()];
+            for at in 0..60 {
+                let extends = (0..).zip(&apart).map(|(i, &child)| of(i, child, bans(1, usize::from(at < 20))));
+                let finishes = finishes(&engine, extends.collect());
+                tokens.iter_mut().zip(finishes).for_each(|(tokens, finish)| tokens.extend(finish.tokens));
+            }
+            let steady: Vec<_> = steady.into_iter().map(|finish| finish.tokens).collect();
+            assert_eq!(steady, tokens, "{params:?}, ahead {run_ahead}");
+        }
+    }
 }
 
 #[test]

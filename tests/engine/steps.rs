@@ -1,7 +1,9 @@
 //! Which steps are planned anew, how many rows want logits, and what memory an engine takes.
 
 use offshoot::Error;
+use offshoot::backend::MOST_COUNTED;
 use offshoot::engine::{EngineConfig, PoolSize, SamplingParams, Stop};
+use offshoot::ids::TokenId;
 
 use super::bench::{
     Shape, draw, engine, engine_of, finish, finishes, key, length, pages, params, prompt, roomy, sample, score,
@@ -20,22 +22,49 @@ fn a_step_that_only_goes_on_is_not_planned_anew() {
 
 #[test]
 fn what_an_advanced_plan_reads_is_counted_as_if_it_were_new() {
-    // Penalties that change nothing have every step planned anew.
-    let idle_penalty = SamplingParams { presence_penalty: 1e-30, ..params() };
-    let run = |params: SamplingParams| {
+    // What is begun for one token is planned anew for each.
+    let run = |tokens: usize| {
         let engine = engine(roomy());
         let root = engine.root(prompt(1, 40)).unwrap();
         let children = engine.fork(root, 5).unwrap();
-        let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params.clone(), length(50)));
-        (finishes(&engine, extends.collect()), engine.metrics().unwrap())
+        let mut drawn = vec![Vec::new(); children.len()];
+        for _ in 0..50 / tokens {
+            let of = |(i, &child): (u64, &_)| draw(child, key("item", i), params(), length(tokens));
+            let finishes = finishes(&engine, (0..).zip(&children).map(of).collect());
+            drawn.iter_mut().zip(finishes).for_each(|(drawn, finish)| drawn.extend(finish.tokens));
+        }
+        (drawn, engine.metrics().unwrap())
     };
-    let ((drawn, advanced), (same, planned)) = (run(params()), run(idle_penalty));
+    let ((drawn, advanced), (same, planned)) = (run(50), run(1));
     assert_eq!(drawn, same);
     assert!(advanced.steps_replanned <= 3 && planned.steps_replanned == planned.steps);
     assert_eq!((advanced.rows, advanced.steps), (planned.rows, planned.steps));
     assert_eq!(advanced.kv_bytes_read, planned.kv_bytes_read);
     assert_eq!(advanced.kv_bytes_read_flat, planned.kv_bytes_read_flat);
     assert_eq!(advanced.kv_bytes_peak, planned.kv_bytes_peak);
+}
+
+#[test]
+fn a_step_with_penalties_goes_on_like_any_other() {
+    let replanned = |params: SamplingParams, run_ahead: bool| {
+        let engine = engine(EngineConfig { run_ahead, ..roomy() });
+        let root = engine.root(prompt(1, 16)).unwrap();
+        let children = engine.fork(root, 6).unwrap();
+        let extends = (0..).zip(children).map(|(i, child)| draw(child, key("item", i), params.clone(), length(140)));
+        finishes(&engine, extends.collect());
+        engine.metrics().unwrap().steps_replanned
+    };
+    for run_ahead in [false, true] {
+        let plain = replanned(params(), run_ahead);
+        for params in [
+            SamplingParams { frequency_penalty: 0.01, ..params() },
+            SamplingParams { presence_penalty: 0.5, ..params() },
+            SamplingParams { repetition_penalty: 1.1, logit_bias: vec![(TokenId(9), 1.0)], ..params() },
+        ] {
+            // Once more where as many tokens are counted as a backend does by itself.
+            assert_eq!(replanned(params, run_ahead), plain + 140 / MOST_COUNTED as u64);
+        }
+    }
 }
 
 #[test]

@@ -333,7 +333,7 @@ fn every_test_is_run_where_all_are_asked_for() {
 fn a_candidate_may_use_locks_and_pools() {
     let Some(judge) = judge() else { return };
     if !judge.sandbox().in_force().to_string().contains("a /dev/shm of its own") {
-        println!("skipped: no namespaces here");
+        crate::skip::skipped("no namespaces here");
         return;
     }
     let program = "from multiprocessing import Lock, Pool\n\

@@ -35,7 +35,7 @@ fn modes() -> &'static [bool] {
     static MODES: OnceLock<&[bool]> = OnceLock::new();
     MODES.get_or_init(|| match Sandbox::set_up(&setup(false)) {
         Err(error @ Error::Value { .. }) => {
-            eprintln!("skipped: {error}");
+            crate::skip::skipped(format_args!("{error}"));
             &[]
         }
         _ => &[true, false],
@@ -85,7 +85,7 @@ struct Aftermath {
 fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Some((interpreter, prefix)) = python() else {
-        eprintln!("skipped: there is no python3");
+        crate::skip::skipped("there is no python3");
         return None;
     };
     let nonce = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -359,7 +359,7 @@ fn shared_memory_is_its_own_and_bounded() {
 
 #[test]
 fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
-    let Some((interpreter, prefix)) = python() else { return eprintln!("skipped: there is no python3") };
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
     for &namespaces in modes() {
         let has_own = namespaces && sandbox(true).in_force().to_string().contains("a /dev/shm of its own");
         let folder = sandbox(namespaces).folder().unwrap();
@@ -477,7 +477,7 @@ fn calls_of_other_architectures_end_the_program() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/other_calls.c");
     let built = Command::new("cc").arg(source).arg("-o").arg(folder.path().join("other_calls")).status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no C compiler");
+        crate::skip::skipped("there is no C compiler");
         return;
     }
     let ended =

@@ -13,14 +13,14 @@ use offshoot::backend::cuda::memory::kv::{self, Kv, slot_word};
 use offshoot::backend::cuda::memory::staging::Staging;
 use offshoot::backend::cuda::memory::weights::{Loader, Matrix, Vector};
 use offshoot::backend::cuda::ops::Ops;
-use offshoot::backend::{Dtype, HeadLayout, KvShape, Uniform, WeightView};
+use offshoot::backend::{Dtype, HeadLayout, KvShape, MatrixPart, RandomWeight, Uniform, WeightFormat, WeightView};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::KvSlot;
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 fn device() -> Option<Device> {
-    Device::open(0).map_err(|error| eprintln!("skipped: {error}")).ok()
+    Device::open(0).map_err(|error| crate::skip::skipped(format_args!("{error}"))).ok()
 }
 
 /// Numbers within 1 of zero.
@@ -81,7 +81,7 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
     let before = bytes_of(numbers(3), out, rows * outputs);
     let bias_bytes = bias.map(|dtype| (dtype, bytes_of(numbers(4), dtype, outputs)));
     let mut loader = Loader::new(device).unwrap();
-    let matrix = loader.matrix(&[view(element, outputs, inner, &w)]).unwrap();
+    let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))]).unwrap();
     let vector: Option<Vector> =
         bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)]).unwrap());
     let x_buffer = buffer(device, rows, inner, element, &x);
@@ -114,7 +114,7 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
 fn products_of_every_shape_equal_plain_sums() {
     let Some(device) = device() else { return };
     for element in DTYPES {
-        let mut gemm = Gemm::load(&device, element).unwrap();
+        let mut gemm = Gemm::load(&device, WeightFormat::Dense(element)).unwrap();
         // Regular; one row; the tiny models' odd widths; nothing even.
         for (rows, outputs, inner) in [(64, 256, 512), (1, 128, 64), (5, 105, 172), (3, 7, 1), (33, 43, 57)] {
             for (out, accumulate) in [(element, false), (Dtype::F32, false), (Dtype::F32, true)] {
@@ -134,7 +134,7 @@ fn products_of_every_shape_equal_plain_sums() {
 fn the_fastest_products_equal_plain_sums() {
     let Some(device) = device() else { return };
     for element in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
-        let mut gemm = Gemm::load(&device, element).unwrap();
+        let mut gemm = Gemm::load(&device, WeightFormat::Dense(element)).unwrap();
         gemm.choose(Choosing::FastestAnew { at_most: Duration::from_secs(20) });
         // Weights large enough to be measured; few blocks and long sums, where split sums are tried.
         for (rows, outputs, inner) in [(8, 256, 4096), (40, 128, 8192), (1, 1000, 1048)] {
@@ -154,9 +154,10 @@ fn the_fastest_products_equal_plain_sums() {
 fn a_product_is_the_same_from_run_to_run() {
     let Some(device) = device() else { return };
     let run = || {
-        let mut gemm = Gemm::load(&device, Dtype::Bf16).unwrap();
-        let loader = Loader::new(&device).unwrap();
-        let w = loader.random_matrix(&[(1024, numbers(5))], 4096, Dtype::Bf16).unwrap();
+        let mut gemm = Gemm::load(&device, WeightFormat::Dense(Dtype::Bf16)).unwrap();
+        let mut loader = Loader::new(&device).unwrap();
+        let w = RandomWeight { dtype: Dtype::Bf16, rows: 1024, cols: 4096, numbers: numbers(5) };
+        let w = loader.matrix(&[MatrixPart::Random(w)]).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
         let out = buffer(&device, 32, 1024, Dtype::F32, &bytes_of(numbers(7), Dtype::F32, 32 * 1024));
         gemm.linear_add(&out, &x, &w, None);
@@ -172,7 +173,8 @@ fn matrices_are_stacked_byte_by_byte() {
     let large = bytes_of(numbers(8), Dtype::Bf16, 5120 * 4096 + 4096);
     let small = bytes_of(numbers(9), Dtype::Bf16, 3 * 4096);
     let views = [view(Dtype::Bf16, 5121, 4096, &large), view(Dtype::Bf16, 3, 4096, &small)];
-    let Matrix { memory, outputs, inner, .. } = Loader::new(&device).unwrap().matrix(&views).unwrap();
+    let parts = views.map(MatrixPart::Dense);
+    let Matrix { memory, outputs, inner, .. } = Loader::new(&device).unwrap().matrix(&parts).unwrap();
     assert_eq!((outputs, inner), (5124, 4096));
     assert!(device.download(&memory, 0..memory.bytes()).unwrap() == [large, small].concat());
 }
@@ -183,7 +185,8 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
     let around = |stream, centre, reach| Uniform { stream, centre, reach };
     let parts = [(300, around(u64::MAX - 5, 0.0, 0.03)), (7, around(12_345, 1.0, 0.1))];
     for dtype in DTYPES {
-        let drawn = Loader::new(&device).unwrap().random_matrix(&parts, 129, dtype).unwrap();
+        let random = |(rows, numbers)| MatrixPart::Random(RandomWeight { dtype, rows, cols: 129, numbers });
+        let drawn = Loader::new(&device).unwrap().matrix(&parts.map(random)).unwrap();
         let expected: Vec<u8> =
             parts.iter().flat_map(|&(rows, numbers)| bytes_of(numbers, dtype, rows * 129)).collect();
         assert!(device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap() == expected, "{dtype:?}");
@@ -195,7 +198,7 @@ fn pages_come_back_wherever_they_are_restored() {
     let Some(device) = device() else { return };
     let heads = HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 160 };
     // 3.75 MiB a page in 96 layers: 12 pages pass in two lots.
-    let shape = KvShape { layers: 96, heads, dtype: Dtype::F16, pages: 24 };
+    let shape = KvShape::uniform(96, heads, Dtype::F16, 24);
     let mut staging = Staging::new(&device).unwrap();
     let kv = Kv::new(&device, &shape, KvElement::Plain).unwrap();
     let ops = Ops::load(&device, Dtype::F16).unwrap();
@@ -219,8 +222,9 @@ fn pages_come_back_wherever_they_are_restored() {
     for layer in [0, 1, 95] {
         let qkv = qkv_bytes(layer);
         let at = kv.layer_at(LayerIx::new(layer));
-        let stored =
-            device.download(kv.memory(), at..at + 24 * kv::layer_page_bytes(&shape, KvElement::Plain)).unwrap();
+        let stored = device
+            .download(kv.memory(), at..at + 24 * kv::layer_page_bytes(kv.heads(), shape.dtype, KvElement::Plain))
+            .unwrap();
         for r in 0..rows {
             let (page, slot) = (to[r / 32].ix(), r % 32);
             for (i, part) in (0..4).map(|i| (i, [0, 2, 1, 3][i])) {

@@ -2,7 +2,9 @@
 //! never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
 use offshoot::backend::cuda::{Buffer, Cuda, Step};
-use offshoot::backend::{Backend, Dtype, HeadLayout, Holds, Pick, RowToken, SampleRequest, Sampled, StepBatch};
+use offshoot::backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, Sampled, StepBatch,
+};
 use offshoot::ids::PageId;
 use offshoot::ids::TokenId;
 use offshoot::kv::KvSlot;
@@ -19,13 +21,13 @@ fn setup() -> Option<Setup> {
     let mut cuda = match Cuda::open(0) {
         Ok(cuda) => cuda,
         Err(error) => {
-            eprintln!("skipped: {error}");
+            crate::skip::skipped(format_args!("{error}"));
             return None;
         }
     };
     let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
-    let step = cuda.step(heads, Dtype::F32, VOCAB).unwrap();
-    let mut logits = cuda.buffer(VOCAB, Holds::Sums).unwrap();
+    let step = cuda.step(&[heads], Dtype::F32, VOCAB).unwrap();
+    let mut logits = cuda.buffer(VOCAB, ActivationDtype::Sums).unwrap();
     cuda.resize(&mut logits, 64).unwrap();
     cuda.write(&mut logits, 64, &[0.5; 64 * VOCAB]).unwrap();
     Some(Setup { cuda, step, logits })

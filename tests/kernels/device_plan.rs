@@ -193,7 +193,7 @@ fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
     let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), Workers::Apart(132)]);
-    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers };
+    let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
 }
@@ -245,6 +245,41 @@ fn every_row_meets_each_position_that_it_sees_once() {
             }
         }
     }
+}
+
+#[test]
+fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less() {
+    let (mut same, mut divided_less) = (0, 0);
+    for shape in ForestShape::ALL {
+        let (shape, seeds) =
+            if matches!(shape, ForestShape::Many(_)) { (ForestShape::Many(60), 1) } else { (shape, 3) };
+        for seed in 0..seeds {
+            let grown = grow(shape, PIECE_TOKENS, seed);
+            let mut dice = Dice::new(100 + seed);
+            for planner in Planner::ALL {
+                let (heads, tiling, window, tile) = any_case(&mut dice);
+                let plan = planner.plan(&grown.forest, &plan_hints(heads, window, tile));
+                let rows = plan.row_positions.len();
+                let build = |most_slots| DevicePlan::build(&plan, heads, rows, &Tiling { most_slots, ..tiling });
+                let (free, undivided) = (build(usize::MAX), build(0));
+                let (most, least) = (free.partial_slots(), undivided.partial_slots());
+                assert!(least <= most, "items are divided by {least} slots into {most}");
+                for may in [most, most.saturating_sub(1), most.midpoint(least), least] {
+                    let case =
+                        format!("{shape:?}, seed {seed}, {planner:?}, {heads:?}, {tiling:?}, at most {may} slots");
+                    let words = build(may);
+                    assert!(words.partial_slots() <= may.max(least), "{case}: {}", words.partial_slots());
+                    check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
+                    match may >= most {
+                        true => assert!(words.words() == free.words(), "{case}: what fits is as it was"),
+                        false => divided_less += 1,
+                    }
+                    same += usize::from(may >= most);
+                }
+            }
+        }
+    }
+    assert!(same > 50 && divided_less > 50, "{same} plans as they were, {divided_less} not");
 }
 
 /// A tree that is decoded: every leaf has one row, its newest token. `plant` makes the leaves' paths.
@@ -347,7 +382,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
-    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264) };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264), most_slots: usize::MAX };
     let few = Tiling { workers: Workers::Alike(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));

@@ -254,7 +254,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
     let workers = Workers::Apart(blocks);
-    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers };
+    let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers, most_slots: usize::MAX };
     for planner in Planner::ALL {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
         let plan = planner.plan(&grown.forest, &hints(setting, 1));
@@ -296,7 +296,7 @@ fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape,
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let workers = Workers::Apart(blocks);
-    let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers };
+    let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers, most_slots: usize::MAX };
     let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
         let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, TILE));
@@ -391,7 +391,12 @@ impl Variant {
         for (rounds, warps) in [(1, heads), (2, heads * 2 / 3)] {
             let blocks = warps.div_ceil(NARROW_WARPS);
             assert_eq!(heads.div_ceil(NARROW_WARPS * blocks), rounds, "{heads} heads, {blocks} blocks");
-            let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(blocks) };
+            let tiling = Tiling {
+                narrow_rows: 8,
+                wide_rows: Some(128),
+                workers: Workers::Apart(blocks),
+                most_slots: usize::MAX,
+            };
             let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
             let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
             let busy = wide as usize * setting.heads.kv_heads;

@@ -1,5 +1,8 @@
 //! The CUDA backend without and with a GPU: kernels compiled, emulated and, where there is one, run.
 
+#[path = "../common/skip.rs"]
+mod skip;
+
 mod cuda_compile;
 mod cuda_device;
 mod cuda_ops;
@@ -9,4 +12,5 @@ mod device_plan;
 mod emulated_append;
 mod emulated_attention;
 mod emulated_levels;
+mod emulated_sampling;
 mod emulator;

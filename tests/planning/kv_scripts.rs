@@ -17,6 +17,8 @@ struct Lease {
     may_grow: bool,
     computed: usize,
     drawing: Option<TokenId>,
+    /// Of the positions below nothing will be read for it again.
+    passed: u32,
 }
 
 /// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values do).
@@ -26,6 +28,8 @@ struct Script {
     dice: Dice,
     leases: Vec<Lease>,
     memory: HashMap<(PageId, u32), Vec<TokenId>>,
+    /// Pages freed behind windows.
+    freed_behind: usize,
 }
 
 impl Script {
@@ -36,6 +40,7 @@ impl Script {
             dice: Dice::new(seed),
             leases: Vec::new(),
             memory: HashMap::new(),
+            freed_behind: 0,
         }
     }
 
@@ -44,8 +49,9 @@ impl Script {
             0..20 => self.admit(),
             20..35 => self.fork(),
             35..45 => self.fork_at(),
-            45..58 => self.append(),
-            58..65 => self.draw(),
+            45..56 => self.append(),
+            56..62 => self.draw(),
+            62..65 => self.free_behind(),
             65..82 => self.compute(),
             82..85 => self.retain(),
             85..94 => _ = self.release(),
@@ -89,6 +95,7 @@ impl Script {
                     may_grow: false,
                     computed: computed as usize,
                     drawing: None,
+                    passed: 0,
                 });
             }
             Err(short) => {
@@ -112,15 +119,16 @@ impl Script {
     fn fork_at(&mut self) {
         let Some(at) = self.any() else { return };
         self.end_draw(self.leases[at].segment);
-        let Lease { segment: old, tokens, computed, .. } = self.leases[at].clone();
-        let position = self.dice.within(0, u32::try_from(tokens.len()).unwrap());
+        let Lease { segment: old, tokens, computed, passed, .. } = self.leases[at].clone();
+        let end = u32::try_from(tokens.len()).unwrap();
+        let position = if self.tree.is_hollow(old) { end } else { self.dice.within(0, end) };
         let segment = self.tree.fork_at(&mut self.pool, old, position);
         if position as usize == tokens.len() && !self.tree.tokens_of(old).is_empty() {
             self.seal(old);
         }
         let tokens = tokens[..position as usize].to_vec();
         let computed = computed.min(tokens.len());
-        self.leases.push(Lease { segment, tokens, may_grow: true, computed, drawing: None });
+        self.leases.push(Lease { segment, tokens, may_grow: true, computed, drawing: None, passed });
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -191,6 +199,22 @@ impl Script {
         self.leases[at].computed = upto as usize;
     }
 
+    /// A window has passed some of what a lease has computed.
+    fn free_behind(&mut self) {
+        let Some(at) = self.any() else { return };
+        let segment = self.leases[at].segment;
+        let end = self.tree.computed(segment).min(self.tree.end(segment).saturating_sub(1));
+        let page_tokens = self.tree.page_tokens();
+        let upto = self.dice.within(0, end) / page_tokens * page_tokens;
+        if upto > 0 {
+            let (free, leased) = (self.pool.free(), self.tree.leased().pages);
+            let freed = self.tree.free_behind(&mut self.pool, segment, upto);
+            assert_eq!((self.pool.free(), self.tree.leased().pages), (free + freed, leased - freed));
+            self.leases[at].passed = self.leases[at].passed.max(upto);
+            self.freed_behind += freed;
+        }
+    }
+
     fn retain(&mut self) {
         let Some(at) = self.any() else { return };
         self.tree.retain(self.leases[at].segment);
@@ -245,7 +269,7 @@ impl Script {
         self.tree.check_integrity(&self.pool).unwrap();
         assert_eq!(self.tree.stats().leases, self.leases.len());
         for lease in &self.leases {
-            let Lease { segment, ref tokens, computed, drawing, .. } = *lease;
+            let Lease { segment, ref tokens, computed, drawing, passed, .. } = *lease;
             assert_eq!(&self.tree.context(segment), tokens, "a token that is not known has no name");
             assert_eq!(self.tree.is_drawing(segment), drawing.is_some());
             let tokens = &[tokens.clone(), drawing.into_iter().collect()].concat();
@@ -253,7 +277,12 @@ impl Script {
             let now = self.tree.computed(segment) as usize;
             assert!(now >= computed, "what was computed stays so while it is leased");
             for position in 0..now {
-                let KvSlot { page, slot } = self.tree.slot(segment, u32::try_from(position).unwrap());
+                let at = u32::try_from(position).unwrap();
+                if !self.tree.has_slot(segment, at) {
+                    assert!(at < passed, "position {at} is gone, though only {passed} were passed");
+                    continue;
+                }
+                let KvSlot { page, slot } = self.tree.slot(segment, at);
                 assert_eq!(slot as usize, position % self.tree.page_tokens() as usize);
                 assert_eq!(self.memory[&(page, slot)], tokens[..=position], "a branch reads another's memory");
             }
@@ -263,6 +292,7 @@ impl Script {
 
 #[test]
 fn random_scripts_agree_with_the_model() {
+    let mut freed_behind = 0;
     for seed in 0..60 {
         let page_tokens = [1, 4, 16, 64][seed as usize % 4];
         let pages = if seed % 3 == 0 { 12 } else { 400 };
@@ -274,7 +304,45 @@ fn random_scripts_agree_with_the_model() {
         script.tree.evict(&mut script.pool, usize::MAX);
         script.check();
         assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
+        freed_behind += script.freed_behind;
     }
+    assert!(freed_behind > 100, "windows passed {freed_behind} pages in all scripts");
+}
+
+#[test]
+fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
+    let prompt = tree.admit(&mut pool, &tokens("qqqq")).unwrap();
+    let branch = tree.fork(prompt);
+    tree.release(prompt);
+    let mut text = tokens("qqqq");
+    for letter in b'a'..=b'z' {
+        tree.append(&mut pool, branch, &[TokenId(letter.into())]).unwrap();
+        text.push(TokenId(letter.into()));
+        tree.mark_computed(branch, tree.end(branch));
+        // A window of eight.
+        tree.free_behind(&mut pool, branch, tree.end(branch).saturating_sub(9) / 4 * 4);
+        tree.check_integrity(&pool).unwrap();
+        assert!(20 - pool.free() <= 1 + 4, "the prompt, and pages for the window and a token more");
+        assert!(tree.path(branch).len() <= 3, "what is gone is one segment");
+    }
+    assert_eq!(tree.context(branch), text);
+    assert_eq!(tree.known(None, &text), (4, 4), "only the prompt is matched from the root");
+    // From the branch's end on it is matched by who knows it.
+    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!")).unwrap();
+    assert_eq!(tree.end(longer), 31);
+    assert_eq!(tree.within(longer, 29), tree.within(prompt, 4), "what ends where keys are gone is no beginning");
+    // Another copy of the text is laid out anew, beside what is hollow.
+    let twin = tree.admit(&mut pool, &text).unwrap();
+    assert!((0..30).all(|position| tree.has_slot(twin, position)));
+    tree.check_integrity(&pool).unwrap();
+    tree.mark_computed(twin, 30);
+    [branch, longer, twin].into_iter().for_each(|segment| tree.release(segment));
+    assert_eq!(tree.evict(&mut pool, 3), 3);
+    assert_eq!(tree.known(None, &text), (30, 30), "what nobody can match goes first");
+    tree.evict(&mut pool, usize::MAX);
+    assert_eq!(pool.free(), 20);
+    tree.check_integrity(&pool).unwrap();
 }
 
 #[test]

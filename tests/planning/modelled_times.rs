@@ -72,7 +72,7 @@ fn attention_takes_what_was_measured() {
             cost,
         };
         let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
-        let plan = Planner::Balanced.plan(&tree.plant(page_tokens).expect("pages enough").forest, &hints);
+        let plan = Planner::Balanced.plan(&tree.lay_out(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
         rows.push((tree.name, profile.attention_ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
     }

@@ -3,9 +3,11 @@
 
 use crate::shared;
 
-use offshoot::backend::Dtype;
+use offshoot::backend::{Dtype, WeightFormat};
 use offshoot::ids::TokenId;
-use offshoot::model::config::{Family, Mlp, Norm, RopeScaling};
+use offshoot::model::config::{
+    Activation, AttentionKind, Family, FeedForward, LayerNorms, Norm, RopeConfig, RopeScaling,
+};
 use offshoot::model::{ModelConfig, ModelFolder};
 use serde_json::{Value, json};
 use shared::shared;
@@ -31,10 +33,11 @@ fn real_configs_say_what_their_models_are() {
     ];
     for (name, family, shape, parameters) in known {
         let config = ModelFolder::open(root.join(name)).unwrap().config;
-        let heads = config.heads;
-        let found = [config.layers, heads.q_heads, heads.kv_heads, heads.head_dim, config.vocab, config.context];
+        let heads = config.layers[0].attention.heads;
+        assert!(config.heads().all(|other| other == heads), "{name}");
+        let found = [config.layers.len(), heads.q_heads, heads.kv_heads, heads.head_dim, config.vocab, config.context];
         assert_eq!((config.family, found, config.parameters()), (family, shape, parameters), "{name}");
-        assert!(config.windows.iter().all(Option::is_none), "{name}: no window hides anything");
+        assert!(windows(&config).iter().all(Option::is_none), "{name}: no window hides anything");
     }
     let phi = ModelFolder::open(root.join("executorch/phi3.5-mini-instruct")).unwrap_err().to_string();
     assert!(phi.contains("`model_type`") && phi.contains("phi3") && phi.contains("llama, mistral"), "{phi}");
@@ -50,7 +53,7 @@ fn published_checkpoints_have_the_bytes_we_expect() {
         let index: Value = serde_json::from_slice(&index).unwrap();
         let config = ModelFolder::open(root.join(name)).unwrap().config;
         let total = index["metadata"]["total_size"].as_u64().unwrap() as usize;
-        let rest = total - config.weight_bytes(config.dtype.unwrap());
+        let rest = total - config.weight_bytes(WeightFormat::Dense(config.dtype.unwrap()));
         // Llama's index counts its (computed) inverse frequencies: 64 f32 a layer.
         assert!(rest == 0 || rest == 32 * 64 * 4, "{name}: {rest} bytes more");
     }
@@ -100,29 +103,50 @@ fn bad(changes: Value, said: &[&str]) {
 #[test]
 fn families_differ_by_facts() {
     let llama = good(json!({"attention_bias": true, "mlp_bias": true}));
-    assert!(llama.biases.qkv && llama.biases.out && llama.biases.mlp && !llama.biases.head);
-    assert_eq!((llama.norm, llama.mlp), (Norm::Rms { eps: 1e-5 }, Mlp::GatedSilu));
-    assert_eq!((llama.dtype, llama.heads.head_dim), (Some(Dtype::Bf16), 16));
+    let norm = Norm::Rms { eps: 1e-5 };
+    for layer in &llama.layers {
+        assert!(layer.attention.qkv_bias && layer.attention.out_bias && layer.attention.head_norm.is_none());
+        assert!(matches!(layer.feed_forward, FeedForward::Dense { activation: Activation::GatedSilu, bias: true, .. }));
+        assert_eq!(layer.norms, LayerNorms::Sequential { attention: norm, feed_forward: norm });
+        assert_eq!((layer.attention.heads.head_dim, layer.attention.scale), (16, 0.25));
+    }
+    assert!(!llama.head_bias && llama.final_norm == norm);
+    assert_eq!((llama.dtype, llama.layers.len()), (Some(Dtype::Bf16), 4));
 
     let qwen2 = good(json!({"model_type": "qwen2", "tie_word_embeddings": true}));
-    assert!(qwen2.biases.qkv && !qwen2.biases.out && qwen2.tied_embeddings && !qwen2.head_norms);
+    let attention = &qwen2.layers[0].attention;
+    assert!(attention.qkv_bias && !attention.out_bias && qwen2.tied_embeddings && attention.head_norm.is_none());
 
     let qwen3 = good(json!({"model_type": "qwen3", "head_dim": 32, "dtype": "float16"}));
-    assert!(qwen3.head_norms && !qwen3.biases.qkv);
-    assert_eq!((qwen3.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
+    let attention = &qwen3.layers[0].attention;
+    assert!(attention.head_norm == Some(1e-5) && !attention.qkv_bias);
+    assert_eq!((attention.heads.head_dim, qwen3.dtype), (32, Some(Dtype::F16)), "dtype goes before torch_dtype");
 
     let phi = good(json!({"model_type": "phi", "hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "head_dim": null}));
-    assert!(phi.parallel_residual && phi.biases.head && phi.biases.mlp && phi.biases.out);
-    assert_eq!((phi.norm, phi.mlp, phi.rope.rotary), (Norm::Layer { eps: 1e-4 }, Mlp::Gelu, 8));
+    let (layer, norm) = (&phi.layers[0], Norm::Layer { eps: 1e-4 });
+    assert!(phi.head_bias && layer.attention.out_bias && phi.final_norm == norm);
+    assert_eq!((layer.norms, layer.attention.rope.rotary), (LayerNorms::Parallel(norm), 8));
+    assert!(matches!(layer.feed_forward, FeedForward::Dense { activation: Activation::Gelu, bias: true, .. }));
 
     let mut nameless = with(json!({"architectures": ["MistralForCausalLM"]}));
     nameless.as_object_mut().unwrap().remove("model_type");
     assert_eq!(read(&nameless, None).unwrap().family, Family::Mistral);
 }
 
+fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
+    config.layers.iter().map(|layer| layer.attention.window).collect()
+}
+
+/// Of all layers.
+fn rope(config: &ModelConfig) -> &RopeConfig {
+    let rope = &config.layers[0].attention.rope;
+    assert!(config.layers.iter().all(|layer| layer.attention.rope == *rope));
+    rope
+}
+
 #[test]
 fn windows_are_facts_of_layers() {
-    let windows = |changes: Value| good(changes).windows;
+    let windows = |changes: Value| windows(&good(changes));
     let all = vec![Some(100); 4];
     assert_eq!(windows(json!({"model_type": "mistral", "sliding_window": 100})), all);
     assert_eq!(windows(json!({"model_type": "mistral", "sliding_window": null})), [None; 4]);
@@ -141,8 +165,14 @@ fn windows_are_facts_of_layers() {
     let types = json!(["sliding_attention", "full_attention", "full_attention", "sliding_attention"]);
     let listed =
         good(json!({"model_type": "qwen3", "sliding_window": 100, "use_sliding_window": true, "layer_types": types}));
-    assert_eq!(listed.windows, [Some(100), None, None, Some(100)]);
-    assert_eq!(listed.window_kinds(), [Some(100), None]);
+    let heads = listed.layers[0].attention.heads;
+    assert_eq!(
+        listed.layers.iter().map(|layer| layer.attention.window).collect::<Vec<_>>(),
+        [Some(100), None, None, Some(100)]
+    );
+    let kinds = [Some(100), None].map(|window| AttentionKind { heads, window });
+    assert_eq!(listed.attention_kinds(), kinds);
+    assert_eq!(kinds.map(|kind| listed.layers_of(kind)), [2, 2]);
 
     bad(json!({"layer_types": ["full_attention"]}), &["`layer_types`", "num_hidden_layers (4)", "found 1"]);
     let linear = json!({"layer_types": ["full_attention", "linear_attention", "full_attention", "full_attention"]});
@@ -155,29 +185,28 @@ fn rope_is_read_in_both_ways_of_writing() {
     let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5}});
     assert_eq!(good(old.clone()), good(new));
     let linear = good(old);
-    assert_eq!((linear.rope.theta, &linear.rope.scaling), (5e5, &RopeScaling::Linear { factor: 4.0 }));
+    assert_eq!((rope(&linear).theta, &rope(&linear).scaling), (5e5, &RopeScaling::Linear { factor: 4.0 }));
     assert_eq!(linear.context, 4096, "linear scaling reaches beyond max_position_embeddings");
 
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
     let yarn = good(json!({"rope_scaling": yarn}));
-    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } = yarn.rope.scaling else { panic!() };
+    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } = rope(&yarn).scaling else { panic!() };
     assert_eq!((original_context, truncate, yarn.context), (512, true, 2048));
     // 0.1 ln 4 + 1
     assert!((attention_factor - 1.138_629_436_111_989).abs() < 1e-12);
 
     let deepseek =
         json!({"rope_type": "yarn", "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.5, "truncate": false});
-    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } =
-        good(json!({"rope_scaling": deepseek})).rope.scaling
-    else {
+    let deepseek = good(json!({"rope_scaling": deepseek}));
+    let RopeScaling::Yarn { attention_factor, original_context, truncate, .. } = rope(&deepseek).scaling else {
         panic!()
     };
     assert_eq!((original_context, truncate), (1024, false));
     assert!((attention_factor - 1.064_468_903_941_252).abs() < 1e-12);
 
     let half = good(json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}));
-    assert_eq!(half.rope.rotary, 8);
-    assert_eq!(good(json!({"rope_scaling": null})).rope.scaling, RopeScaling::Plain);
+    assert_eq!(rope(&half).rotary, 8);
+    assert_eq!(rope(&good(json!({"rope_scaling": null}))).scaling, RopeScaling::Plain);
 }
 
 #[test]

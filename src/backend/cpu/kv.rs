@@ -88,11 +88,26 @@ impl PageLayout {
 }
 
 pub struct KvStore {
-    shape: KvShape,
+    dtype: Dtype,
     kv: KvDtype,
+    pages: usize,
+    layers: Vec<LayerStore>,
+}
+
+struct LayerStore {
+    heads: HeadLayout,
     layout: PageLayout,
-    /// One a layer: `[kv_head][page]`.
-    layers: Vec<MmapMut>,
+    /// `[kv_head][page]`
+    map: MmapMut,
+}
+
+impl LayerStore {
+    /// Where in the mapping each of `pages` begins, of `of` in all, head after head.
+    fn starts(&self, of: usize, pages: &[PageId]) -> impl Iterator<Item = usize> {
+        let page = self.layout.bytes();
+        let heads = (0..self.heads.kv_heads).map(move |head| head * of * page);
+        heads.flat_map(move |head| pages.iter().map(move |at| head + at.ix() * page))
+    }
 }
 
 /// Pages as `KvStore::save` copied them: one list of bytes a layer, `[kv_head][page]`.
@@ -101,46 +116,57 @@ pub struct SavedPages(Vec<Vec<u8>>);
 impl KvStore {
     /// Bytes that one page takes in all layers and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
-        shape.layers * shape.heads.kv_heads * PageLayout::new(shape.dtype, shape.heads.head_dim).bytes()
+        shape.heads.iter().map(|heads| heads.kv_heads * PageLayout::new(shape.dtype, heads.head_dim).bytes()).sum()
     }
 
     /// Address space for `shape.pages` pages, all zero. Errors: the system grants no such range.
     pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
-        let layout = PageLayout::new(shape.dtype, shape.heads.head_dim);
-        // An empty pool still maps one page, as no system maps nothing.
-        let bytes = (shape.heads.kv_heads * shape.pages * layout.bytes()).max(1);
-        let map = |_| MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source));
-        Ok(Self { shape: *shape, kv, layout, layers: (0..shape.layers).map(map).collect::<Result<_>>()? })
+        let layer = |&heads: &HeadLayout| {
+            let layout = PageLayout::new(shape.dtype, heads.head_dim);
+            // An empty pool still maps one page, as no system maps nothing.
+            let bytes = (heads.kv_heads * shape.pages * layout.bytes()).max(1);
+            let map = MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source))?;
+            Ok(LayerStore { heads, layout, map })
+        };
+        let layers = shape.heads.iter().map(layer).collect::<Result<_>>()?;
+        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, layers })
     }
 
-    pub fn shape(&self) -> &KvShape {
-        &self.shape
+    /// The compute dtype.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
     }
 
-    pub fn layout(&self) -> PageLayout {
-        self.layout
+    pub fn heads(&self, layer: LayerIx) -> HeadLayout {
+        self.layers[layer.ix()].heads
+    }
+
+    pub fn layout(&self, layer: LayerIx) -> PageLayout {
+        self.layers[layer.ix()].layout
     }
 
     /// All pages of one head of one layer, back to back, as stored words (see `Stored`).
     pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
-        let bytes = self.shape.pages * self.layout.bytes();
-        bytemuck::cast_slice(&self.layers[layer.ix()][kv_head * bytes..][..bytes])
+        let LayerStore { layout, map, .. } = &self.layers[layer.ix()];
+        let bytes = self.pages * layout.bytes();
+        bytemuck::cast_slice(&map[kv_head * bytes..][..bytes])
     }
 
     /// The key of one token, widened to f32: `head_dim` values.
     pub fn key(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
-        self.token(layer, kv_head, at, |i| self.layout.key(at.slot as usize, i))
+        self.token(layer, kv_head, at, |layout, i| layout.key(at.slot as usize, i))
     }
 
     /// The keys of one page, widened to f32: `[head_dim][SLOTS]`. Slots that hold no token have any numbers, or none.
     pub fn page_keys(&self, layer: LayerIx, kv_head: usize, page: PageId) -> Vec<f32> {
-        let keys = page.ix() * self.layout.elements()..page.ix() * self.layout.elements() + self.layout.key_elements();
-        match self.layout.dtype {
+        let layout = self.layout(layer);
+        let keys = page.ix() * layout.elements()..page.ix() * layout.elements() + layout.key_elements();
+        match layout.dtype {
             Dtype::F32 => self.head::<f32>(layer, kv_head)[keys].to_vec(),
             Dtype::F16 => self.head::<half::f16>(layer, kv_head)[keys].iter().map(|x| x.to_f32()).collect(),
             Dtype::Bf16 => {
                 let stored = &self.head::<half::bf16>(layer, kv_head)[keys];
-                let element = |at: usize| stored[self.layout.key(at % SLOTS, at / SLOTS)].to_f32();
+                let element = |at: usize| stored[layout.key(at % SLOTS, at / SLOTS)].to_f32();
                 (0..stored.len()).map(element).collect()
             }
         }
@@ -148,13 +174,20 @@ impl KvStore {
 
     /// The value of one token, widened to f32: `head_dim` values.
     pub fn value(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
-        self.token(layer, kv_head, at, |i| self.layout.value(at.slot as usize, i))
+        self.token(layer, kv_head, at, |layout, i| layout.value(at.slot as usize, i))
     }
 
-    fn token(&self, layer: LayerIx, kv_head: usize, at: KvSlot, element: impl Fn(usize) -> usize) -> Vec<f32> {
-        let base = at.page.ix() * self.layout.elements();
-        let elements = (0..self.layout.head_dim).map(|i| base + element(i));
-        match self.layout.dtype {
+    fn token(
+        &self,
+        layer: LayerIx,
+        kv_head: usize,
+        at: KvSlot,
+        element: impl Fn(&PageLayout, usize) -> usize,
+    ) -> Vec<f32> {
+        let layout = self.layout(layer);
+        let base = at.page.ix() * layout.elements();
+        let elements = (0..layout.head_dim).map(|i| base + element(&layout, i));
+        match layout.dtype {
             Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
             Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
             Dtype::Bf16 => elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect(),
@@ -163,21 +196,20 @@ impl KvStore {
 
     /// Copies of `pages`, all layers and heads.
     pub fn save(&self, pages: &[PageId]) -> SavedPages {
-        let page = self.layout.bytes();
-        let heads = (0..self.shape.heads.kv_heads).map(|head| head * self.shape.pages * page);
-        let starts = heads.flat_map(|head| pages.iter().map(move |at| head + at.ix() * page));
-        let of_layer = |layer: &MmapMut| starts.clone().flat_map(|at| layer[at..at + page].to_vec()).collect();
+        let of_layer = |layer: &LayerStore| {
+            let starts = layer.starts(self.pages, pages);
+            starts.flat_map(|at| layer.map[at..at + layer.layout.bytes()].to_vec()).collect()
+        };
         SavedPages(self.layers.iter().map(of_layer).collect())
     }
 
     /// Puts what was saved into `pages`, as many as were saved.
     pub fn restore(&mut self, saved: &SavedPages, pages: &[PageId]) {
-        let page = self.layout.bytes();
-        let heads = (0..self.shape.heads.kv_heads).map(|head| head * self.shape.pages * page);
-        let starts = heads.flat_map(|head| pages.iter().map(move |at| head + at.ix() * page));
         for (layer, saved) in self.layers.iter_mut().zip(&saved.0) {
-            for (at, bytes) in starts.clone().zip(saved.chunks_exact(page)) {
-                layer[at..at + page].copy_from_slice(bytes);
+            let starts: Vec<usize> = layer.starts(self.pages, pages).collect();
+            let page = layer.layout.bytes();
+            for (at, bytes) in starts.into_iter().zip(saved.chunks_exact(page)) {
+                layer.map[at..at + page].copy_from_slice(bytes);
             }
         }
     }
@@ -185,7 +217,8 @@ impl KvStore {
     /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded as they are kept.
     /// Where several rows lie in one page, their slots rise.
     pub fn append(&mut self, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
-        let heads = self.shape.heads;
+        let LayerStore { heads, layout, map } = &mut self.layers[layer.ix()];
+        let (heads, layout) = (*heads, *layout);
         assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "one slot a row, one row a token");
         let rounded;
         let qkv = match self.kv {
@@ -195,18 +228,16 @@ impl KvStore {
                 &rounded
             }
         };
-        let layout = self.layout;
-        let bytes = self.shape.pages * layout.bytes();
+        let bytes = self.pages * layout.bytes();
         if bytes == 0 {
             assert!(slots.is_empty(), "a slot in an empty pool");
             return;
         }
-        let pages = &mut self.layers[layer.ix()];
         let write = |(kv_head, pages): (usize, &mut [u8])| append_head(layout, heads, kv_head, pages, qkv, slots);
         if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
-            pages.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+            map.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
         } else {
-            pages.par_chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+            map.par_chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
         }
     }
 }
@@ -325,7 +356,7 @@ mod tests {
     use super::*;
 
     fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
-        KvShape { layers: 2, heads: HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, pages: 3 }
+        KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, 3)
     }
 
     #[test]
@@ -339,7 +370,7 @@ mod tests {
                 let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
                     .map(|(page, slot)| KvSlot { page: PageId(page), slot })
                     .to_vec();
-                let mut qkv = Buffer::new(slots.len(), shape.heads.qkv_width());
+                let mut qkv = Buffer::new(slots.len(), shape.heads[0].qkv_width());
                 qkv.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin() * 3.0);
                 kv.append(LayerIx(1), &qkv, &slots);
                 for (r, &at) in slots.iter().enumerate() {
@@ -368,7 +399,7 @@ mod tests {
         let shape = shape(Dtype::Bf16, 16);
         let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
         let at = |slot| KvSlot { page: PageId(1), slot };
-        let mut qkv = Buffer::new(1, shape.heads.qkv_width());
+        let mut qkv = Buffer::new(1, shape.heads[0].qkv_width());
         qkv.data.fill(f32::NAN);
         kv.append(LayerIx(0), &qkv, &[at(5)]);
         assert!(kv.value(LayerIx(0), 0, at(5))[0].is_nan());

@@ -35,7 +35,7 @@ impl AttentionLevels for Cpu {
 
 fn level_lse(out: &mut Buffer, read: &Attended<'_, Cpu>, plan: &AttentionPlan, rows: &[LevelRow]) {
     let Attended { layer, qkv, kv, scale, .. } = *read;
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let d = heads.head_dim;
     assert_eq!((out.rows, out.width), (rows.len(), heads.q_heads * MOST_LEVELS), "level_lse: shape of the output");
     let rows = out.data.par_chunks_exact_mut(heads.q_heads * MOST_LEVELS).zip(rows);

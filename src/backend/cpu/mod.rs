@@ -18,13 +18,13 @@ pub mod sampling;
 pub mod step;
 mod timed;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::plan::{CostModel, PageTurn};
 
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RopeTable, Sampled, StepBatch, StepShape, SwapRates,
-    WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
+    StepShape, SwapRates, WeightView, with_drawn,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -38,6 +38,7 @@ pub struct Cpu {
     kv: KvDtype,
     attention: attention::Scratch,
     gemm: gemm::Scratch,
+    most_rows: usize,
 }
 
 impl Cpu {
@@ -49,7 +50,13 @@ impl Cpu {
     /// A given path; `Isa::Portable` is the definition of every op. Panics where the processor lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
-        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default() }
+        Self { isa, kv: KvDtype::Model, attention: Default::default(), gemm: Default::default(), most_rows: usize::MAX }
+    }
+
+    /// Refuses steps of more rows from now on, as a device does that has no memory for them.
+    #[must_use]
+    pub fn with_most_rows(self, most_rows: usize) -> Self {
+        Self { most_rows, ..self }
     }
 
     pub fn isa(&self) -> Isa {
@@ -85,7 +92,7 @@ impl Backend for Cpu {
     type Step = Step;
 
     const MIXES_DTYPES: bool = true;
-    const APART: bool = false;
+    const IS_ASYNC: bool = false;
 
     fn describe(&self) -> String {
         format!("cpu, {}, {} threads", self.isa, rayon::current_num_threads())
@@ -109,9 +116,9 @@ impl Backend for Cpu {
     }
 
     /// It always is.
-    fn be_deterministic(&mut self) {}
+    fn set_batch_invariant(&mut self) {}
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -125,8 +132,8 @@ impl Backend for Cpu {
         Ok(memory::free_bytes())
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        Ok(Matrix::pack(self.isa, parts))
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        Ok(with_drawn(parts, |views| Matrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
@@ -150,7 +157,7 @@ impl Backend for Cpu {
         Ok(table.clone())
     }
 
-    fn buffer(&mut self, width: usize, _: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<Buffer> {
         Ok(Buffer::new(0, width))
     }
 
@@ -178,11 +185,16 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn step(&mut self, _: HeadLayout, _: Dtype, _: usize) -> Result<Step> {
+    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<Step> {
         Ok(Step::default())
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        let (rows, most) = (batch.tokens.len(), self.most_rows);
+        if rows > most {
+            let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+            return Err(Error::DeviceMemory { device: "cpu".to_string(), asked, free, total: free });
+        }
         Ok(step.load(batch))
     }
 
@@ -266,7 +278,7 @@ impl Backend for Cpu {
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
-        let drawn = sampling::sample(self.isa, logits, &step.requests());
+        let drawn = sampling::sample(self.isa, logits, step.requests());
         step.draw(drawn);
     }
 }

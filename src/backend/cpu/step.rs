@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::backend::{RowToken, SampleRequest, Sampled, SeenToken, StepBatch, StepShape};
+use crate::backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::ids::TokenId;
 use crate::plan::PageTurn;
 
@@ -35,6 +35,7 @@ impl Step {
             RowToken::Drawn(request) => self.before[request as usize],
         };
         self.tokens = self.batch.tokens.iter().map(token).collect();
+        self.batch.count_unseen(&self.before);
         self.batch.shape()
     }
 
@@ -47,15 +48,8 @@ impl Step {
     }
 
     /// The requests, with every token seen.
-    pub fn requests(&self) -> Vec<SampleRequest> {
-        let seen = |request: &SampleRequest| {
-            let mut request = request.clone();
-            if let Some(unseen) = request.unseen.take() {
-                see(&mut request.seen, self.before[unseen as usize]);
-            }
-            request
-        };
-        self.batch.requests.iter().map(seen).collect()
+    pub fn requests(&self) -> &[SampleRequest] {
+        &self.batch.requests
     }
 
     pub fn draw(&mut self, drawn: Vec<Sampled>) {
@@ -71,13 +65,5 @@ impl Step {
     /// Panics where no step was run that was not collected.
     pub fn collect(&mut self) -> Vec<Sampled> {
         self.done.pop_front().expect("a step is run before it is collected")
-    }
-}
-
-/// One more sampled token.
-fn see(seen: &mut Vec<SeenToken>, token: TokenId) {
-    match seen.iter_mut().find(|seen| seen.token == token) {
-        Some(seen) => seen.sampled += 1,
-        None => seen.push(SeenToken { token, sampled: 1, in_prompt: false }),
     }
 }

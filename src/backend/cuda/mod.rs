@@ -44,8 +44,9 @@ use self::memory::weights::Loader;
 use self::ops::Ops;
 use self::step::Way;
 use super::{
-    Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, LevelRow, MOST_HEAD_DIM,
-    RandomWeight, RopeTable, Sampled, StepBatch, StepShape, SwapRates, WeightView,
+    ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, LevelRow,
+    MOST_HEAD_DIM, MatrixPart, RopeTable, Sampled, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -56,8 +57,8 @@ pub struct Cuda {
     loader: Loader,
     /// By dtype of operands: loaded with the first buffer, matrix or pages of theirs.
     ops: HashMap<Dtype, Ops>,
-    /// By dtype of weights: loaded with the first matrix.
-    gemms: HashMap<Dtype, Gemm>,
+    /// By format of weights: loaded with the first matrix.
+    gemms: HashMap<WeightFormat, Gemm>,
     choosing: Choosing,
     /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
@@ -110,12 +111,12 @@ impl Cuda {
         Ok(())
     }
 
-    fn load_kernels(&mut self, dtype: Dtype) -> Result<()> {
-        self.load_ops(dtype)?;
-        if !self.gemms.contains_key(&dtype) {
-            let mut gemm = Gemm::load(&self.device, dtype)?;
+    fn load_kernels(&mut self, format: WeightFormat) -> Result<()> {
+        self.load_ops(format.compute_dtype())?;
+        if !self.gemms.contains_key(&format) {
+            let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
-            self.gemms.insert(dtype, gemm);
+            self.gemms.insert(format, gemm);
         }
         Ok(())
     }
@@ -129,8 +130,8 @@ impl Cuda {
         self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
     }
 
-    fn gemm(&mut self, dtype: Dtype) -> &mut Gemm {
-        self.gemms.get_mut(&dtype).expect("loaded with the first matrix of its dtype")
+    fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
+        self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
     }
 }
 
@@ -144,7 +145,7 @@ impl Backend for Cuda {
     type Step = Step;
 
     const MIXES_DTYPES: bool = false;
-    const APART: bool = true;
+    const IS_ASYNC: bool = true;
 
     fn describe(&self) -> String {
         self.device.facts().to_string()
@@ -174,12 +175,12 @@ impl Backend for Cuda {
 
     /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
     /// are: each takes a row in an order that its width decides.
-    fn be_deterministic(&mut self) {
+    fn set_batch_invariant(&mut self) {
         self.deterministic = true;
         self.choose_products(Choosing::BatchInvariant);
     }
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -192,20 +193,11 @@ impl Backend for Cuda {
         self.device.free_bytes()
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let dtype = parts[0].dtype;
-        self.load_kernels(dtype)?;
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let format = StackShape::of(parts).format;
+        self.load_kernels(format)?;
         let matrix = self.loader.matrix(parts)?;
-        self.gemm(dtype).remember(&matrix);
-        Ok(matrix)
-    }
-
-    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
-        let RandomWeight { dtype, cols, .. } = parts[0];
-        self.load_kernels(dtype)?;
-        let parts: Vec<_> = parts.iter().map(|part| (part.rows, part.numbers)).collect();
-        let matrix = self.loader.random_matrix(&parts, cols, dtype)?;
-        self.gemm(dtype).remember(&matrix);
+        self.gemm(format).remember(&matrix);
         Ok(matrix)
     }
 
@@ -218,10 +210,10 @@ impl Backend for Cuda {
         Rope::upload(&self.device, table)
     }
 
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
         let element = match holds {
-            Holds::Sums => Dtype::F32,
-            Holds::Operands(dtype) => dtype,
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
         };
         self.load_ops(element)?;
         Ok(Buffer::new(width, element))
@@ -245,17 +237,17 @@ impl Backend for Cuda {
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        kv::page_bytes(shape, self.kept(shape.heads, shape.dtype))
+        kv::page_bytes(shape, self.kept(shape.heads[0], shape.dtype))
     }
 
     fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
-        kv::overhead_bytes(shape, self.kept(shape.heads, shape.dtype))
+        kv::overhead_bytes(shape, self.kept(shape.heads[0], shape.dtype))
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         self.moves += 1;
-        Kv::new(&self.device, shape, self.kept(shape.heads, shape.dtype))
+        Kv::new(&self.device, shape, self.kept(shape.heads[0], shape.dtype))
     }
 
     fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
@@ -266,7 +258,8 @@ impl Backend for Cuda {
         kv.restore(saved, pages, self.loader.staging())
     }
 
-    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
+        let heads = kv::same_heads(heads)?;
         if heads.head_dim > MOST_HEAD_DIM {
             let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
@@ -298,7 +291,12 @@ impl Backend for Cuda {
             Way::Trying => ops(self, step)?,
             Way::Capture => {
                 let device = self.device.clone();
-                let graph = device.capture(|| self.without_trials(|backend| ops(backend, step)))?;
+                let captured = device.capture(|| self.without_trials(|backend| ops(backend, step)));
+                let graph = captured.inspect_err(|error| {
+                    if error.is_shortage() {
+                        step.graphs.do_without(shape);
+                    }
+                })?;
                 graph.launch()?;
                 step.graphs.keep(shape, graph);
             }
@@ -322,7 +320,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.dtype).embed(out, table, (step.tokens(), 0), step.drawn());
+        self.ops(table.format.compute_dtype()).embed(out, table, (step.tokens(), 0), step.drawn());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
@@ -334,11 +332,11 @@ impl Backend for Cuda {
     }
 
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.gemm(w.dtype).linear(out, x, w, bias);
+        self.gemm(w.format).linear(out, x, w, bias);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.gemm(w.dtype).linear_add(out, x, w, bias);
+        self.gemm(w.format).linear_add(out, x, w, bias);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {

@@ -13,7 +13,7 @@ use super::driver::memory::Memory;
 use super::memory::buffer::Buffer;
 use super::memory::kv::Kv;
 use super::memory::weights::{Matrix, Vector};
-use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable};
+use crate::backend::{Dtype, HeadKind, HeadLayout, RopeTable, WeightFormat};
 use crate::error::Result;
 use crate::ids::LayerIx;
 
@@ -81,7 +81,7 @@ impl Ops {
 
     /// `tokens`: a `token_word` for each row of `out`; `drawn`: the tokens that the step before has drawn.
     pub fn embed(&self, out: &Buffer, table: &Matrix, tokens: Words<'_>, drawn: &Memory) {
-        assert_eq!((out.width, table.dtype), (table.inner, self.element), "embed: shapes");
+        assert_eq!((out.width, table.format), (table.inner, WeightFormat::Dense(self.element)), "embed: shapes");
         self.assert_sums(out);
         let args = |out: &Memory| {
             Args::new()
@@ -151,7 +151,7 @@ impl Ops {
 
     /// `slots`: a `slot_word` for each row.
     pub fn kv_append(&self, kv: &Kv, layer: LayerIx, qkv: &Buffer, slots: Words<'_>) {
-        let heads = kv.shape().heads;
+        let heads = kv.heads();
         assert_eq!((qkv.width, kv.shape().dtype), (heads.qkv_width(), self.element), "kv_append: shapes");
         self.assert_operands(qkv);
         let stored = 2 * heads.kv_heads * heads.head_dim;

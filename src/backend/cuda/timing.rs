@@ -10,7 +10,8 @@ use super::driver::memory::Memory;
 use super::gemm::chooser::Choosing;
 use super::step::Step;
 use crate::backend::{
-    Backend, Dtype, HeadLayout, Holds, RandomWeight, Rates, RowToken, StepBatch, StepShape, Timed, Uniform,
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, Rates, RowToken, StepBatch, StepShape,
+    Timed, Uniform,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -127,13 +128,14 @@ impl Timed for Cuda {
 
     fn rates(&mut self, dtype: Dtype) -> Result<Rates> {
         let numbers = Uniform { stream: 1, centre: 0.0, reach: 1.0 };
-        let weights = self.random_matrix(&[RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers }])?;
+        let weights = RandomWeight { dtype, rows: PRODUCT, cols: PRODUCT, numbers };
+        let weights = self.matrix(&[MatrixPart::Random(weights)])?;
         let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
-        let mut step = self.step(heads, dtype, 1)?;
+        let mut step = self.step(&[heads], dtype, 1)?;
         let tokens = vec![RowToken::Known(TokenId(0)); PRODUCT];
         let shape = self.load(&mut step, StepBatch { tokens, ..StepBatch::default() })?;
-        let mut x = self.buffer(PRODUCT, Holds::Operands(dtype))?;
-        let mut out = self.buffer(PRODUCT, Holds::Operands(dtype))?;
+        let mut x = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;
+        let mut out = self.buffer(PRODUCT, ActivationDtype::Operands(dtype))?;
         self.resize(&mut x, shape.rows)?;
         self.resize(&mut out, shape.rows)?;
         // Numbers, for zeros are multiplied faster.

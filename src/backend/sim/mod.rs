@@ -28,8 +28,8 @@ pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;
 use super::{
-    Backend, Dtype, HeadKind, HeadLayout, Holds, KvDtype, KvShape, RandomWeight, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView,
+    ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled,
+    StackShape, StepBatch, StepShape, SwapRates, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
@@ -66,17 +66,17 @@ impl Buffer {
     }
 }
 
-/// The shape of a weight matrix.
+/// The shape of a weight matrix `[rows, cols]` (outputs, inputs).
 #[derive(Clone, Copy, Debug)]
-pub struct Matrix {
-    outputs: usize,
-    inputs: usize,
-    dtype: Dtype,
-}
+pub struct Matrix(StackShape);
 
 impl Matrix {
     fn bytes(&self) -> usize {
-        self.outputs * self.inputs * self.dtype.bytes()
+        self.0.format.bytes(self.0.rows * self.0.cols)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.0.format.bytes(self.0.cols)
     }
 }
 
@@ -100,10 +100,9 @@ impl Sim {
         Ok(())
     }
 
-    fn stack(&mut self, dtype: Dtype, inputs: usize, outputs: usize) -> Result<Matrix> {
-        let matrix = Matrix { outputs, inputs, dtype };
-        self.take(matrix.bytes())?;
-        Ok(matrix)
+    /// Bytes of a token's keys and values in one layer.
+    fn token_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype)
     }
 
     /// An op that does nothing to speak of but move `bytes`.
@@ -130,7 +129,7 @@ impl Backend for Sim {
     type Rope = ();
     type Step = Step;
 
-    const APART: bool = true;
+    const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
 
     fn describe(&self) -> String {
@@ -154,9 +153,9 @@ impl Backend for Sim {
     }
 
     /// It computes nothing, and models devices as they are by default.
-    fn be_deterministic(&mut self) {}
+    fn set_batch_invariant(&mut self) {}
 
-    fn keep_kv(&mut self, kv: KvDtype) {
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
         self.kv = kv;
     }
 
@@ -168,12 +167,10 @@ impl Backend for Sim {
         Ok(self.profile.memory().saturating_sub(self.used))
     }
 
-    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        self.stack(parts[0].dtype, parts[0].cols, parts.iter().map(|part| part.rows).sum())
-    }
-
-    fn random_matrix(&mut self, parts: &[RandomWeight]) -> Result<Matrix> {
-        self.stack(parts[0].dtype, parts[0].cols, parts.iter().map(|part| part.rows).sum())
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let matrix = Matrix(StackShape::of(parts));
+        self.take(matrix.bytes())?;
+        Ok(matrix)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
@@ -184,10 +181,10 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn buffer(&mut self, width: usize, holds: Holds) -> Result<Buffer> {
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
         let element = match holds {
-            Holds::Sums => Dtype::F32,
-            Holds::Operands(dtype) => dtype,
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
         };
         Ok(Buffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0 })
     }
@@ -215,14 +212,13 @@ impl Backend for Sim {
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        let KvShape { layers, heads, dtype, .. } = *shape;
-        let token = 2 * heads.kv_heads * heads.head_dim * self.kv_element_bytes(heads, dtype);
-        layers * token * self.page_tokens() as usize
+        let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
+        shape.heads.iter().map(token).sum::<usize>() * self.page_tokens() as usize
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
         self.take(shape.pages * self.page_bytes(shape))?;
-        Ok(*shape)
+        Ok(shape.clone())
     }
 
     fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SavedPages> {
@@ -236,8 +232,9 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn step(&mut self, heads: HeadLayout, dtype: Dtype, vocab: usize) -> Result<Step> {
-        Ok(Step::new(heads, self.kv_element_bytes(heads, dtype), vocab))
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
+        let heads = heads.iter().map(|&heads| (heads, self.kv_element_bytes(heads, dtype)));
+        Ok(Step::new(heads.collect(), vocab))
     }
 
     fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
@@ -268,7 +265,7 @@ impl Backend for Sim {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, _: &Step) {
-        self.small_op(out.bytes() + out.rows * table.inputs * table.dtype.bytes());
+        self.small_op(out.bytes() + out.rows * table.row_bytes());
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, (): &(), _: f32) {
@@ -280,11 +277,11 @@ impl Backend for Sim {
     }
 
     fn linear(&mut self, out: &mut Buffer, _: &Buffer, w: &Matrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.outputs, w.inputs, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
     }
 
     fn linear_add(&mut self, out: &mut Buffer, _: &Buffer, w: &Matrix, _: Option<&()>) {
-        self.spent += self.profile.linear.ns(w.bytes(), w.outputs, w.inputs, out.rows);
+        self.spent += self.profile.linear.ns(w.bytes(), w.0.rows, w.0.cols, out.rows);
     }
 
     fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
@@ -299,9 +296,10 @@ impl Backend for Sim {
         self.small_op(2 * qkv.rows * (heads.q_heads + heads.kv_heads) * heads.head_dim * qkv.element_bytes);
     }
 
-    fn kv_append(&mut self, kv: &mut KvShape, _: LayerIx, qkv: &Buffer, _: &Step) {
-        let elements = 2 * qkv.rows * kv.heads.kv_heads * kv.heads.head_dim;
-        self.small_op(elements * (qkv.element_bytes + self.kv_element_bytes(kv.heads, kv.dtype)));
+    fn kv_append(&mut self, kv: &mut KvShape, layer: LayerIx, qkv: &Buffer, _: &Step) {
+        let heads = kv.heads[layer.ix()];
+        let read = 2 * heads.kv_heads * heads.head_dim * qkv.element_bytes;
+        self.small_op(qkv.rows * (read + self.token_bytes(heads, kv.dtype)));
     }
 
     fn tree_attention(

@@ -9,9 +9,8 @@ use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
 use crate::plan::PageTurn;
 
 pub struct Step {
-    heads: HeadLayout,
-    /// Bytes of an element of keys or values.
-    kv_element_bytes: usize,
+    /// Of the layers that go by each plan: their heads, and the bytes of an element of their keys or values.
+    heads: Vec<(HeadLayout, usize)>,
     vocab: usize,
     batch: StepBatch,
     /// Of each plan, in one layer, nanoseconds.
@@ -21,9 +20,9 @@ pub struct Step {
 }
 
 impl Step {
-    pub(super) fn new(heads: HeadLayout, kv_element_bytes: usize, vocab: usize) -> Self {
+    pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, kv_element_bytes, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
+        Self { heads, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
@@ -37,9 +36,8 @@ impl Step {
     }
 
     fn time(&mut self, profile: &DeviceProfile) -> StepShape {
-        let (heads, kv_element_bytes) = (self.heads, self.kv_element_bytes);
-        self.attention_ns =
-            self.batch.plans.iter().map(|plan| profile.attention_ns(plan, heads, kv_element_bytes)).collect();
+        let plans = self.batch.plans.iter().zip(&self.heads);
+        self.attention_ns = plans.map(|(plan, &(heads, bytes))| profile.attention_ns(plan, heads, bytes)).collect();
         self.batch.shape()
     }
 

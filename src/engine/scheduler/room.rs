@@ -32,6 +32,14 @@ impl Scheduler {
         }
     }
 
+    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and is not to be
+    /// advanced.
+    pub fn free_behind(&self, branches: &Branches, cache: &mut Cache) {
+        if cache.window.is_some() {
+            self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
+        }
+    }
+
     /// Has `branch`, which does not run, keep what is there of its path.
     pub(super) fn bookmark_waiting(&mut self, branch: &mut Branch, cache: &mut Cache) {
         cache.bookmark(branch);

@@ -14,7 +14,7 @@ pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
-    let weights = config.weight_bytes(prepared.facts.dtype);
+    let weights = config.weight_bytes(prepared.facts.weights);
     let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);

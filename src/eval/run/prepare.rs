@@ -139,7 +139,7 @@ impl Prepared {
         };
         let samples = self.prompts.len() * self.task.method.samples() as usize;
         Launch {
-            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
+            model: ModelSource::folder_of(&self.folder, self.facts.weights),
             tokenizer: Some(self.tokenizer.clone()),
             device: options.device,
             budget: options.budget,

@@ -102,12 +102,14 @@ impl PrefixTree {
         found
     }
 
-    /// The last segment of the path of `path` that has tokens, all of them known, and ends at `position` at the latest.
+    /// The last segment of the path of `path`, which is retained, that has tokens, all of them known, and ends at `position` at
+    /// the latest. What ends before the path itself does is cut back to what is not beneath a hollow segment.
     pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
-        self.ancestry(path).find(|&id| {
+        let found = self.ancestry(path).find(|&id| {
             let segment = self.at(id);
             segment.len() > 0 && !segment.drawing && segment.end() <= position
-        })
+        })?;
+        if self.end(found) == self.end(path) { Some(found) } else { self.whole_beginning(found) }
     }
 
     /// What tells whether the path of `segment`, whose tokens are all known, is still there when it is no longer
@@ -119,7 +121,8 @@ impl PrefixTree {
     /// The segment that was marked, if its path is there as it was then.
     pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
         let segment = self.arena[mark.segment.ix()].as_ref()?;
-        (segment.born == mark.born && segment.end() == mark.end && !segment.drawing).then_some(mark.segment)
+        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.drawing;
+        (is_there && !self.is_hollow(mark.segment)).then_some(mark.segment)
     }
 
     /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.
@@ -143,10 +146,10 @@ impl PrefixTree {
         self.compared.get()
     }
 
-    /// By which `id` is found; `None` while it has no token.
+    /// By which `id` is found; `None` while it has no token, and where it is hollow.
     pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
         let segment = self.at(id);
-        segment.tokens.first().map(|&first| (segment.parent, first, segment.born, id))
+        segment.tokens.first().filter(|_| !segment.hollow).map(|&first| (segment.parent, first, segment.born, id))
     }
 
     /// The next tokens of `id`, whose slots are there, are `tokens`.
@@ -200,6 +203,7 @@ impl PrefixTree {
             tokens,
             drawing: false,
             pages,
+            hollow: false,
             computed,
             state: if lower.state == State::Prompt { State::Prompt } else { State::Sealed },
             leases: 0,

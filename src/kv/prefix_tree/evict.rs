@@ -4,14 +4,14 @@ use super::{PrefixTree, count};
 use crate::ids::SegmentId;
 use crate::kv::PagePool;
 
-/// The order of eviction: segments of which nothing was computed, then the least recently used.
+/// The order of eviction: segments of which nothing is there to be matched, then the least recently used.
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
-    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least
-    /// recently used first and those of which nothing was computed before all others. Of each the last tokens go first:
-    /// where fewer pages are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked when
-    /// everything left is in use.
+    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least recently
+    /// used first and those of which nothing was computed, or that are beneath a hollow one, before all others. Of each the last
+    /// tokens go first: where fewer pages are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked
+    /// when everything left is in use.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
@@ -73,18 +73,26 @@ impl PrefixTree {
             above.last_used = above.last_used.max(gone.last_used);
             self.review(parent);
         }
-        self.held.tokens -= gone.len() as usize;
+        self.held.tokens -= gone.held();
+        self.hollow -= usize::from(gone.hollow);
         let freed = gone.pages.into_iter().filter(|&page| pool.give_back(page)).count();
         self.held.segments -= 1;
         self.held.pages -= freed;
         freed
     }
 
+    /// By which `id` is to be listed as idle, if it is.
+    pub(super) fn idle_key(&self, id: SegmentId) -> Option<IdleKey> {
+        let segment = self.at(id);
+        let is_beneath_hollow = segment.hollow || segment.parent.is_some_and(|parent| self.at(parent).hollow);
+        let is_idle = segment.leases == 0 && segment.children == 0;
+        is_idle.then_some((segment.computed > 0 && !is_beneath_hollow, segment.last_used, id))
+    }
+
     /// Enters or withdraws a segment from the candidates for eviction, after anything that decides it has changed.
     pub(super) fn review(&mut self, id: SegmentId) {
-        let segment = self.arena[id.ix()].as_mut().expect("a segment is reviewed while it is in the arena");
-        let is_idle = segment.leases == 0 && segment.children == 0;
-        let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
+        let key = self.idle_key(id);
+        let segment = self.at_mut(id);
         let before = std::mem::replace(&mut segment.idle, key);
         if before == key {
             return;

@@ -30,6 +30,8 @@ impl PrefixTree {
         let idle: Vec<_> = ids.iter().filter_map(|&id| self.at(id).idle).collect();
         ensure!(idle.len() == self.idle.len(), "{} segments are idle, {} listed", idle.len(), self.idle.len());
         ensure!(idle.iter().all(|key| self.idle.contains(key)), "an idle segment is listed under another key");
+        let hollow = ids.iter().filter(|&&id| self.at(id).hollow).count();
+        ensure!(hollow == self.hollow, "{hollow} segments are hollow, {} counted", self.hollow);
         self.check_leased(&ids)?;
         self.check_pages(&ids, pool)
     }
@@ -51,7 +53,9 @@ impl PrefixTree {
     fn check_contents(&self, id: SegmentId) -> Result<(), String> {
         let segment = self.at(id);
         let (first, end) = (segment.first_position, segment.end());
-        let pages = self.pages_between(first, end);
+        let pages = if segment.hollow { 0 } else { self.pages_between(first, end) };
+        let is_passed = segment.computed == segment.len() && segment.len() > 0 && segment.state == State::Sealed;
+        ensure!(!segment.hollow || is_passed, "segment {id} is hollow, but {:?} and not all computed", segment.state);
         ensure!(
             segment.pages.len() == pages,
             "segment {id} at {first}..{end} has {} pages, not {pages}",
@@ -70,8 +74,7 @@ impl PrefixTree {
             !segment.drawing || segment.state == State::Open,
             "segment {id} is sealed, but its last token is unknown"
         );
-        let is_idle = segment.leases == 0 && segment.children == 0;
-        let key = is_idle.then_some((segment.computed > 0, segment.last_used, id));
+        let key = self.idle_key(id);
         ensure!(segment.idle == key, "segment {id} should be idle as {key:?}, is {:?}", segment.idle);
         Ok(())
     }
@@ -148,7 +151,7 @@ impl PrefixTree {
         );
         let held = TreeStats {
             segments: ids.len(),
-            tokens: ids.iter().map(|&id| self.at(id).len() as usize).sum(),
+            tokens: ids.iter().map(|&id| self.at(id).held()).sum(),
             pages,
             leases: ids.iter().map(|&id| self.at(id).leases as usize).sum(),
         };

@@ -244,7 +244,10 @@ impl PrefixTree {
             live.tokens = segment.len();
         }
         let first = super::count(forest.pages.len());
-        let pages = self.pages_between(live.first_position, live.first_position + live.tokens);
+        let pages = match segment.hollow {
+            true => 0,
+            false => self.pages_between(live.first_position, live.first_position + live.tokens),
+        };
         forest.pages.extend_from_slice(&segment.pages[..pages]);
         live.pages = first..super::count(forest.pages.len());
     }

@@ -25,11 +25,18 @@
 //! has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its last lease until the
 //! token is told or the slot taken back.
 //!
+//! # Hollow segments
+//! Where every layer of a model has a window, rows far behind it will not read a branch's first tokens again. `free_behind` gives
+//! their pages back: a *hollow* segment keeps its tokens and has no page. Nothing is matched with it, nor with what is beneath it,
+//! but by who holds a lease on the end of the path. The pages hold all layers; where only some layers have a window nothing can be
+//! freed here. Pools by group of layers would carry that further: a segment then lists its pages by group, and is hollow by group.
+//!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays as a cache that later prompts match, until it is
 //! evicted; an id without a lease may be gone, or be reused, after `evict` or `drop_unused`.
 
 mod admit;
+mod behind;
 mod drawing;
 mod evict;
 mod grow;
@@ -72,6 +79,8 @@ struct Segment {
     /// Whether one more slot follows `tokens`, whose token is still being drawn.
     drawing: bool,
     pages: Vec<PageId>,
+    /// Its keys and values are gone, and its pages with them.
+    hollow: bool,
     /// Leading tokens whose keys and values exist. More than 0 only where the whole path above is computed.
     computed: u32,
     state: State,
@@ -90,6 +99,11 @@ impl Segment {
         count(self.tokens.len()) + u32::from(self.drawing)
     }
 
+    /// Tokens whose slots it has.
+    fn held(&self) -> usize {
+        if self.hollow { 0 } else { self.len() as usize }
+    }
+
     fn end(&self) -> u32 {
         self.first_position + self.len()
     }
@@ -104,7 +118,7 @@ fn count(n: usize) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     pub segments: usize,
-    /// Tokens, each counted once however many branches share it.
+    /// Tokens that have slots, each counted once however many branches share it.
     pub tokens: usize,
     /// Pages, each counted once.
     pub pages: usize,
@@ -125,6 +139,8 @@ pub struct PrefixTree {
     clock: u64,
     held: TreeStats,
     leased: Leased,
+    /// Hollow segments.
+    hollow: usize,
     visits: Visits,
     /// See `compared`.
     compared: Cell<u64>,
@@ -143,6 +159,7 @@ impl PrefixTree {
             clock: 0,
             held: TreeStats::default(),
             leased: Leased::default(),
+            hollow: 0,
             visits: Visits::default(),
             compared: Cell::new(0),
         }
@@ -164,10 +181,14 @@ impl PrefixTree {
 
     /// The same at absolute position `position` of the path of `segment`: the new branch continues after its first
     /// `position` tokens. A segment that holds tokens on both sides is split there, by which its writer is not disturbed.
-    /// Panics when the path is shorter than that.
+    /// Panics when the path is shorter than that, or hollow.
     pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
         let end = self.end(segment);
         assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
+        assert!(
+            position == end || !self.is_hollow(segment),
+            "the path of segment {segment} is hollow before {position}"
+        );
         let at = self.holder(segment, position).map(|id| match position < self.end(id) {
             true => self.split(pool, id, position),
             false => id,
@@ -268,6 +289,7 @@ impl PrefixTree {
             tokens,
             drawing: false,
             pages,
+            hollow: false,
             computed: 0,
             state,
             leases: 0,

@@ -47,7 +47,7 @@ impl PrefixTree {
             used.users += 1;
             at = used.parent.filter(|_| used.users == 1);
             if used.users == 1 {
-                self.leased.tokens += self.at(id).len() as usize;
+                self.leased.tokens += self.at(id).held();
                 self.leased.pages += self.own_pages(id);
             }
         }
@@ -61,7 +61,7 @@ impl PrefixTree {
             used.users -= 1;
             at = used.parent.filter(|_| used.users == 0);
             if used.users == 0 {
-                self.leased.tokens -= self.at(id).len() as usize;
+                self.leased.tokens -= self.at(id).held();
                 self.leased.pages -= self.own_pages(id);
             }
         }
@@ -89,7 +89,7 @@ impl PrefixTree {
         let Usage { met, pages, tokens } = usage;
         for id in self.new_to(met, segment) {
             *pages += self.own_pages(id);
-            *tokens += self.at(id).len() as usize;
+            *tokens += self.at(id).held();
         }
     }
 
@@ -154,7 +154,10 @@ impl PrefixTree {
 
     /// Pages of `segment` up to position `upto`, but for one that is its parent's too.
     fn own_pages_upto(&self, segment: SegmentId, upto: u32) -> usize {
-        let Segment { first_position, .. } = *self.at(segment);
+        let Segment { first_position, hollow, .. } = *self.at(segment);
+        if hollow {
+            return 0;
+        }
         let pages = self.pages_between(first_position, self.end(segment).min(upto));
         pages.saturating_sub(usize::from(self.begins_in_parents_page(segment)))
     }

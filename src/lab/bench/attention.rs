@@ -16,7 +16,8 @@ use crate::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 use crate::backend::cpu::machine::MachineRates;
 
-/// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
+/// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt`
+/// tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionShape {
     pub prompt: usize,
@@ -151,9 +152,9 @@ impl PreparedStep {
             + shape.samples * (shape.own_tokens / PAGE_TOKENS as usize + 2);
         let (forest, slots) = grow(shape, pages)?;
         let heads = shape.heads();
-        let kv = KvShape { layers: shape.layers, heads, dtype: shape.dtype, pages };
+        let kv = KvShape::uniform(shape.layers, heads, shape.dtype, pages);
         let mut kv = KvStore::new(&kv, KvDtype::Model)?;
-        fill(&mut kv, shape);
+        fill(&mut kv, pages, shape);
         let mut qkv = Buffer::new(shape.samples, heads.qkv_width());
         noise(&mut qkv);
         Ok(Self {
@@ -213,12 +214,12 @@ fn grow(shape: &AttentionShape, pages: usize) -> Result<(Forest, Vec<KvSlot>)> {
 }
 
 /// Writes numbers to all slots of all layers.
-fn fill(kv: &mut KvStore, shape: &AttentionShape) {
+fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
     let tokens = PAGE_TOKENS as usize;
     let mut qkv = Buffer::new(tokens, shape.heads().qkv_width());
     noise(&mut qkv);
     for layer in (0..shape.layers).map(LayerIx::new) {
-        for page in 0..kv.shape().pages {
+        for page in 0..pages {
             let page = PageId::new(page);
             let slots: Vec<KvSlot> = (0..PAGE_TOKENS).map(|slot| KvSlot { page, slot }).collect();
             kv.append(layer, &qkv, &slots);

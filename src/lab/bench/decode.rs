@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::backend::{Dtype, KvDtype, Rates};
+use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
 use crate::engine::{CoinKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -175,7 +175,7 @@ impl BenchModel {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
             let folder = ModelFolder::open(&options.config)?;
-            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype);
+            let (config, dtype) = (folder.config.clone(), facts(&folder)?.dtype());
             return Ok(Self { config, dtype, folder: Some(folder) });
         }
         let file = if options.config.is_dir() { options.config.join("config.json") } else { options.config.clone() };
@@ -186,7 +186,7 @@ impl BenchModel {
 
     fn source(&self) -> ModelSource<'_> {
         match &self.folder {
-            Some(folder) => ModelSource::folder_of(folder, self.dtype),
+            Some(folder) => ModelSource::folder_of(folder, WeightFormat::Dense(self.dtype)),
             None => ModelSource::random(&self.config, self.dtype),
         }
     }
@@ -209,7 +209,7 @@ pub fn floor_rate(
     let linear = (2.0 * weights * rows / flops).max(weights * dtype.bytes() as f64 / bandwidth);
     let own = case.generate as f64 / 2.0;
     let context = case.prompt as f64 + own;
-    let products = 4.0 * (config.layers * config.heads.q_width()) as f64 * context * rows / flops;
+    let products = 4.0 * config.heads().map(|heads| heads.q_width()).sum::<usize>() as f64 * context * rows / flops;
     let reads = (case.prompt as f64 + rows * own) * kv_bytes_per_token as f64 / bandwidth;
     rows / (linear + products.max(reads))
 }

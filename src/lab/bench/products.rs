@@ -11,12 +11,11 @@ use serde::Serialize;
 
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
-use crate::backend::{Dtype, Holds, RandomWeight, Uniform};
-use crate::backend::{Rates, Timed};
+use crate::backend::{ActivationDtype, Dtype, MatrixPart, RandomWeight, Rates, Timed, Uniform};
 use crate::error::{Error, Result};
 use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
-use crate::model::config::Mlp;
+use crate::model::config::{Activation, FeedForward, kinds};
 use crate::out;
 
 /// The options of `bench gemm --shape`.
@@ -154,21 +153,29 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
     }
 }
 
-/// In the order of a step.
-fn layers(config: &ModelConfig) -> [LinearLayer; 5] {
-    let ModelConfig { hidden, layers: count, heads, intermediate, vocab, .. } = *config;
-    let up = match config.mlp {
-        Mlp::GatedSilu => 2 * intermediate,
-        Mlp::Gelu => intermediate,
-    };
+/// In the order of a step; of each kind of layer.
+fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
+    let ModelConfig { hidden, vocab, .. } = *config;
     let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into };
-    [
-        layer("qkv", heads.qkv_width(), hidden, count, ProductOutput::Operands),
-        layer("out", hidden, heads.q_width(), count, ProductOutput::Residual),
-        layer("up", up, hidden, count, ProductOutput::Operands),
-        layer("down", hidden, intermediate, count, ProductOutput::Residual),
-        layer("head", vocab, hidden, 1, ProductOutput::Sums),
-    ]
+    let mut all = Vec::new();
+    for heads in kinds(config.heads()) {
+        let count = config.heads().filter(|other| *other == heads).count();
+        all.push(layer("qkv", heads.qkv_width(), hidden, count, ProductOutput::Operands));
+        all.push(layer("out", hidden, heads.q_width(), count, ProductOutput::Residual));
+    }
+    let feed_forward = || config.layers.iter().map(|layer| layer.feed_forward);
+    for kind in kinds(feed_forward()) {
+        let count = feed_forward().filter(|other| *other == kind).count();
+        let FeedForward::Dense { activation, width, .. } = kind;
+        let up = match activation {
+            Activation::GatedSilu => 2 * width,
+            Activation::Gelu => width,
+        };
+        all.push(layer("up", up, hidden, count, ProductOutput::Operands));
+        all.push(layer("down", hidden, width, count, ProductOutput::Residual));
+    }
+    all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));
+    all
 }
 
 /// Times by number of rows.
@@ -185,12 +192,14 @@ fn measure<B: Timed>(
     let copies = (WEIGHT_BYTES / bytes.max(1)).clamp(*COPIES.start(), *COPIES.end());
     let weights = (0..copies).map(|copy| {
         let numbers = Uniform { stream: (copy as u64) << 40, centre: 0.0, reach: 0.05 };
-        backend.random_matrix(&[RandomWeight { dtype, rows: outputs, cols: inputs, numbers }])
+        backend.matrix(&[MatrixPart::Random(RandomWeight { dtype, rows: outputs, cols: inputs, numbers })])
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
-    let mut x = backend.buffer(inputs, Holds::Operands(dtype))?;
-    let mut out =
-        backend.buffer(outputs, if into == ProductOutput::Operands { Holds::Operands(dtype) } else { Holds::Sums })?;
+    let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;
+    let mut out = backend.buffer(
+        outputs,
+        if into == ProductOutput::Operands { ActivationDtype::Operands(dtype) } else { ActivationDtype::Sums },
+    )?;
     // Random numbers, because zeros are multiplied faster.
     let numbers = Uniform { stream: 1 << 60, centre: 0.0, reach: 1.0 };
     let most = rows.iter().copied().max().unwrap_or(0);
@@ -213,7 +222,7 @@ fn measure<B: Timed>(
         };
         let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
         match options.deterministic {
-            true => backend.be_deterministic(),
+            true => backend.set_batch_invariant(),
             false => drop(backend.choose_products(Some(MEASURING))),
         }
         let us = time(backend)?;

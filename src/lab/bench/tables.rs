@@ -16,7 +16,8 @@ use super::attention::{self, AttentionShape, AttentionTiming};
 use super::gemm::{self, GemmRate, GemmShape};
 use crate::backend::cpu::machine::MachineRates;
 
-/// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down, output layer.
+/// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down,
+/// output layer.
 const LAYERS: [(usize, usize); 5] = [(2304, 768), (768, 768), (4096, 768), (768, 2048), (32000, 768)];
 const ROWS: [usize; 5] = [1, 8, 32, 128, 512];
 /// Prompt lengths and samples of one decode step of attention, in the same model.

@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use super::tables::{print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, RowToken, StepBatch};
-use crate::backend::{Rates, Timed};
+use crate::backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, StepBatch, Timed,
+};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{LayerIx, PageId, TokenId};
@@ -95,10 +96,10 @@ fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     }
     trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
     if options.deterministic {
-        backend.be_deterministic();
+        backend.set_batch_invariant();
     }
     if let Some(first) = trees.first() {
-        options.kv.keep_on(&mut backend, first.heads(), first.dtype);
+        options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
     }
     let mut known = HashMap::new();
     for tree in &trees {
@@ -150,10 +151,10 @@ fn measure<'a, B: Timed>(
 
     let heads = tree.heads();
     let scale = tree.scale();
-    let mut step = backend.step(heads, tree.dtype, 1)?;
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
     let shape = backend.load(&mut step, batch(plan))?;
-    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
-    let mut out = backend.buffer(heads.q_width(), Holds::Operands(tree.dtype))?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
+    let mut out = backend.buffer(heads.q_width(), ActivationDtype::Operands(tree.dtype))?;
     backend.resize(&mut qkv, shape.rows)?;
     backend.resize(&mut out, shape.rows)?;
     backend.write(&mut qkv, rows, &numbers.queries)?;
@@ -268,14 +269,14 @@ fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize
 /// Fills every slot of every page with numbers.
 fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbers: &Numbers) -> Result<B::Kv> {
     let heads = tree.heads();
-    let shape = KvShape { layers: 1, heads, dtype: tree.dtype, pages: paged.pages };
+    let shape = KvShape::uniform(1, heads, tree.dtype, paged.pages);
     let mut kv = backend.kv(&shape)?;
     let page_tokens = backend.page_tokens();
     let slots: Vec<KvSlot> = (0..paged.pages)
         .flat_map(|page| (0..page_tokens).map(move |slot| KvSlot { page: PageId::new(page), slot }))
         .collect();
-    let mut step = backend.step(heads, tree.dtype, 1)?;
-    let mut qkv = backend.buffer(heads.qkv_width(), Holds::Operands(tree.dtype))?;
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
     let mut written = 0;
     for slots in slots.chunks(DIFFERENT) {
         let rows = slots.len();

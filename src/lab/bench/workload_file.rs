@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn built_in_jobs_are_what_their_levels_say() {
         let (config, jobs) = read_jobs(None, "llama3-8b", &[]).unwrap();
-        assert_eq!((config.heads.q_heads, config.heads.kv_heads, config.heads.head_dim), (32, 8, 128));
+        let heads = config.layers[0].attention.heads;
+        assert_eq!((heads.q_heads, heads.kv_heads, heads.head_dim), (32, 8, 128));
         let apps = jobs.iter().find(|job| job.name == "apps_2level").unwrap();
         assert_eq!((apps.prompts(), apps.continuations(), apps.context()), (20, 2560, 2400 + 500 + 256));
         let (_, other) = read_jobs(None, "codellama-7b", &["apps_2level".to_owned()]).unwrap();

@@ -12,7 +12,7 @@ use super::device::CheckEffort;
 use super::dice::{Dice, noise};
 use super::forests::{ForestShape, grow};
 use super::report::{CaseResult, CheckReport, WorstError};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
@@ -112,12 +112,12 @@ impl Setting {
     }
 }
 
-/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of the
-/// difference over the length of the result.
+/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of
+/// the difference over the length of the result.
 ///
-/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by chance in small
-/// results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance, which is what
-/// single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
+/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by
+/// chance in small results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance,
+/// which is what single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
 pub fn tolerance(numerators: Dtype, results: Dtype) -> f64 {
     (0.48 * numerators.rounding().hypot(results.rounding())).max(1e-5)
 }
@@ -194,7 +194,7 @@ pub fn filled<B: Backend>(
     slots.par_sort_unstable();
     slots.dedup();
     let pages = slots.last().map_or(0, |&(page, _)| page as usize + 1).max(pages);
-    let shape = KvShape { layers: LAYERS, heads: setting.heads, dtype: setting.dtype, pages };
+    let shape = KvShape::uniform(LAYERS, setting.heads, setting.dtype, pages);
     let mut kv = backend.kv(&shape)?;
     let mut held: Vec<u32> = slots.iter().map(|&(page, _)| page).collect();
     held.dedup();
@@ -202,8 +202,8 @@ pub fn filled<B: Backend>(
     let all = held.iter().flat_map(|&page| (0..page_tokens).map(move |slot| KvSlot { page: PageId(page), slot }));
     let unused: Vec<KvSlot> = all.filter(|at| slots.binary_search(&(at.page.0, at.slot)).is_err()).collect();
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
-    let mut qkv = backend.buffer(setting.heads.qkv_width(), Holds::Operands(setting.dtype))?;
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
+    let mut qkv = backend.buffer(setting.heads.qkv_width(), ActivationDtype::Operands(setting.dtype))?;
     // NaN is written first: storing a number next to it may clear it, as on the CPU.
     for (slots, holes) in
         unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
@@ -247,8 +247,8 @@ pub fn attend<B: Backend>(
 ) -> Result<(Vec<f32>, bool)> {
     let rows = plan.row_positions.len();
     let batch = || StepBatch { plans: vec![plan.clone()], ..rows_at(&plan.row_positions) };
-    let holds = Holds::Operands(setting.dtype);
-    let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+    let holds = ActivationDtype::Operands(setting.dtype);
+    let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let padded = backend.load(&mut step, batch())?.rows;
     let qkv = buffer(backend, holds, padded, setting.heads.qkv_width(), queries)?;
     let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
@@ -303,7 +303,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
             forest(backend, &Setting::fp8(i, dtype), shape, seeds, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -314,7 +314,7 @@ fn forest<B: Backend>(
     seed: u64,
     report: &mut CheckReport,
 ) -> Result<()> {
-    backend.keep_kv(setting.kv);
+    backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use crate::backend::cpu::{Cpu, Isa};
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, RowToken, StepBatch, WeightView};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, StepBatch, WeightView};
 use crate::error::Result;
 use crate::ids::TokenId;
 
@@ -53,7 +53,7 @@ pub fn compare<B: Backend>(backend: &mut B, case: &impl OpCase) -> Result<CaseRe
 /// A buffer of `rows` rows that begins with `values`.
 pub fn buffer<B: Backend>(
     backend: &mut B,
-    holds: Holds,
+    holds: ActivationDtype,
     rows: usize,
     width: usize,
     values: &[f32],
@@ -72,7 +72,7 @@ pub fn numbers(dice: &mut Dice, dtype: Dtype, len: usize) -> Vec<f32> {
 /// `values` `[rows, cols]`, which `dtype` can hold, as a matrix of the backend.
 pub fn matrix<B: Backend>(backend: &mut B, dtype: Dtype, rows: usize, values: &[f32]) -> Result<B::Matrix> {
     let bytes = dtype.encode(values);
-    backend.matrix(&[WeightView { dtype, rows, cols: values.len() / rows, bytes: &bytes }])
+    backend.matrix(&[MatrixPart::Dense(WeightView { dtype, rows, cols: values.len() / rows, bytes: &bytes })])
 }
 
 pub fn vector<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {

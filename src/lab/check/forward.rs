@@ -42,7 +42,7 @@ pub fn forwards<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut C
             let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
             let error = found.iter().zip(&expected).map(difference);
             let error = error.fold(0.0, |worst: f64, e| if e.is_nan() { f64::INFINITY } else { worst.max(e) });
-            let worst = WorstError { error, tolerance: f64::from(tolerance(dtype, config.layers, scale)) };
+            let worst = WorstError { error, tolerance: f64::from(tolerance(dtype, config.layers.len(), scale)) };
             report.see("forward", Some(dtype), family, CaseResult::twice(worst, repeats));
         }
     }

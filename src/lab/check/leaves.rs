@@ -9,7 +9,7 @@ use super::case::{ANY_VOCAB, buffer};
 use super::device::CheckEffort;
 use super::dice::Dice;
 use super::report::CheckReport;
-use crate::backend::{Backend, Dtype, Holds, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
@@ -26,7 +26,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
         for seed in 0..trees {
             let number = seed * 3 + dtype.bytes();
             let setting = if seed % 3 == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
-            backend.keep_kv(setting.kv);
+            backend.set_kv_dtype(setting.kv);
             let dice = &mut Dice::new(seed as u64);
             let leaves = if effort == CheckEffort::Quick { 5 } else { dice.within(1, 150) };
             let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
@@ -37,7 +37,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
             }
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -116,13 +116,13 @@ impl Leaves {
         planner: Planner,
     ) -> Result<super::report::CaseResult> {
         let rows = self.contexts.len();
-        let holds = Holds::Operands(setting.dtype);
+        let holds = ActivationDtype::Operands(setting.dtype);
         let mut kv = self.memory(backend, setting)?;
-        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
-        let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {

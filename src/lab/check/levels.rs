@@ -12,7 +12,7 @@ use super::dice::Dice;
 use super::forests::{ForestShape, grow};
 use super::leaves::{Leaves, STEPS};
 use super::report::{CaseResult, CheckReport, WorstError, share};
-use crate::backend::{Attended, AttentionLevels, Dtype, Holds, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
+use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::kv::KvSlot;
@@ -36,16 +36,16 @@ pub fn levels<B: AttentionLevels>(backend: &mut B, effort: CheckEffort, report: 
                 let setting =
                     if number % 4 == 3 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
                 number += 1;
-                backend.keep_kv(setting.kv);
+                backend.set_kv_dtype(setting.kv);
                 forest(backend, &setting, shape, seed, report)?;
             }
             let setting = if seed == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
             number += 1;
-            backend.keep_kv(setting.kv);
+            backend.set_kv_dtype(setting.kv);
             moving(backend, &setting, seed, report)?;
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -59,8 +59,8 @@ struct ExactAttribution {
 impl ExactAttribution {
     /// The attribution of a row; its own position is the last of `context`.
     ///
-    /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out. The
-    /// logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
+    /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out.
+    /// The logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
     fn of(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Self {
         let (heads, scale) = (setting.heads, f64::from(setting.scale()));
         let d = heads.head_dim;
@@ -164,7 +164,7 @@ fn forest<B: AttentionLevels>(
     });
     let exact: Vec<ExactAttribution> = exact.collect();
     let queries = queries(setting, positions);
-    let holds = Holds::Operands(setting.dtype);
+    let holds = ActivationDtype::Operands(setting.dtype);
     let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
     for planner in Planner::ALL {
         let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
@@ -199,9 +199,9 @@ fn attribute<B: AttentionLevels>(
 ) -> Result<DeviceAttribution> {
     let width = setting.heads.q_heads * MOST_LEVELS;
     // Detects an op that writes nothing.
-    let mut lse = buffer(backend, Holds::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
+    let mut lse = buffer(backend, ActivationDtype::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
     let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
-    let mut mass = buffer(backend, Holds::Sums, rows.len(), MOST_LEVELS, &nothing)?;
+    let mut mass = buffer(backend, ActivationDtype::Sums, rows.len(), MOST_LEVELS, &nothing)?;
     let level_rows = backend.level_rows(kv, std::slice::from_ref(plan), rows)?;
     let read = Attended { layer: LAYER, qkv, kv, plan: 0, scale: setting.scale() };
     backend.level_lse(&mut lse, &read, &level_rows);
@@ -220,12 +220,13 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
     let level_rows: Vec<LevelRow> = (0..leaves).map(level_row).collect();
     for planner in [Planner::Flat, Planner::Balanced] {
         let mut kv = tree.memory(backend, setting)?;
-        let mut step = backend.step(setting.heads, setting.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
         let batch = tree.batch(backend, setting, planner);
         let mut plan = batch.plans[0].clone();
         let mut shape = backend.load(&mut step, batch)?;
-        let mut qkv = buffer(backend, Holds::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
-        let logits = buffer(backend, Holds::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let mut qkv =
+            buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut worst = [WorstError::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {

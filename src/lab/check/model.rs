@@ -41,7 +41,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
         Err(error) if has_no_tokenizer(model) => fact("tokenizer", format_args!("none: {error}"))?,
         Err(error) => return Err(error),
     }
-    let source = ModelSource::folder_of(&folder, facts.dtype);
+    let source = ModelSource::folder_of(&folder, facts.weights);
     let opened = on.open(source.weight_bytes())?;
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
@@ -65,7 +65,7 @@ impl OnDevice for Arithmetic<'_> {
 fn arithmetic<B: Backend>(mut backend: B, source: ModelSource<'_>, options: &ModelCheck) -> Result<bool> {
     let mut decoder = source.load(&mut backend)?;
     if options.deterministic {
-        decoder.be_deterministic(&mut backend);
+        decoder.set_batch_invariant(&mut backend);
     }
     let vocab = decoder.config().vocab;
     let tokens = (2 * backend.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);

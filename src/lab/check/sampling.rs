@@ -1,5 +1,5 @@
-//! Sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same tokens but for coins
-//! within rounding of a border, and the same log-probabilities.
+//! Checks sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same
+//! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
 
 use super::case::{ANY_HEADS, F32, buffer, rows_at};
 use super::device::CheckEffort;
@@ -7,9 +7,10 @@ use super::dice::Dice;
 use super::leaves::greedy;
 use super::report::{CaseResult, CheckReport, WorstError, share};
 use crate::backend::cpu::{Cpu, Isa};
-use crate::backend::{Backend, Dtype, Holds, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use crate::error::Result;
-use crate::ids::TokenId;
+use crate::ids::{PageId, TokenId};
+use crate::kv::KvSlot;
 
 /// Tolerance of a boundary of the distribution, as a share of the total: weights are f32 exponentials of arguments down
 /// to -87, accurate to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
@@ -28,10 +29,15 @@ pub fn sampling<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut C
             let found = draws.draw(backend, &draws.requests)?;
             let repeats = found == draws.draw(backend, &draws.requests)?;
             draws.hold(&expected, &found, repeats, report)?;
+            draws.greedy().hold_counts(backend, report)?;
         }
     }
     Ok(())
 }
+
+/// Steps that are advanced behind the one that is loaded, in which requests with penalties count what they draw by
+/// themselves.
+const ADVANCED: usize = 12;
 
 /// One row of logits for each request.
 struct SampleCases {
@@ -52,13 +58,13 @@ impl SampleCases {
     /// Runs two steps: one that samples given tokens, and then `requests`.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
         let asks = requests.len();
-        let mut step = backend.step(ANY_HEADS, Dtype::F32, self.vocab)?;
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
             let wanted = (0..asks as u32).collect();
             let shape = backend.load(&mut step, StepBatch { wanted, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, Holds::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
@@ -66,6 +72,50 @@ impl SampleCases {
             drawn = backend.collect(&mut step)?;
         }
         Ok(drawn)
+    }
+
+    /// The same draws of the best token: no border decides, so that every token must be the definition's.
+    fn greedy(&self) -> Self {
+        let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
+        Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
+    }
+
+    /// What the loaded step and those advanced behind it draw, from the same logits.
+    fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
+        let asks = self.requests.len();
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
+        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
+        let wanted: Vec<u32> = (0..asks as u32).collect();
+        let batch = |requests| {
+            let (wanted, slots) = (wanted.clone(), slots.clone());
+            StepBatch { wanted, slots, requests, ..rows_at(&vec![0; asks]) }
+        };
+        let mut walked = Vec::new();
+        for number in 0..2 + ADVANCED {
+            let shape = match number {
+                0 => backend.load(&mut step, batch(Vec::clone(&given)))?,
+                1 => backend.load(&mut step, batch(self.requests.clone()))?,
+                _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
+            };
+            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            walked.push(backend.collect(&mut step)?.into_iter().map(|drawn| drawn.token).collect());
+        }
+        Ok(walked)
+    }
+
+    fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut CheckReport) -> Result<()> {
+        let expected = self.walk(&mut Cpu::with_isa(Isa::Portable))?;
+        let found = self.walk(backend)?;
+        let repeats = found == self.walk(backend)?;
+        let misses = if found == expected { 0.0 } else { 1.0 };
+        let what = format!("{} of {}, {ADVANCED} steps on", self.requests.len(), self.vocab);
+        report.see("counted", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        Ok(())
     }
 
     fn hold(&self, expected: &[Sampled], found: &[Sampled], repeats: bool, report: &mut CheckReport) -> Result<()> {

@@ -94,7 +94,7 @@ const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_h
 pub fn runs<B: Backend>(mut backend: B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let model = RunModel::find()?;
     let decoder = model.load(&mut backend)?;
-    let (dtype, layers) = (decoder.dtype(), decoder.config().layers);
+    let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
     let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);

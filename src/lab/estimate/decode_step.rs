@@ -7,10 +7,9 @@ use serde::Serialize;
 
 use super::job::PlannedJob;
 use super::pool::{Pool, PromptShare, Wave};
-use super::source::PlanModel;
 use crate::ids::{PageId, SegmentId};
 use crate::kv::{Forest, ForestSegment, PromptTree};
-use crate::plan::{CostModel, PlanHints, Planner};
+use crate::plan::{PlanHints, Planner};
 
 /// Bytes of keys and values that a step reads, all layers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -116,26 +115,6 @@ impl StepForest {
         debug_assert_eq!(self.forest.check(), Ok(()));
         DecodeStep { forest: self.forest, nodes: self.nodes }
     }
-}
-
-/// Planner hints for `model` on a device that takes `kv_element_bytes` bytes per element of keys and values: one per
-/// kind of attention window, with the number of layers that have it.
-pub fn hints(model: &PlanModel, kv_element_bytes: usize, cost: CostModel, tile: u32) -> Vec<(PlanHints, u64)> {
-    let (config, heads) = (&model.config, model.config.heads);
-    let small = |count: usize| u32::try_from(count).expect("heads are few");
-    let of = |window: Option<u32>| {
-        let hints = PlanHints {
-            tile,
-            window,
-            q_heads: small(heads.q_heads),
-            kv_heads: small(heads.kv_heads),
-            head_dim: small(heads.head_dim),
-            kv_element_bytes: small(kv_element_bytes),
-            cost,
-        };
-        (hints, config.windows.iter().filter(|&&layer| layer == window).count() as u64)
-    };
-    config.window_kinds().into_iter().map(of).collect()
 }
 
 /// The bytes that the step reads with each plan; `None` if it has no rows.

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::source::PlanModel;
-use crate::backend::Backend;
 use crate::backend::sim::{DeviceProfile, Sim};
+use crate::backend::{Backend, WeightFormat};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
 use crate::launch::{DeviceKind, EngineBudget, ModelSource};
-use crate::plan::{CostModel, Planner};
+use crate::plan::{PlanHints, Planner};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
 /// nothing about the simulated one.
@@ -21,10 +21,10 @@ pub struct DescribedDevice {
     pub machine: SimulatedMachine,
     pub settings: ReplaySettings,
     pub pool: Pool,
-    pub cost: CostModel,
-    pub tile: u32,
     pub described: String,
-    pub kv_element_bytes: usize,
+    pub kv_bytes_per_token: usize,
+    /// Of each plan of a step, with the number of layers that go by it.
+    pub hints: Vec<(PlanHints, u64)>,
     branches: usize,
 }
 
@@ -35,9 +35,8 @@ impl DescribedDevice {
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut sim = Sim::new(profile.clone());
-        budget.kv.keep_on(&mut sim, model.config.heads, model.dtype);
-        let kv_element_bytes = sim.kv_element_bytes(model.config.heads, model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(model.dtype), sim.free_bytes()?);
+        budget.kv.set_on(&mut sim, model.config.heads(), model.dtype);
+        let (weights, memory) = (model.config.weight_bytes(WeightFormat::Dense(model.dtype)), sim.free_bytes()?);
         let Some(free) = memory.checked_sub(weights) else {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
@@ -45,10 +44,12 @@ impl DescribedDevice {
         let device = DeviceKind::of(&sim);
         let branches = budget.branches(device, &model.config, free);
         let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
-        let (cost, tile, described) = (sim.cost_model(), sim.tile(), sim.describe());
-        let page_tokens = sim.page_tokens();
+        let (described, page_tokens) = (sim.describe(), sim.page_tokens());
         let decoder = ModelSource::random(&model.config, model.dtype).load(&mut sim)?;
         let step_rows = config.step_rows;
+        let kv_bytes_per_token = decoder.kv_bytes_per_token();
+        let layers = decoder.layers_by_plan().iter().map(|&layers| layers as u64);
+        let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
         let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();
         let settings = ReplaySettings {
@@ -59,7 +60,7 @@ impl DescribedDevice {
         };
         let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, cost, tile, described, kv_element_bytes, branches })
+        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches })
     }
 
     /// Branches that run at once.

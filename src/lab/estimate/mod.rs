@@ -94,7 +94,6 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     let need = PageDemand::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
-    let hints = decode_step::hints(&model, device.kv_element_bytes, device.cost, device.tile);
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
@@ -115,7 +114,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     }
     let estimate = JobEstimate {
         job: JobSizes::of(&options.input, &job, &tree),
-        model: report::ModelSizes::of(&model, device.kv_element_bytes),
+        model: report::ModelSizes::of(&model, device.kv_bytes_per_token),
         device: device.described.clone(),
         branches: device.branches(),
         pool: device.pool,
@@ -124,8 +123,8 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         kv_bytes: kv * device.pool.page_bytes,
         kv_bytes_unshared: kv_unshared * device.pool.page_bytes,
         waves: waves.iter().map(|wave| report::WaveSizes::of(wave, &device.pool)).collect(),
-        decode_step: decode_step::reads(&step.forest, &hints),
-        nodes: options.explain.then(|| explain::explain(&tree, &step, &hints)),
+        decode_step: decode_step::reads(&step.forest, &device.hints),
+        nodes: options.explain.then(|| explain::explain(&tree, &step, &device.hints)),
         predictions,
         notes: job.notes.clone(),
     };

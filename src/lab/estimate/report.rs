@@ -12,7 +12,7 @@ use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::sharing::{SharingCost, TreeLevel};
 use super::source::PlanModel;
-use crate::backend::Dtype;
+use crate::backend::{Dtype, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved, seconds};
 use crate::kv::PromptTree;
@@ -76,12 +76,12 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    pub fn of(model: &PlanModel, kv_element_bytes: usize) -> Self {
+    pub fn of(model: &PlanModel, kv_bytes_per_token: usize) -> Self {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
-            weight_bytes: model.config.weight_bytes(model.dtype) as u64,
-            kv_bytes_per_token: model.config.kv_bytes_per_token(kv_element_bytes) as u64,
+            weight_bytes: model.config.weight_bytes(WeightFormat::Dense(model.dtype)) as u64,
+            kv_bytes_per_token: kv_bytes_per_token as u64,
         }
     }
 }

@@ -201,9 +201,8 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// Generates tokens for prompts of which only the lengths are known. Runs after the same run start with different
-/// tokens, as long as there are at most as many of them as tokens in the vocabulary, so that only named runs are
-/// shared.
+/// Generates tokens for prompts given only by length. Runs after the same run start with different tokens, as long as
+/// there are at most as many of them as tokens in the vocabulary, so that only named runs are shared.
 #[derive(Default)]
 struct SyntheticTexts {
     /// Runs by the previous run (`None`: the root) and name.

@@ -1,5 +1,5 @@
-//! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model, of which
-//! only config.json and the tokenizer are read.
+//! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
+//! model's config.json and tokenizer are read.
 
 use std::fs;
 use std::path::{Path, PathBuf};

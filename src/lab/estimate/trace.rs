@@ -52,7 +52,7 @@ pub fn main(options: &TraceOptions) -> Result<()> {
     let mut replayed = Replayed {
         trace: options.replay.trace.display().to_string(),
         requests: 0,
-        model: ModelSizes::of(&model, device.kv_element_bytes),
+        model: ModelSizes::of(&model, device.kv_bytes_per_token),
         device: device.described.clone(),
         policies: Vec::new(),
     };

@@ -76,7 +76,7 @@ pub struct LoadedModel<B: Backend> {
 
 impl<B: Backend> LoadedModel<B> {
     pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
-        backend.keep_kv(kv);
+        backend.set_kv_dtype(kv);
         let (context, vocab) = (model.context, model.vocab);
         let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
         Ok(Self { parts: Some((backend, decoder)), context, vocab })

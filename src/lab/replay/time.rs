@@ -53,7 +53,7 @@ pub struct WallClock {
 impl WallClock {
     /// A clock for engines on backend `B`.
     pub fn beside<B: Backend>() -> Self {
-        Self { began: None, apart: B::APART, in_flight: false }
+        Self { began: None, apart: B::IS_ASYNC, in_flight: false }
     }
 }
 

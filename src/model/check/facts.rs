@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::backend::Dtype;
+use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::Result;
 
-use super::super::config::{Mlp, ModelConfig, ModelFolder, Norm};
+use super::super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, ModelFolder, Norm, kinds};
 use super::super::layout::Layout;
 use super::super::weights::Checkpoint;
 
@@ -16,13 +16,20 @@ use super::super::weights::Checkpoint;
 pub struct Facts {
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// Of the matrices, as the tensors have it.
-    pub dtype: Dtype,
+    /// How the matrices are stored, as the tensors have it.
+    pub weights: WeightFormat,
     pub files: usize,
     pub tensors: usize,
     pub tensor_bytes: usize,
     /// Tensors of each element type.
     pub dtypes: BTreeMap<String, usize>,
+}
+
+impl Facts {
+    /// The compute dtype.
+    pub fn dtype(&self) -> Dtype {
+        self.weights.compute_dtype()
+    }
 }
 
 /// Reads the headers of all files and holds every tensor against config.json.
@@ -33,7 +40,7 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
     Ok(Facts {
         path: folder.path.clone(),
         config: folder.config.clone(),
-        dtype: checkpoint.dtype(&layout)?,
+        weights: checkpoint.format(&layout)?,
         files: checkpoint.files(),
         tensors: checkpoint.tensors(),
         tensor_bytes: checkpoint.bytes(),
@@ -43,18 +50,17 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
 
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (config, heads) = (&self.config, self.config.heads);
+        let config = &self.config;
         let mut line = |name: &str, text: String| writeln!(f, "{name:<12}{text}");
         line("folder", self.path.display().to_string())?;
         line("family", config.family.to_string())?;
-        line("layers", format!("{} of width {}, {}", config.layers, config.hidden, residual(config)))?;
-        let head_norms = if config.head_norms { ", normalised queries and keys" } else { "" };
-        let (q, kv, dim) = (heads.q_heads, heads.kv_heads, heads.head_dim);
-        line("heads", format!("{q} query, {kv} key and value, of {dim}{head_norms}"))?;
-        line("mlp", format!("{} of width {}", mlp(config.mlp), config.intermediate))?;
-        line("norm", norm(config.norm))?;
+        let order = by_layer(config, |layer| order(&layer.norms).to_owned());
+        line("layers", format!("{} of width {}, {order}", config.layers.len(), config.hidden))?;
+        line("heads", by_layer(config, |layer| heads(layer.attention.heads, layer.attention.head_norm)))?;
+        line("mlp", by_layer(config, |layer| feed_forward(layer.feed_forward)))?;
+        line("norm", norm(config.final_norm))?;
         line("biases", biases(config))?;
-        line("rope", config.rope.to_string())?;
+        line("rope", by_layer(config, |layer| layer.attention.rope.to_string()))?;
         line("context", format!("{} tokens, {}", config.context, windows(config)))?;
         let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };
         line("vocabulary", format!("{} tokens, embeddings {tied}", config.vocab))?;
@@ -64,19 +70,42 @@ impl fmt::Display for Facts {
         let (files, tensors, bytes) = (self.files, self.tensors, self.tensor_bytes);
         let plural = if files == 1 { "" } else { "s" };
         line("weights", format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", ")))?;
-        line("kv", format!("{} bytes a token", config.kv_bytes_per_token(self.dtype.bytes())))
+        line("kv", format!("{} bytes a token", config.kv_bytes_per_token(|_| self.dtype().bytes())))
     }
 }
 
-fn residual(config: &ModelConfig) -> &'static str {
-    if config.parallel_residual { "attention and mlp in parallel" } else { "attention, then mlp" }
+/// What `describe` says of all layers, or of each kind and how many layers are of it.
+fn by_layer(config: &ModelConfig, describe: impl Fn(&LayerSpec) -> String) -> String {
+    let all: Vec<String> = config.layers.iter().map(describe).collect();
+    match kinds(all.iter()).as_slice() {
+        [one] => (*one).clone(),
+        several => {
+            let of = |kind: &&String| format!("{kind} in {} layers", all.iter().filter(|other| other == kind).count());
+            several.iter().map(of).collect::<Vec<_>>().join("; ")
+        }
+    }
 }
 
-fn mlp(mlp: Mlp) -> &'static str {
-    match mlp {
-        Mlp::GatedSilu => "gated silu",
-        Mlp::Gelu => "gelu",
+fn order(norms: &LayerNorms) -> &'static str {
+    match norms {
+        LayerNorms::Sequential { .. } => "attention, then mlp",
+        LayerNorms::Parallel(_) => "attention and mlp in parallel",
     }
+}
+
+fn heads(heads: HeadLayout, head_norm: Option<f32>) -> String {
+    let HeadLayout { q_heads, kv_heads, head_dim } = heads;
+    let normalised = if head_norm.is_some() { ", normalised queries and keys" } else { "" };
+    format!("{q_heads} query, {kv_heads} key and value, of {head_dim}{normalised}")
+}
+
+fn feed_forward(kind: FeedForward) -> String {
+    let FeedForward::Dense { activation, width, .. } = kind;
+    let activation = match activation {
+        Activation::GatedSilu => "gated silu",
+        Activation::Gelu => "gelu",
+    };
+    format!("{activation} of width {width}")
 }
 
 fn norm(norm: Norm) -> String {
@@ -87,16 +116,22 @@ fn norm(norm: Norm) -> String {
 }
 
 fn biases(config: &ModelConfig) -> String {
-    let biases = config.biases;
-    let all =
-        [(biases.qkv, "q k v"), (biases.out, "attention output"), (biases.mlp, "mlp"), (biases.head, "output layer")];
+    let any = |has: fn(&LayerSpec) -> bool| config.layers.iter().any(has);
+    let in_mlp = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::Dense { bias: true, .. });
+    let all = [
+        (any(|layer| layer.attention.qkv_bias), "q k v"),
+        (any(|layer| layer.attention.out_bias), "attention output"),
+        (any(in_mlp), "mlp"),
+        (config.head_bias, "output layer"),
+    ];
     let present: Vec<&str> = all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
     if present.is_empty() { "none".to_owned() } else { present.join(", ") }
 }
 
 fn windows(config: &ModelConfig) -> String {
-    let kinds = config.window_kinds().into_iter().map(|kind| {
-        let layers = config.windows.iter().filter(|window| **window == kind).count();
+    let windows = || config.layers.iter().map(|layer| layer.attention.window);
+    let kinds = kinds(windows()).into_iter().map(|kind| {
+        let layers = windows().filter(|window| *window == kind).count();
         match kind {
             None => format!("full attention in {layers} layers"),
             Some(window) => format!("a window of {window} in {layers} layers"),

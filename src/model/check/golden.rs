@@ -75,7 +75,7 @@ pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
 }
 
 fn compare<B: Backend>(backend: &mut B, model: &mut Decoder<B>, case: &GoldenCase) -> Result<CaseReport> {
-    let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers);
+    let (dtype, vocab, layers) = (model.dtype(), model.config().vocab, model.config().layers.len());
     let mut sequence = Sequence::new(backend, model, case.prompt.len() + case.greedy.len())?;
     let mut logprobs = Largest::default();
     let mut next = Vec::new();

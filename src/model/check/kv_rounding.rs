@@ -31,12 +31,12 @@ pub fn kv_rounding<B: Backend>(
     kv: KvDtype,
     tokens: usize,
 ) -> Result<RoundingReport> {
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     let text = drawn(backend, model, tokens)?;
     let exact = all_logits(backend, model, &text)?;
-    backend.keep_kv(kv);
+    backend.set_kv_dtype(kv);
     let rounded = all_logits(backend, model, &text);
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     let (rounded, vocab) = (rounded?, model.config().vocab);
     let rows = exact.chunks_exact(vocab).zip(rounded.chunks_exact(vocab)).zip(&text[1..]);
     let mut report = RoundingReport { tokens, mean: 0.0, largest: 0.0, turned: 0 };

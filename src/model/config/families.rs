@@ -9,7 +9,7 @@ use crate::ids::TokenId;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH, shown, whole};
 use super::rope::RopeConfig;
-use super::{Biases, Mlp, ModelConfig, Norm};
+use super::{Activation, AttentionSpec, FeedForward, LayerNorms, LayerSpec, ModelConfig, Norm};
 
 /// The architectures of config.json's `model_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +78,15 @@ impl Family {
         Ok(if self == Self::Phi { Norm::Layer { eps } } else { Norm::Rms { eps } })
     }
 
-    fn mlp(self, fields: &Fields<'_>) -> Result<Mlp> {
+    fn activation(self, fields: &Fields<'_>) -> Result<Activation> {
         let found = fields.text("hidden_act")?;
-        let (mlp, known, expected): (_, &[&str], _) = match self {
-            Self::Phi => (Mlp::Gelu, &["gelu_new", "gelu_pytorch_tanh", "gelu_fast"], "gelu_new (Phi)"),
-            _ => (Mlp::GatedSilu, &["silu", "swish"], "silu"),
+        let (activation, known, expected): (_, &[&str], _) = match self {
+            Self::Phi => (Activation::Gelu, &["gelu_new", "gelu_pytorch_tanh", "gelu_fast"], "gelu_new (Phi)"),
+            _ => (Activation::GatedSilu, &["silu", "swish"], "silu"),
         };
         match found {
             Some(name) if !known.contains(&name) => Err(fields.error("hidden_act", expected, format!("\"{name}\""))),
-            _ => Ok(mlp),
+            _ => Ok(activation),
         }
     }
 
@@ -142,6 +142,15 @@ impl fmt::Display for Family {
     }
 }
 
+/// Which linear layers have a bias.
+#[derive(Default)]
+struct Biases {
+    qkv: bool,
+    out: bool,
+    mlp: bool,
+    head: bool,
+}
+
 /// All facts of a config.json, special tokens excepted.
 pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let family = Family::read(fields)?;
@@ -167,22 +176,39 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     let default_fraction = if family == Family::Phi { 0.5 } else { 1.0 };
     let rope = RopeConfig::read(fields, heads.head_dim, max_position_embeddings, default_fraction)?;
     let context = rope.context(max_position_embeddings);
+    let width = fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+    let vocab = fields.required_size("vocab_size", LARGEST_VOCAB)?;
+    let norm = family.norm(fields)?;
+    let activation = family.activation(fields)?;
+    let biases = family.biases(fields)?;
+    let norms = match family {
+        Family::Phi => LayerNorms::Parallel(norm),
+        _ => LayerNorms::Sequential { attention: norm, feed_forward: norm },
+    };
+    let tied_embeddings = fields.flag("tie_word_embeddings")?.unwrap_or(false);
+    let windows = family.windows(fields, layers, context)?;
+    let layer = |window| LayerSpec {
+        attention: AttentionSpec {
+            heads,
+            window,
+            rope: rope.clone(),
+            scale: 1.0 / (heads.head_dim as f32).sqrt(),
+            head_norm: (family == Family::Qwen3).then(|| norm.eps()),
+            qkv_bias: biases.qkv,
+            out_bias: biases.out,
+        },
+        feed_forward: FeedForward::Dense { activation, width, bias: biases.mlp },
+        norms,
+    };
     Ok(ModelConfig {
         family,
         hidden,
-        layers,
-        heads,
-        intermediate: fields.required_size("intermediate_size", LARGEST_WIDTH)?,
-        vocab: fields.required_size("vocab_size", LARGEST_VOCAB)?,
+        layers: windows.into_iter().map(layer).collect(),
+        final_norm: norm,
+        vocab,
         context,
-        norm: family.norm(fields)?,
-        mlp: family.mlp(fields)?,
-        biases: family.biases(fields)?,
-        head_norms: family == Family::Qwen3,
-        parallel_residual: family == Family::Phi,
-        tied_embeddings: fields.flag("tie_word_embeddings")?.unwrap_or(false),
-        windows: family.windows(fields, layers, context)?,
-        rope,
+        head_bias: biases.head,
+        tied_embeddings,
         dtype: dtype(fields)?,
         bos: None,
         eos: Vec::new(),

@@ -1,8 +1,9 @@
 //! Facts of a model, read from config.json and generation_config.json. `families` knows what each architecture's name implies,
-//! `rope` the ways to write a rotary embedding, `fields` how to complain. Tensors are `weights`'.
+//! `layer` says what a layer is, `rope` the ways to write a rotary embedding, `fields` how to complain. Tensors are `weights`'.
 
 mod families;
 mod fields;
+mod layer;
 mod rope;
 
 use std::fs;
@@ -10,13 +11,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::backend::{Dtype, HeadLayout};
+use crate::backend::{Dtype, HeadLayout, WeightFormat};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
 use super::layout::Layout;
 pub use families::Family;
 use fields::Fields;
+pub use layer::{Activation, AttentionKind, AttentionSpec, FeedForward, LayerNorms, LayerSpec, Norm, kinds};
 pub use rope::{RopeConfig, RopeScaling};
 
 /// Everything that distinguishes one decoder from another, as data.
@@ -25,61 +27,22 @@ pub struct ModelConfig {
     pub family: Family,
     /// Width of the residual stream.
     pub hidden: usize,
-    pub layers: usize,
-    pub heads: HeadLayout,
-    /// Width inside the feed-forward part.
-    pub intermediate: usize,
+    /// At least one.
+    pub layers: Vec<LayerSpec>,
+    /// Before the output layer.
+    pub final_norm: Norm,
     pub vocab: usize,
     /// The longest sequence, in tokens.
     pub context: usize,
-    pub norm: Norm,
-    pub mlp: Mlp,
-    pub biases: Biases,
-    /// Query and key heads are normalised before they turn (Qwen3).
-    pub head_norms: bool,
-    /// Attention and feed-forward read the same normalised input and both add to the residual (Phi).
-    pub parallel_residual: bool,
+    /// Whether the output layer has a bias.
+    pub head_bias: bool,
     /// The output layer is the embedding table.
     pub tied_embeddings: bool,
-    /// Sliding window of each layer, where it hides anything.
-    pub windows: Vec<Option<u32>>,
-    pub rope: RopeConfig,
     /// What config.json announces. The tensors themselves may say otherwise and are right.
     pub dtype: Option<Dtype>,
     pub bos: Option<TokenId>,
     /// Any of them ends a text.
     pub eos: Vec<TokenId>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Norm {
-    Rms { eps: f32 },
-    Layer { eps: f32 },
-}
-
-impl Norm {
-    pub fn eps(self) -> f32 {
-        match self {
-            Norm::Rms { eps } | Norm::Layer { eps } => eps,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mlp {
-    /// `down(silu(gate x) * up x)`
-    GatedSilu,
-    /// `fc2(gelu(fc1 x))`
-    Gelu,
-}
-
-/// Which linear layers have a bias.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Biases {
-    pub qkv: bool,
-    pub out: bool,
-    pub mlp: bool,
-    pub head: bool,
 }
 
 impl ModelConfig {
@@ -109,15 +72,24 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// The distinct windows, in order of the first layer that has them: each needs an attention plan of its own.
-    pub fn window_kinds(&self) -> Vec<Option<u32>> {
-        let mut kinds = Vec::new();
-        for &window in &self.windows {
-            if !kinds.contains(&window) {
-                kinds.push(window);
-            }
-        }
-        kinds
+    /// The kinds of attention, in order of the first layer that has them: each needs an attention plan of its own.
+    pub fn attention_kinds(&self) -> Vec<AttentionKind> {
+        kinds(self.layers.iter().map(|layer| layer.attention.kind()))
+    }
+
+    /// How many layers have this kind of attention.
+    pub fn layers_of(&self, kind: AttentionKind) -> usize {
+        self.layers.iter().filter(|layer| layer.attention.kind() == kind).count()
+    }
+
+    /// The longest window of the layers; `None` where one of them sees everything.
+    pub fn longest_window(&self) -> Option<u32> {
+        self.layers.iter().map(|layer| layer.attention.window).try_fold(0, |longest, window| Some(longest.max(window?)))
+    }
+
+    /// The heads of each layer.
+    pub fn heads(&self) -> impl Iterator<Item = HeadLayout> {
+        self.layers.iter().map(|layer| layer.attention.heads)
     }
 
     /// Weights in all; a tied embedding counts once.
@@ -125,14 +97,14 @@ impl ModelConfig {
         Layout::of(self).tensors().map(|tensor| tensor.elements()).sum()
     }
 
-    /// Bytes of all weights where every tensor is of `dtype`.
-    pub fn weight_bytes(&self, dtype: Dtype) -> usize {
-        self.parameters() * dtype.bytes()
+    /// Bytes of all weights where every tensor is stored in `weights`.
+    pub fn weight_bytes(&self, weights: WeightFormat) -> usize {
+        weights.bytes(self.parameters())
     }
 
-    /// Bytes of one token's keys and values, all layers.
-    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> usize {
-        2 * self.layers * self.heads.kv_heads * self.heads.head_dim * element_bytes
+    /// Bytes of one token's keys and values, all layers, where those of some heads take so many bytes an element.
+    pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
+        self.heads().map(|heads| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads)).sum()
     }
 }
 

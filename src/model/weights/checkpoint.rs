@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorInfo;
 use serde_json::Value;
 
-use crate::backend::{Dtype, WeightView};
+use crate::backend::{Dtype, WeightFormat, WeightView};
 use crate::error::{Error, Result};
 
 use super::super::config::read_json;
@@ -90,10 +90,10 @@ impl Checkpoint {
         self.refuse_unread(layout)
     }
 
-    /// The dtype of the matrices, and with it that of keys and values.
-    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
+    /// How the matrices of the layers are stored, and so what their products take.
+    pub fn format(&self, layout: &Layout) -> Result<WeightFormat> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        Ok(self.find(spec)?.dtype)
+        Ok(WeightFormat::Dense(self.find(spec)?.dtype))
     }
 
     /// What `pack` makes of the tensors of `specs`. Their mapped pages go back to the system behind it, so that weights are held

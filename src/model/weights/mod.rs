@@ -5,7 +5,7 @@ mod checkpoint;
 mod random;
 mod safetensors_file;
 
-use crate::backend::{Backend, Dtype, WeightView};
+use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_drawn};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
@@ -15,7 +15,7 @@ pub use random::RandomWeights;
 pub enum Source {
     Checkpoint {
         checkpoint: Checkpoint,
-        /// Of the model: of its layers' matrices.
+        /// What the products of its layers take.
         dtype: Dtype,
     },
     Random(RandomWeights),
@@ -27,11 +27,11 @@ impl Source {
         match self {
             Source::Checkpoint { checkpoint, dtype } => checkpoint.packed(specs, |views| {
                 let mixed = views.iter().any(|view| view.dtype != *dtype);
-                if B::MIXES_DTYPES || !mixed { backend.matrix(views) } else { converted(backend, specs, views, *dtype) }
+                if B::MIXES_DTYPES || !mixed { dense(backend, views) } else { converted(backend, specs, views, *dtype) }
             }),
             Source::Random(random) => {
-                let parts: Vec<_> = specs.iter().map(|spec| random.tensor(spec)).collect();
-                backend.random_matrix(&parts)
+                let parts: Vec<_> = specs.iter().map(|spec| MatrixPart::Random(random.tensor(spec))).collect();
+                backend.matrix(&parts)
             }
         }
     }
@@ -41,17 +41,19 @@ impl Source {
         match self {
             Source::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| backend.vector(views)),
             Source::Random(random) => {
-                let parts: Vec<_> = specs.iter().map(|spec| random.tensor(spec)).collect();
-                let drawn: Vec<_> = parts.iter().map(|part| part.draw()).collect();
-                let views: Vec<WeightView<'_>> =
-                    parts.iter().zip(&drawn).map(|(part, bytes)| part.view(bytes)).collect();
-                backend.vector(&views)
+                let parts: Vec<_> = specs.iter().map(|spec| MatrixPart::Random(random.tensor(spec))).collect();
+                with_drawn(&parts, |views| backend.vector(views))
             }
         }
     }
 }
 
-/// The matrices in the model's dtype, for a backend that multiplies by no other.
+fn dense<B: Backend>(backend: &mut B, views: &[WeightView<'_>]) -> Result<B::Matrix> {
+    let parts: Vec<_> = views.iter().copied().map(MatrixPart::Dense).collect();
+    backend.matrix(&parts)
+}
+
+/// The matrices in the model's compute dtype, for a backend that multiplies by no other.
 fn converted<B: Backend>(
     backend: &mut B,
     specs: &[TensorSpec],
@@ -71,5 +73,5 @@ fn converted<B: Backend>(
     };
     let bytes: Vec<Vec<u8>> = views.iter().map(encode).collect();
     let views: Vec<_> = views.iter().zip(&bytes).map(|(view, bytes)| WeightView { dtype, bytes, ..*view }).collect();
-    backend.matrix(&views)
+    dense(backend, &views)
 }

@@ -44,10 +44,11 @@ impl Decided {
     }
 }
 
-/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where the answer
-/// after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's share among the votes for
-/// these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et al. 2023, section 3). With whole
-/// parameters it is the chance that of first + second + 1 fair coins at most `first` show heads.
+/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where
+/// the answer after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's
+/// share among the votes for these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et
+/// al. 2023, section 3). With whole parameters it is the chance that of first + second + 1 fair coins at most `first`
+/// show heads.
 pub fn confidence(first: u32, second: u32) -> f64 {
     let coins = f64::from(first) + f64::from(second) + 1.0;
     // The tail of at most so many heads, summed from its largest term down.

@@ -479,6 +479,10 @@ inline float exp2_fast(float x) {
     return std::exp2(x);
 }
 
+inline float weight_of(float score, float base, float rate) {
+    return std::exp2((score - base) * rate);
+}
+
 inline float reciprocal_fast(float x) {
     return 1.0f / x;
 }
@@ -498,7 +502,7 @@ struct Exchange {
 
 template <class V>
 V exchange(V value, unsigned from) {
-    static_assert(sizeof(V) == 4, "a register");
+    static_assert(sizeof(V) == 4 || sizeof(V) == 8, "a register, or two");
     Exchange<V> mine = {value, from % WARP, value};
     together("shfl", mine, [](Exchange<V>** all) {
         for (unsigned l = 0; l < WARP; l++) {
@@ -917,6 +921,33 @@ inline void __syncthreads() {
 inline void __syncwarp() {
     int none = 0;
     emulated::together("__syncwarp", none, [](int**) {});
+}
+
+// Every thread of a block contributes a word behind the first barrier, and reads the result before the second.
+inline bool __syncthreads_or(bool value) {
+    auto& any = emulated::shared_variable<unsigned[1]>("__syncthreads_or")[0];
+    __syncthreads();
+    any = 0;
+    __syncthreads();
+    any |= value ? 1 : 0;
+    __syncthreads();
+    return any != 0;
+}
+
+inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+
+inline float __fsub_rn(float a, float b) {
+    return a - b;
+}
+
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+
+inline float __fdiv_rn(float a, float b) {
+    return a / b;
 }
 
 inline void __threadfence() {}

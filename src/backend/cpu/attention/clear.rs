@@ -15,7 +15,7 @@ struct State {
 }
 
 pub fn tree_attention(out: &mut Buffer, qkv: &Buffer, kv: &KvStore, layer: LayerIx, plan: &AttentionPlan, scale: f32) {
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let d = heads.head_dim;
     for row in 0..plan.row_positions.len() {
         let context = context(plan, row);
@@ -55,7 +55,7 @@ pub fn context(plan: &AttentionPlan, row: usize) -> Vec<(u32, KvSlot)> {
 
 /// `x` as it enters a product with stored keys or values.
 pub fn operand(kv: &KvStore, x: f32) -> f32 {
-    Isa::Portable.attention_operand(kv.shape().dtype).round(x)
+    Isa::Portable.attention_operand(kv.dtype()).round(x)
 }
 
 impl State {

@@ -46,15 +46,15 @@ pub fn tree_attention(
     plan: &AttentionPlan,
     scale: f32,
 ) {
-    let heads = kv.shape().heads;
+    let heads = kv.heads(layer);
     let rows = plan.row_positions.len();
     assert_eq!((qkv.rows, qkv.width), (rows, heads.qkv_width()), "queries of all rows");
     assert_eq!((out.rows, out.width), (rows, heads.q_width()), "room for all rows");
-    let Some(walk) = walk(isa, kv.shape().dtype) else {
+    let Some(walk) = walk(isa, kv.dtype()) else {
         return clear::tree_attention(out, qkv, kv, layer, plan, scale);
     };
     let Scratch { tiles, tasks } = scratch;
-    tiles.resolve(plan, kv.layout().pair());
+    tiles.resolve(plan, kv.layout(layer).pair());
     let step = walk::Step { qkv, kv, layer, plan, tiles, scale };
     // SAFETY: `isa` is one that the processor has.
     unsafe { walk(&step, tasks, out) };

@@ -69,7 +69,7 @@ struct Task<'a> {
 /// # Safety
 /// The processor has the path's instruction set.
 pub unsafe fn run<P: Path>(step: &Step<'_>, memory: &mut Vec<TaskMemory>, out: &mut Buffer) {
-    let heads = step.kv.shape().heads;
+    let heads = step.kv.heads(step.layer);
     let tasks = divide(heads, out);
     memory.resize_with(memory.len().max(tasks.len()), Default::default);
     // SAFETY: promised by the caller.
@@ -109,8 +109,8 @@ fn divide(heads: HeadLayout, out: &mut Buffer) -> Vec<Task<'_>> {
 /// # Safety
 /// The processor has the path's instruction set.
 unsafe fn run_task<P: Path>(step: &Step<'_>, task: Task<'_>, memory: &mut TaskMemory) {
-    let heads = step.kv.shape().heads;
-    let layout = step.kv.layout();
+    let heads = step.kv.heads(step.layer);
+    let layout = step.kv.layout(step.layer);
     let group = heads.group();
     let geometry = Geometry::new(heads.head_dim, layout.width, P::PAIR, step.scale);
     memory.start(task.out.len(), layout);
@@ -251,7 +251,7 @@ unsafe fn widen<P: Path>(geometry: &Geometry, view: &TileView<P>, to: &mut [f32]
 /// # Safety
 /// The processor has the path's instruction set.
 unsafe fn pack_queries<P: Path>(step: &Step<'_>, task: &Task<'_>, width: usize, q: &mut Vec<Line>) {
-    let heads = step.kv.shape().heads;
+    let heads = step.kv.heads(step.layer);
     let group = heads.group();
     let factors = width / P::PAIR;
     q.resize((task.out.len() * factors * size_of::<P::Factor>()).div_ceil(size_of::<Line>()), Line::zeroed());

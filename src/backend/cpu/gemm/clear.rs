@@ -11,7 +11,7 @@ pub fn linear(out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&[f32]>, in
     if w.rows == 0 {
         return;
     }
-    let operand = Isa::Portable.linear_operand(w.dtype);
+    let operand = Isa::Portable.linear_operand(w.dtype());
     out.data.par_chunks_exact_mut(w.rows).enumerate().for_each(|(r, out)| {
         let x: Vec<f32> = x.row(r).iter().map(|&v| operand.round(v)).collect();
         for (p, out) in out.chunks_mut(PANEL).enumerate() {
@@ -32,7 +32,7 @@ fn panel_dot(w: &Matrix, p: usize, x: &[f32]) -> [f32; PANEL] {
     let mut sums = [0.0; PANEL];
     for (k, x) in x.iter().enumerate() {
         for (lane, sum) in sums.iter_mut().enumerate() {
-            *sum += x * element(panel, w.dtype, k, lane);
+            *sum += x * element(panel, w.dtype(), k, lane);
         }
     }
     sums

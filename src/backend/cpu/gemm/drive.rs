@@ -87,7 +87,7 @@ pub fn linear(
     if w.rows == 0 || x.rows == 0 {
         return;
     }
-    let operand = (kernels.operand)(w.dtype);
+    let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
     for rows in groups(x.rows, most) {
         arrange(isa, &mut scratch.operands, x, rows.first, rows.rows, operand);
@@ -168,7 +168,7 @@ impl Walk<'_> {
         let next = if end < self.operand.words(self.w.cols) { end * word_bytes } else { count * panel_bytes };
         let operands = &self.operands[strip.index * self.rows * ROW_STRIDE..];
         for group in &self.groups {
-            let kernel = (self.kernels.kernel)(self.w.dtype, group.rows, count);
+            let kernel = (self.kernels.kernel)(self.w.dtype(), group.rows, count);
             // Each group fetches its part of the next strip.
             let fetched = group.first * strip.words / self.rows * word_bytes / size_of::<Line>() * size_of::<Line>();
             let tile = Tile {
@@ -188,7 +188,7 @@ impl Walk<'_> {
 
     /// Bytes of a panel that belong to one word of an operand's row.
     fn word_bytes(&self) -> usize {
-        match (self.w.dtype, self.operand) {
+        match (self.w.dtype(), self.operand) {
             (Dtype::F16, _) | (_, Operand::RoundedF32) => 2 * PANEL,
             (Dtype::F32 | Dtype::Bf16, _) => 4 * PANEL,
         }

@@ -55,7 +55,7 @@ pub fn linear(
     assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
     assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
     let bias = bias.map(Vec::as_slice);
-    match kernels(isa, w.dtype) {
+    match kernels(isa, w.dtype()) {
         Some(kernels) => drive::linear(isa, kernels, &mut scratch.drive, out, x, w, bias, into),
         None => clear::linear(out, x, w, bias, into),
     }

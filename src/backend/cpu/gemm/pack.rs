@@ -7,7 +7,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::Isa;
-use crate::backend::{Dtype, WeightView};
+use crate::backend::{Dtype, WeightFormat, WeightView};
 
 /// Outputs of a panel: f32 lanes of the widest register.
 pub const PANEL: usize = 16;
@@ -23,7 +23,7 @@ pub struct Line([u8; 64]);
 pub struct Matrix {
     pub rows: usize,
     pub cols: usize,
-    pub dtype: Dtype,
+    pub format: WeightFormat,
     lines: MmapMut,
 }
 
@@ -42,7 +42,14 @@ impl Matrix {
             .par_chunks_exact_mut(panel_lines(dtype, cols).max(1))
             .zip(sources.par_chunks(PANEL))
             .for_each(|(panel, rows)| fill_panel(panel, rows, dtype));
-        Self { rows, cols, dtype, lines }
+        Self { rows, cols, format: WeightFormat::Dense(dtype), lines }
+    }
+
+    /// Of the elements of its panels.
+    pub(super) fn dtype(&self) -> Dtype {
+        match self.format {
+            WeightFormat::Dense(dtype) => dtype,
+        }
     }
 
     pub(super) fn panels(&self) -> usize {
@@ -50,7 +57,7 @@ impl Matrix {
     }
 
     pub(super) fn panel_lines(&self) -> usize {
-        panel_lines(self.dtype, self.cols)
+        panel_lines(self.dtype(), self.cols)
     }
 
     /// All panels, one after another.
@@ -68,7 +75,7 @@ impl Matrix {
         assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
         let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
         for (k, out) in out.iter_mut().enumerate() {
-            *out = element(panel, self.dtype, k, lane);
+            *out = element(panel, self.dtype(), k, lane);
         }
     }
 }

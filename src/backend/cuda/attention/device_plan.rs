@@ -48,6 +48,9 @@ pub struct Tiling {
     /// Most packed rows of a wide tile; `None` where all tiles are narrow.
     pub wide_rows: Option<usize>,
     pub workers: Workers,
+    /// Partial slots that a plan may fill: where it would fill more, long items are divided less. What that leaves may still be more:
+    /// items themselves are never joined.
+    pub most_slots: usize,
 }
 
 /// Who takes the tiles.

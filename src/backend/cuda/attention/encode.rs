@@ -39,13 +39,22 @@ struct Layout {
 
 impl Cutter<'_> {
     /// Writes what is not written yet: all but the pieces.
-    pub(super) fn write(&mut self, most: SplitLimit, rows_padded: usize) {
-        let Count { wide, all: tiles, narrow_pieces } = self.count(most, rows_padded);
-        let layout = self.lay_out(tiles);
+    pub(super) fn write(&mut self, mut limit: SplitLimit, rows_padded: usize) {
+        let (Count { wide, all: tiles, narrow_pieces }, layout) = loop {
+            let count = self.count(limit, rows_padded);
+            let layout = self.lay_out(count.all);
+            // No more slots than states: only where these are too many need slots be counted.
+            let fits =
+                layout.end - layout.states_at <= self.tiling.most_slots || self.slots(limit) <= self.tiling.most_slots;
+            match limit.coarser(&self.scratch.cuts).filter(|_| !fits) {
+                Some(coarser) => limit = coarser,
+                None => break (count, layout),
+            }
+        };
         make_room(&mut self.made.words, layout.end);
         self.made.words.truncate(layout.end);
         self.write_shared(&layout);
-        self.write_tiles(most, &layout);
+        self.write_tiles(limit, &layout);
         let words = &mut self.made.words;
         words[layout.merge_at..layout.states_at].copy_from_slice(&self.scratch.merge);
         words[..HEADER_WORDS].fill(0);
@@ -72,7 +81,7 @@ impl Cutter<'_> {
 
     /// Counts how many tiles hold each row, and how many have so many pieces; from the latter, where they go: wide tiles, then
     /// narrow ones, the longest of each first.
-    fn count(&mut self, most: SplitLimit, rows_padded: usize) -> Count {
+    fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> Count {
         let Scratch { cuts, merge, places, .. } = &mut *self.scratch;
         merge.clear();
         merge.resize(rows_padded + 1, 0);
@@ -83,7 +92,7 @@ impl Cutter<'_> {
         }
         let [wide, narrow] = places;
         let (steps, wide_counts, narrow_counts) = (&mut merge[..], &mut wide[..], &mut narrow[..]);
-        for_each_tile(cuts, most, |Tile { cut: Cut { rows, begins_rows, wide, .. }, pieces, .. }| {
+        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, wide, .. }, pieces, .. }| {
             if *begins_rows {
                 steps[rows.start as usize] = steps[rows.start as usize].wrapping_add(1);
                 steps[rows.end as usize] = steps[rows.end as usize].wrapping_sub(1);
@@ -124,6 +133,18 @@ impl Cutter<'_> {
         Layout { shared_at, tiles_at, merge_at, states_at, end: states_at + states as usize }
     }
 
+    /// Partial slots that the tiles fill, once it is known where the rows' lists are.
+    fn slots(&self, limit: SplitLimit) -> usize {
+        let Scratch { cuts, merge, .. } = &*self.scratch;
+        let mut slots = 0;
+        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, .. }, .. }| {
+            if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize]) != ONE {
+                slots += (rows.end - rows.start) as usize;
+            }
+        });
+        slots
+    }
+
     /// The lists of parts of pieces that segments share.
     fn write_shared(&mut self, layout: &Layout) {
         let words = &mut self.made.words;
@@ -142,7 +163,7 @@ impl Cutter<'_> {
     ///
     /// A partial slot is given to each row of each tile that holds a row with other states beside this one, and the rows' lists
     /// name them in the order of positions. Of a row with one state, which has no slot, the list holds a word that nobody reads.
-    fn write_tiles(&mut self, most: SplitLimit, layout: &Layout) {
+    fn write_tiles(&mut self, limit: SplitLimit, layout: &Layout) {
         let Scratch { cuts, merge, listed, places: [wide, narrow], .. } = &mut *self.scratch;
         let (merge, listed, wide, narrow) = (&merge[..], &mut listed[..], &mut wide[..], &mut narrow[..]);
         let DevicePlan { words, last_tiles, tiles_a_row, growing, partial_slots, .. } = &mut *self.made;
@@ -152,7 +173,7 @@ impl Cutter<'_> {
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
         let mut given = 0;
-        for_each_tile(cuts, most, |Tile { cut, pieces: Range { start, end }, grows }| {
+        for_each_tile(cuts, limit, |Tile { cut, pieces: Range { start, end }, grows }| {
             let rows = cut.rows.start as usize..cut.rows.end as usize;
             let how_many = states_of(&merge[rows.start..rows.end + 1]);
             let slot = match (how_many, cut.begins_rows) {
@@ -187,19 +208,19 @@ impl Cutter<'_> {
         *partial_slots = given as usize;
         *tiles_a_row = last_tiles.len() / growing.len().max(1);
         if let Some(window) = self.plan.window.filter(|_| self.keeps_tiles) {
-            self.see_first(window, most, layout);
+            self.see_first(window, limit, layout);
         }
     }
 
     /// Where tiles are whole, what a row sees comes first in its list: an empty state adds nothing, but only behind the others it
     /// also moves none of them.
-    fn see_first(&mut self, window: u32, most: SplitLimit, layout: &Layout) {
+    fn see_first(&mut self, window: u32, limit: SplitLimit, layout: &Layout) {
         let positions = &self.plan.row_positions;
         let words = &mut self.made.words;
         let Scratch { cuts, merge, unseen, .. } = &mut *self.scratch;
         unseen.clear();
         unseen.resize(positions.len(), 0);
-        for_each_tile(cuts, most, |Tile { cut: Cut { rows, begins_rows, .. }, pieces, .. }| {
+        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, .. }, pieces, .. }| {
             let rows = rows.start as usize..rows.end as usize;
             let end = base_of(words[piece_at(pieces.end) - 1]) + PIECE_TOKENS;
             for (unseen, &at) in unseen[rows.clone()].iter_mut().zip(&positions[rows]) {

@@ -11,7 +11,7 @@ use crate::backend::cuda::driver::grid::small;
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::kv::Kv;
-use crate::backend::{Dtype, HeadLayout, KvShape, LevelRow, MOST_LEVELS};
+use crate::backend::{Dtype, HeadLayout, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
@@ -36,7 +36,7 @@ pub struct LevelRows {
 
 impl LevelRows {
     pub fn new(device: &Device, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self> {
-        let (KvShape { heads, dtype, .. }, kept) = (*kv.shape(), kv.kept());
+        let (heads, dtype, kept) = (kv.heads(), kv.shape().dtype, kv.kept());
         let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
         let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
         let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();

@@ -106,7 +106,7 @@ impl AttentionKernels {
             let workers = Workers::Apart(multiprocessors);
             // How many rows there are must not decide who computes them.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
-            let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers };
+            let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers, most_slots: usize::MAX };
             let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kept) };
             return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
@@ -115,8 +115,12 @@ impl AttentionKernels {
             true => (units::attention_any(element, head_dim), 1),
             false => (units::attention(element, head_dim), MERGE_WARPS),
         };
-        let narrow =
-            Tiling { narrow_rows: NARROW_ROWS, wide_rows: None, workers: Workers::Alike(BLOCKS * multiprocessors) };
+        let narrow = Tiling {
+            narrow_rows: NARROW_ROWS,
+            wide_rows: None,
+            workers: Workers::Alike(BLOCKS * multiprocessors),
+            most_slots: usize::MAX,
+        };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
             true => {
                 let wide = Tiling { wide_rows: Some(widest(head_dim)), ..narrow };

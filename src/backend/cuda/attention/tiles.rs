@@ -52,6 +52,13 @@ pub enum SplitLimit {
 }
 
 impl SplitLimit {
+    /// The next limit by which items are divided less; `None` where none is divided, or they break where rows need them to.
+    pub fn coarser(self, cuts: &[Cut]) -> Option<Self> {
+        let SplitLimit::Pieces { wide, narrow } = self else { return None };
+        let is_divided = |cut: &Cut| self.parts(&cut.item) > 1;
+        cuts.iter().any(is_divided).then(|| SplitLimit::Pieces { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1) })
+    }
+
     /// How many parts an item has, of which each is divided from the next at a border.
     fn parts(self, item: &Item) -> usize {
         let most = match self {
@@ -77,14 +84,14 @@ impl SplitLimit {
 }
 
 /// Tells of each cut of each part of an item in which it sees something, by item, then piece, then row.
-pub fn for_each_tile<'a>(cuts: &'a [Cut], most: SplitLimit, mut tell: impl FnMut(Tile<'a>)) {
+pub fn for_each_tile<'a>(cuts: &'a [Cut], limit: SplitLimit, mut tell: impl FnMut(Tile<'a>)) {
     let mut rest = cuts;
     while let [Cut { item, .. }, ..] = rest {
         let (of_item, others) = rest.split_at(item.cuts as usize);
         rest = others;
-        let (parts, mut from) = (most.parts(item), item.pieces.start);
+        let (parts, mut from) = (limit.parts(item), item.pieces.start);
         for part in 1..=parts {
-            let to = most.border(item, part, parts);
+            let to = limit.border(item, part, parts);
             for cut in of_item {
                 let pieces = cut.pieces.start.max(from)..cut.pieces.end.min(to);
                 if !pieces.is_empty() {

@@ -79,14 +79,14 @@ pub(super) fn cut(
     let keeps_tiles = plan.tile > 1;
     let mut cutter = Cutter { plan, heads, tiling, scratch, made, group, rows_a_tile, keeps_tiles, pieces: 0 };
     let work = cutter.cut_items();
-    let most = match keeps_tiles {
+    let limit = match keeps_tiles {
         true => SplitLimit::Tiles((plan.tile / PIECE_TOKENS) as usize),
         false => {
             let narrow = work.most_narrow_pieces();
             SplitLimit::Pieces { wide: work.most_wide_pieces(narrow), narrow }
         }
     };
-    cutter.write(most, rows_padded);
+    cutter.write(limit, rows_padded);
 }
 
 impl Cutter<'_> {

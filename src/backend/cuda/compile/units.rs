@@ -76,6 +76,9 @@ pub static SAMPLE: [Source; 5] = [
     source!("sampling/sample_draw.cu"),
 ];
 
+/// What is launched before them when a step is advanced whose requests have penalties.
+pub static SAMPLE_COUNT: Source = source!("sampling/sample_count.cu");
+
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 /// Every unit, all combinations of defines that the backend supports.
@@ -83,7 +86,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
-    all.extend(SAMPLE.iter().map(Unit::new));
+    all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
     all.push(advance());
     all.extend(
         DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),

@@ -2,10 +2,12 @@
 //! varies from launch to launch stands in memory.
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{CUgraphExec, CUgraphInstantiate_flags, CUstreamCaptureMode, CUstreamCaptureStatus};
+use cudarc::driver::sys::{
+    CUgraphExec, CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 
 use super::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Ready to launch. Whoever captured it keeps the memory and functions that it names.
 pub struct Graph {
@@ -29,7 +31,7 @@ impl Device {
         let graph = self.bind().and_then(|()| unsafe { result::stream::end_capture(self.stream()) });
         let instantiated = graph.and_then(|graph| {
             if graph.is_null() {
-                return Err(DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+                return Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
             }
             // SAFETY: the graph was made just now and is destroyed once; what is made of it does not need it.
             unsafe {
@@ -39,7 +41,16 @@ impl Device {
         });
         let graph = instantiated.map(|raw| Graph { device: self.clone(), raw });
         recorded?;
-        graph.map_err(|error| self.error("capture a graph", error))
+        graph.map_err(|error| match error.0 {
+            // How much it would take, the driver does not say.
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
+                device: self.name(),
+                asked: 0,
+                free: self.free_bytes().unwrap_or(0),
+                total: self.facts().total_bytes,
+            },
+            _ => self.error("capture a graph", error),
+        })
     }
 
     /// Whether what is enqueued now is recorded instead of run.

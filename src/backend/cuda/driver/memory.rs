@@ -104,9 +104,14 @@ impl Device {
 
     /// Page-locked host memory, all zero.
     pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        self.check()?;
         let doing = format!("lock {bytes} bytes of host memory");
         // SAFETY: `Pinned` owns and frees what is allocated; the driver refuses 0 bytes.
-        let start = self.call(&doing, || unsafe { result::malloc_host(bytes.max(1), 0) })?;
+        let start = self.bind().and_then(|()| unsafe { result::malloc_host(bytes.max(1), 0) });
+        let start = start.map_err(|error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::LockedMemory { device: self.name(), asked: bytes },
+            _ => self.error(&doing, error),
+        })?;
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| Error::Internal(format!("the driver gave no address when asked to {doing}")))?;
         // SAFETY: `bytes` bytes from `start` were allocated just now.

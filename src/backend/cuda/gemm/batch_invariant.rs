@@ -118,7 +118,7 @@ impl Kind {
     fn compare(&self, library: &Library, algorithm: Algorithm, operands: Operands<'_>) -> Result<bool> {
         let (device, shape) = (library.device(), self.usual.shape());
         let drawn: Vec<f32> = (0..shape.rows * shape.inner).map(|i| NUMBERS.at(i)).collect();
-        let drawn = shape.element.encode(&drawn);
+        let drawn = shape.compute.encode(&drawn);
         let (x, out) = (device.alloc(drawn.len())?, device.alloc(shape.out_bytes())?);
         device.upload(&x, 0, &drawn)?;
         let result = |algorithm: &Algorithm| -> Result<Vec<u8>> {

@@ -12,23 +12,24 @@ use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t as DescAttribute;
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::Algorithm;
-use crate::backend::Dtype;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{Dtype, WeightFormat};
 use crate::error::{Error, Result};
 
 /// `CUBLAS_OP_T`, which the bindings lack; an operand is taken as it is unless told otherwise.
 const TRANSPOSED: i32 = 1;
 
 /// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the dtype of
-/// `out` (`biased`). `x` and `w` are of `element`, sums are f32.
+/// `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
     pub rows: usize,
     pub outputs: usize,
     pub inner: usize,
-    pub element: Dtype,
+    pub weights: WeightFormat,
+    pub compute: Dtype,
     pub out: Dtype,
     pub accumulate: bool,
     pub biased: bool,
@@ -36,7 +37,7 @@ pub struct Shape {
 
 impl Shape {
     pub fn weight_bytes(&self) -> usize {
-        self.outputs * self.inner * self.element.bytes()
+        self.weights.bytes(self.outputs * self.inner)
     }
 
     pub fn out_bytes(&self) -> usize {
@@ -132,9 +133,9 @@ impl Drop for Library {
 impl Description {
     pub fn new(library: &Library, shape: Shape) -> Result<Self> {
         library.call("describe a product", |_| {
-            let Shape { rows, outputs, inner, element, out, .. } = shape;
+            let Shape { rows, outputs, inner, weights: WeightFormat::Dense(element), compute, out, .. } = shape;
             let operation = Operation::new(&shape)?;
-            let (w, x) = (Layout::new(element, inner, outputs)?, Layout::new(element, inner, rows)?);
+            let (w, x) = (Layout::new(element, inner, outputs)?, Layout::new(compute, inner, rows)?);
             let out = Layout::new(out, outputs, rows)?;
             Ok(Self { shape, operation, w, x, out })
         })
@@ -150,8 +151,8 @@ impl Description {
 
     /// Enqueues it by an algorithm that `algorithm` found fit for it. Panics when an operand's memory is too small.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &Operands<'_>) -> Result<()> {
-        let Shape { rows, outputs, inner, element, out, accumulate, biased } = self.shape;
-        assert!(operands.x.bytes() >= rows * inner * element.bytes(), "x of {:?}", self.shape);
+        let Shape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
+        assert!(operands.x.bytes() >= rows * inner * compute.bytes(), "x of {:?}", self.shape);
         assert!(operands.w.bytes() >= self.shape.weight_bytes(), "w of {:?}", self.shape);
         assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
         assert_eq!(operands.bias.is_some(), biased, "bias of {:?}", self.shape);

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use self::algorithm::Algorithm;
 use self::chooser::{Chooser, Choosing};
 use self::cublaslt::{Description, Library, Operands, Shape};
-use crate::backend::Dtype;
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
@@ -25,6 +24,7 @@ use crate::backend::cuda::driver::grid::{LANE_BLOCK, lane_blocks, small};
 use crate::backend::cuda::driver::memory::Memory;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::weights::{Matrix, Vector};
+use crate::backend::{Dtype, WeightFormat};
 use crate::error::Result;
 
 /// Rows and columns of the outputs of a block of `linear_any`, as in the kernel.
@@ -33,7 +33,7 @@ const TILE: u32 = 16;
 /// Weights of one shape that are remembered: as many as take turns while a product is timed.
 const SIBLINGS: usize = 8;
 
-/// The products of weights of one element type.
+/// The products of weights of one format.
 pub struct Gemm {
     device: Device,
     library: Library,
@@ -57,7 +57,7 @@ struct Product {
     settled: bool,
 }
 
-/// A kernel for results in the dtype of the weights, and for f32 ones.
+/// A kernel for results in the compute dtype, and for f32 ones.
 struct ByOut {
     operands: Function,
     sums: Function,
@@ -71,7 +71,8 @@ impl ByOut {
 
 impl Gemm {
     /// Goes as the library recommends, until told otherwise by `choose`.
-    pub fn load(device: &Device, element: Dtype) -> Result<Self> {
+    pub fn load(device: &Device, weights: WeightFormat) -> Result<Self> {
+        let WeightFormat::Dense(element) = weights;
         device.prepare(&units::gemm(element))?;
         let add_bias = |out| device.function(&units::add_bias(out), "add_bias");
         let linear_any = |out, accumulate| device.function(&units::linear_any(element, out, accumulate), "linear_any");
@@ -123,7 +124,7 @@ impl Gemm {
 
     fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
-        assert_eq!(x.element, w.dtype, "linear: dtypes of operand and weights");
+        assert_eq!(x.element, w.format.compute_dtype(), "linear: dtype of the operand and format of the weights");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
         if out.rows == 0 {
             return;
@@ -136,8 +137,9 @@ impl Gemm {
     /// The library adds the bias before it rounds. Where it cannot, or has the bias only in another dtype, a kernel of our own
     /// adds it after: then a result that is not f32 is rounded twice.
     fn enqueue(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) -> Result<()> {
-        let Matrix { outputs, inner, dtype: element, .. } = *w;
-        let shape = Shape { rows: out.rows, outputs, inner, element, out: out.element, accumulate, biased: false };
+        let Matrix { outputs, inner, format: weights, .. } = *w;
+        let (rows, compute, result) = (out.rows, x.element, out.element);
+        let shape = Shape { rows, outputs, inner, weights, compute, out: result, accumulate, biased: false };
         let operands = Operands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None };
         if let Some(bias) = bias.and_then(|bias| bias.as_dtype(out.element)) {
             let biased = Shape { biased: true, ..shape };
@@ -181,7 +183,14 @@ impl Gemm {
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
         let description = Description::new(&self.library, shape)?;
-        let algorithm = self.chooser.algorithm(&self.library, &description, operands, &siblings, self.may_try)?;
+        let mut algorithm = |may_try| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_try);
+        let algorithm = match algorithm(self.may_try) {
+            Err(error) if error.is_shortage() && self.may_try => {
+                log::debug!("{shape:?} goes as the library recommends: {error}");
+                algorithm(false)?
+            }
+            found => found?,
+        };
         Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.may_try }))
     }
 

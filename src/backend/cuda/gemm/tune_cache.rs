@@ -116,8 +116,8 @@ impl TuneCache {
     fn encoded(&self) -> Vec<u8> {
         let mut products: Vec<_> = self.known.iter().map(|(&shape, &choice)| Entry { shape, choice }).collect();
         products.sort_by_key(|Entry { shape, .. }| {
-            let Shape { rows, outputs, inner, element, out, accumulate, biased } = *shape;
-            (outputs, inner, element as u8, out as u8, accumulate, biased, rows)
+            let Shape { rows, outputs, inner, weights, compute, out, accumulate, biased } = *shape;
+            (outputs, inner, weights, compute, out, accumulate, biased, rows)
         });
         let file = File { machine: self.machine.clone(), products };
         serde_json::to_vec_pretty(&file).expect("finite numbers and text have a form in JSON")
@@ -147,7 +147,7 @@ fn read(path: &Path, machine: &Machine) -> HashMap<Shape, Choice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Dtype;
+    use crate::backend::{Dtype, WeightFormat};
 
     fn machine(gpu: &str) -> Machine {
         let (driver, gpu) = ("13.0".to_owned(), gpu.to_owned());
@@ -155,8 +155,9 @@ mod tests {
     }
 
     fn shape(rows: usize, accumulate: bool) -> Shape {
-        let (element, out) = (Dtype::Bf16, if accumulate { Dtype::F32 } else { Dtype::Bf16 });
-        Shape { rows, outputs: 4096, inner: 14336, element, out, accumulate, biased: false }
+        let (compute, out) = (Dtype::Bf16, if accumulate { Dtype::F32 } else { Dtype::Bf16 });
+        let weights = WeightFormat::Dense(compute);
+        Shape { rows, outputs: 4096, inner: 14336, weights, compute, out, accumulate, biased: false }
     }
 
     fn choice(word: u64) -> Choice {

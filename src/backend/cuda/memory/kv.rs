@@ -7,7 +7,6 @@
 //! heads of 64 or 128 are kept in ([`KvElement`]). Within a row the order depends on who reads it ([`PageLayout`]).
 
 use super::staging::Staging;
-use crate::backend::KvShape;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
 use crate::backend::cuda::compile::unit::Unit;
 use crate::backend::cuda::compile::units;
@@ -15,6 +14,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
+use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId};
@@ -29,6 +29,8 @@ pub struct Kv {
     device: Device,
     memory: Memory,
     shape: KvShape,
+    /// Of all layers.
+    heads: HeadLayout,
     kept: KvElement,
     append: Function,
     kv_save: Function,
@@ -45,14 +47,26 @@ pub struct SavedPages {
     pages: usize,
 }
 
+/// The heads of all layers: one layout of pages, and one set of attention kernels, serves a whole model here.
+pub fn same_heads(heads: &[HeadLayout]) -> Result<HeadLayout> {
+    let first = heads[0];
+    match heads.iter().find(|&&other| other != first) {
+        None => Ok(first),
+        Some(other) => {
+            let found = format!("{first:?} and {other:?}");
+            Err(Error::value("the heads of the model's layers", "the same in all layers, on a GPU", found))
+        }
+    }
+}
+
 /// Bytes that one page takes in one layer.
-pub fn layer_page_bytes(shape: &KvShape, kept: KvElement) -> usize {
-    2 * shape.heads.kv_heads * PAGE_TOKENS as usize * shape.heads.head_dim * kept.element_bytes(shape.dtype)
+pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kept: KvElement) -> usize {
+    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kept.element_bytes(dtype)
 }
 
 /// Bytes that one page takes, all layers.
 pub fn page_bytes(shape: &KvShape, kept: KvElement) -> usize {
-    shape.layers * layer_page_bytes(shape, kept)
+    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, kept)).sum()
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
@@ -75,12 +89,12 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 }
 
 impl Kv {
-    /// Pages of unspecified contents: a slot is written before it is read.
+    /// Pages of unspecified contents: a slot is written before it is read. An error where layers differ in their heads.
     pub fn new(device: &Device, shape: &KvShape, kept: KvElement) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let pages = packed_pages(shape, kept);
-        let layout = PageLayout::of(device.facts().major, shape.dtype, shape.heads.head_dim);
+        let (pages, heads) = (packed_pages(shape, kept), same_heads(&shape.heads)?);
+        let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
         let (append, name) = units::kv_append(shape.dtype, kept, layout);
         Ok(Self {
             memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
@@ -90,7 +104,8 @@ impl Kv {
             packed: device.alloc(pages * page_bytes(shape, kept))?,
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
-            shape: *shape,
+            shape: shape.clone(),
+            heads,
             kept,
         })
     }
@@ -101,6 +116,16 @@ impl Kv {
 
     pub fn shape(&self) -> &KvShape {
         &self.shape
+    }
+
+    /// Of all layers.
+    pub fn heads(&self) -> HeadLayout {
+        self.heads
+    }
+
+    /// Bytes that one page takes in one layer.
+    fn layer_page_bytes(&self) -> usize {
+        layer_page_bytes(self.heads, self.shape.dtype, self.kept)
     }
 
     pub fn kept(&self) -> KvElement {
@@ -114,8 +139,8 @@ impl Kv {
 
     /// The byte of `memory` at which a layer begins.
     pub fn layer_at(&self, layer: LayerIx) -> usize {
-        assert!(layer.ix() < self.shape.layers, "layer {layer} of {}", self.shape.layers);
-        layer.ix() * self.shape.pages * layer_page_bytes(&self.shape, self.kept)
+        assert!(layer.ix() < self.shape.layers(), "layer {layer} of {}", self.shape.layers());
+        layer.ix() * self.shape.pages * self.layer_page_bytes()
     }
 
     /// Copies `pages` to host memory, and waits for them.
@@ -153,9 +178,9 @@ impl Kv {
     fn launch(&self, function: &Function, pages: usize, to: &Memory, from: &Memory) {
         let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
         let layer_pages = small(self.shape.pages);
-        let chunks = small(layer_page_bytes(&self.shape, self.kept) / 16);
+        let chunks = small(self.layer_page_bytes() / 16);
         let args = Args::new().memory(to).memory(from).memory(&self.packed_ids).u32(layer_pages).u32(chunks);
-        self.device.launch(function, [small(pages), small(self.shape.layers), 1], 256, 0, &args);
+        self.device.launch(function, [small(pages), small(self.shape.layers()), 1], 256, 0, &args);
     }
 }
 
@@ -171,11 +196,10 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Dtype, HeadLayout};
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
         let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
-        KvShape { layers, heads, dtype: Dtype::Bf16, pages }
+        KvShape::uniform(layers, heads, Dtype::Bf16, pages)
     }
 
     #[test]
@@ -187,12 +211,20 @@ mod tests {
     }
 
     #[test]
+    fn layers_that_differ_in_their_heads_are_refused_by_name() {
+        let (narrow, wide) = (shape(1, 1, 64, 1).heads[0], shape(1, 1, 128, 1).heads[0]);
+        assert_eq!(same_heads(&[wide, wide]).expect("they are the same"), wide);
+        let error = same_heads(&[wide, narrow]).expect_err("they differ").to_string();
+        assert!(error.contains("64") && error.contains("128") && error.contains("GPU"), "{error}");
+    }
+
+    #[test]
     fn pages_are_whole_chunks_whatever_the_head() {
         for head_dim in (2..=256).step_by(2) {
-            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), KvElement::Plain) % 128, 0, "head_dim {head_dim}");
+            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), KvElement::Plain) % 128, 0, "head_dim {head_dim}");
         }
         for head_dim in [64, 128] {
-            assert_eq!(layer_page_bytes(&shape(1, 1, head_dim, 1), KvElement::Fp8) % 128, 0, "head_dim {head_dim}");
+            assert_eq!(page_bytes(&shape(1, 1, head_dim, 1), KvElement::Fp8) % 128, 0, "head_dim {head_dim}");
         }
     }
 

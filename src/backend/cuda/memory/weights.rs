@@ -1,4 +1,4 @@
-//! Weights on the device: matrices in the dtype of their file, row-major as they lie there, and vectors as f32. Their bytes go
+//! Weights on the device: matrices in the format of their file, row-major as they lie there, and vectors as f32. Their bytes go
 //! from the memory map through page-locked halves to the device, or are drawn from a seed where they will be used.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, Uniform, WeightView};
+use crate::backend::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
 use crate::error::Result;
 
 /// `[outputs, inner]` elements, row-major.
@@ -16,7 +16,7 @@ pub struct Matrix {
     pub memory: Arc<Memory>,
     pub outputs: usize,
     pub inner: usize,
-    pub dtype: Dtype,
+    pub format: WeightFormat,
 }
 
 /// f32 elements, and beside them those of the file where it has fewer bytes: the library adds a bias in the dtype of its
@@ -54,16 +54,21 @@ impl Loader {
         &mut self.staging
     }
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix.
-    pub fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let (dtype, inner) = (parts[0].dtype, parts[0].cols);
-        assert!(
-            parts.iter().all(|part| (part.dtype, part.cols) == (dtype, inner)),
-            "matrix: parts of one shape and dtype"
-        );
-        let memory = self.device.alloc(parts.iter().map(|part| part.bytes.len()).sum())?;
-        self.stack(&memory, parts)?;
-        Ok(Matrix { memory: Arc::new(memory), outputs: parts.iter().map(|part| part.rows).sum(), inner, dtype })
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are drawn on the device, each from
+    /// its own numbers.
+    pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let StackShape { format, rows, cols } = StackShape::of(parts);
+        let memory = self.device.alloc(format.bytes(rows * cols))?;
+        let mut at = 0;
+        for part in parts {
+            match part {
+                MatrixPart::Dense(view) => self.staging.upload(&memory, at, view.bytes)?,
+                MatrixPart::Random(random) => self.draw(&memory, at, random)?,
+            }
+            at += format.bytes(part.rows() * cols);
+        }
+        self.device.check()?;
+        Ok(Matrix { memory: Arc::new(memory), outputs: rows, inner: cols, format })
     }
 
     /// Concatenates `parts`.
@@ -83,22 +88,15 @@ impl Loader {
         Ok(Vector { memory, len: elements.len(), as_given })
     }
 
-    /// A matrix `[sum rows_i, inner]` drawn on the device, each part of `rows_i` rows from its own numbers.
-    pub fn random_matrix(&self, parts: &[(usize, Uniform)], inner: usize, dtype: Dtype) -> Result<Matrix> {
+    /// Enqueues the numbers of `random` from byte `at` on; an error is kept for the device's next check.
+    fn draw(&self, memory: &Memory, at: usize, random: &RandomWeight) -> Result<()> {
+        let RandomWeight { dtype, rows, cols, numbers: Uniform { stream, centre, reach } } = *random;
         let random_weights = self.device.function(&units::typed(&units::RANDOM_WEIGHTS, dtype), "random_weights")?;
-        let outputs = parts.iter().map(|(rows, _)| rows).sum();
-        let memory = self.device.alloc(outputs * inner * dtype.bytes())?;
         // As many blocks of 256 threads as are resident at once.
         let blocks = self.device.facts().multiprocessors * 8;
-        let mut at = 0;
-        for (rows, Uniform { stream, centre, reach }) in parts {
-            let elements = rows * inner;
-            let args = Args::new().memory_at(&memory, at).u64(elements as u64).u64(*stream).f32(*centre).f32(*reach);
-            self.device.launch(&random_weights, [blocks, 1, 1], 256, 0, &args);
-            at += elements * dtype.bytes();
-        }
-        self.device.check()?;
-        Ok(Matrix { memory: Arc::new(memory), outputs, inner, dtype })
+        let args = Args::new().memory_at(memory, at).u64((rows * cols) as u64).u64(stream).f32(centre).f32(reach);
+        self.device.launch(&random_weights, [blocks, 1, 1], 256, 0, &args);
+        Ok(())
     }
 
     fn stack(&mut self, memory: &Memory, parts: &[WeightView<'_>]) -> Result<()> {

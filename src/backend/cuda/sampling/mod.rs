@@ -1,13 +1,15 @@
 //! Sampling on the device, in five launches over fixed grids: whatever varies from step to step is read from device memory, so
-//! that a graph can hold them. The kernels are `kernels/sample_*.cu`; `requests` packs what they read, `results` reads what they
-//! write, and the definition is `cpu::sampling`.
+//! that a graph can hold them. The kernels are those of `kernels/sampling/`; `requests` packs what they read, `results` reads what
+//! they write, and the definition is `cpu::sampling`. Of requests with penalties the device itself counts what it samples
+//! ([`SamplerKernels::count`]), so that a step with penalties is advanced like any other.
 
 mod requests;
 mod results;
 
-pub use requests::pack;
+pub use requests::{SEEN_BYTES, pack};
 pub use results::ResultLayout;
 
+use crate::backend::MOST_COUNTED;
 use crate::backend::cuda::compile::unit::Unit;
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
@@ -30,6 +32,7 @@ pub struct SamplerKernels {
     edit: Function,
     filter: Function,
     draw: Function,
+    count: Function,
     vocab: usize,
 }
 
@@ -47,6 +50,8 @@ pub struct SampleBuffers<'a> {
     pub results: (&'a Memory, usize),
     /// u32 `[asks]`: before, the tokens that the step before drew (read by requests with `unseen`); afterwards, those drawn now.
     pub drawn: &'a Memory,
+    /// [`SamplerKernels::counted_bytes`].
+    pub counted: &'a Memory,
 }
 
 impl SamplerKernels {
@@ -63,6 +68,7 @@ impl SamplerKernels {
             edit: device.function(&Unit::new(edit), "sample_edit")?,
             filter: device.function(&Unit::new(filter), "sample_filter")?,
             draw: device.function(&Unit::new(draw), "sample_draw")?,
+            count: device.function(&Unit::new(&units::SAMPLE_COUNT), "sample_count")?,
             vocab,
         })
     }
@@ -72,13 +78,28 @@ impl SamplerKernels {
         Scratch::of(asks, vocab.div_ceil(CHUNK)).bytes
     }
 
+    /// Bytes of the tokens that up to `asks` requests count between two loads, a list of [`MOST_COUNTED`] entries each.
+    pub fn counted_bytes(asks: usize) -> usize {
+        asks.saturating_mul(MOST_COUNTED * SEEN_BYTES)
+    }
+
+    /// Counts what the step before sampled, for all `asks` requests with penalties: they are as many as when that step was sampled,
+    /// and `scratch` is its own. At most [`MOST_COUNTED`] times between two loads of requests.
+    pub fn count(&self, device: &Device, asks: usize, requests: &Memory, scratch: &Memory, counted: &Memory) {
+        let at = Scratch::of(asks, self.vocab.div_ceil(CHUNK));
+        assert!(counted.bytes() >= Self::counted_bytes(asks), "sample_count: memory for {asks} requests");
+        let args = Args::new().memory(requests).memory_at(scratch, at.newest).memory(counted);
+        device.launch(&self.count, [narrow(asks), 1, 1], 32, 0, &args);
+    }
+
     /// Draws one token for each of `asks` rows. `asks` counts the padding of the last requests too.
     pub fn sample(&self, device: &Device, asks: usize, buffers: &SampleBuffers<'_>) {
-        let SampleBuffers { logits, requests, coins, scratch, results, drawn } = *buffers;
+        let SampleBuffers { logits, requests, coins, scratch, results, drawn, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
         let at = Scratch::of(asks, chunks);
         assert!(asks > 0 && logits.bytes() >= asks * self.vocab * 4, "sample: logits of {asks} rows");
         assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= asks * 4, "sample: memory for {asks} rows");
+        assert!(counted.bytes() >= Self::counted_bytes(asks), "sample: lists of {asks} requests");
         let row = || Args::new().memory(logits).u32(narrow(self.vocab)).u32(narrow(chunks));
         let scratch =
             |args: Args, offsets: &[usize]| offsets.iter().fold(args, |args, &at| args.memory_at(scratch, at));
@@ -96,7 +117,8 @@ impl SamplerKernels {
         device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
 
         let args = row().memory_at(requests.0, requests.1).memory(drawn);
-        device.launch(&self.edit, grid, block, shared(chunks), &scratch(args, &[at.draw_max, at.draw_sum, at.newest]));
+        let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted);
+        device.launch(&self.edit, grid, block, shared(chunks), &args);
 
         let args = row().memory_at(requests.0, requests.1);
         device.launch(
@@ -111,7 +133,8 @@ impl SamplerKernels {
             row().memory_at(requests.0, requests.1).memory_at(coins.0, coins.1),
             &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
         );
-        device.launch(&self.draw, grid, 32, shared(chunks * 8), &args.memory_at(results.0, results.1).memory(drawn));
+        let args = args.memory_at(results.0, results.1).memory(drawn).memory(counted);
+        device.launch(&self.draw, grid, 32, shared(chunks * 8), &args);
     }
 }
 

@@ -38,7 +38,8 @@ struct Record {
     bans: u32,
     /// 4-byte words from the start of the block to the lists of this ask.
     first: u32,
-    padding: u32,
+    /// Tokens counted on the device: none, when requests are loaded.
+    counted: u32,
 }
 
 /// The best token, and nothing else: also what a padded row asks for.
@@ -58,7 +59,7 @@ const PLAIN: Record = Record {
     seens: 0,
     bans: 0,
     first: 0,
-    padding: 0,
+    counted: 0,
 };
 
 /// In each entry of a list, `was` is the kernels' to write: the model's logit of the token.
@@ -85,6 +86,9 @@ struct Ban {
     token: u32,
     was: f32,
 }
+
+/// Bytes of an entry of the tokens seen, also of those that the device counts.
+pub const SEEN_BYTES: usize = size_of::<Seen>();
 
 /// Replaces `block` by the requests, padded to `asks`. Panics when a request wants more than [`MOST_TOP`] likeliest tokens.
 pub fn pack(requests: &[SampleRequest], asks: usize, block: &mut Vec<u8>) {
@@ -117,7 +121,7 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
 
     let biases = request.logit_bias.iter().map(|&(token, bias)| Bias { token: token.0, bias, was: 0.0 });
     record.biases = append(biases, |entry| entry.token, block);
-    if !is_neutral(request) {
+    if request.has_penalties() {
         let seens = request.seen.iter().map(|seen| Seen {
             token: seen.token.0,
             sampled: seen.sampled,
@@ -133,10 +137,6 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
     let bans = request.banned.iter().map(|token| Ban { token: token.0, was: 0.0 });
     record.bans = append(bans, |entry| entry.token, block);
     record
-}
-
-fn is_neutral(request: &SampleRequest) -> bool {
-    request.repetition_penalty == 1.0 && request.frequency_penalty == 0.0 && request.presence_penalty == 0.0
 }
 
 /// Appends a list by rising token, entries of one token in their order; returns its length.
@@ -169,6 +169,12 @@ mod tests {
             banned: vec![TokenId(9), TokenId(2)],
             top_logprobs: 0,
         }
+    }
+
+    #[test]
+    fn the_kernels_hold_as_many_counted_tokens() {
+        let kernels = include_str!("../../../../kernels/sampling/sample.cuh");
+        assert!(kernels.contains(&format!("MOST_COUNTED = {};", crate::backend::MOST_COUNTED)));
     }
 
     fn record(block: &[u8], ask: usize) -> Record {

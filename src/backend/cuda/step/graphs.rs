@@ -35,6 +35,8 @@ pub struct Graphs {
 struct Seen {
     times: u32,
     was_tried: bool,
+    /// A graph of it found no memory.
+    does_without: bool,
     kept: Option<Kept>,
 }
 
@@ -64,13 +66,18 @@ impl Graphs {
             return Way::Trying;
         }
         match &mut seen.kept {
-            None if seen.times == 1 => Way::OpByOp,
+            None if seen.times == 1 || seen.does_without => Way::OpByOp,
             None => Way::Capture,
             Some(kept) => {
                 kept.last_used = self.clock;
                 Way::Replay(&kept.graph)
             }
         }
+    }
+
+    /// No graph of `shape` is captured from now on: there is no memory for it.
+    pub fn do_without(&mut self, shape: StepShape) {
+        self.shapes.entry(shape).or_default().does_without = true;
     }
 
     /// The graph of `shape`, if it was captured.
@@ -108,6 +115,15 @@ mod tests {
         assert!(matches!(graphs.way(SHAPE, true, 0), Way::Capture));
         assert!(matches!(graphs.way(SHAPE, true, 1), Way::Trying), "memory has moved");
         assert!(matches!(graphs.way(SHAPE, false, 1), Way::Capture));
+    }
+
+    #[test]
+    fn a_shape_without_memory_for_a_graph_is_run_op_by_op() {
+        let mut graphs = Graphs::default();
+        assert!(matches!(graphs.way(SHAPE, false, 0), Way::OpByOp));
+        assert!(matches!(graphs.way(SHAPE, false, 0), Way::Capture));
+        graphs.do_without(SHAPE);
+        assert!((0..5).all(|_| matches!(graphs.way(SHAPE, false, 0), Way::OpByOp)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use self::graphs::Graphs;
 pub use self::graphs::Way;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
-use crate::backend::cuda::attention::device_plan::DevicePlan;
+use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
 use crate::backend::cuda::attention::{self, At, AttentionKernels};
 use crate::backend::cuda::compile::elements::KvElement;
 use crate::backend::cuda::compile::units;
@@ -24,13 +24,20 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::kv::{NO_SLOT, slot_word};
 use crate::backend::cuda::memory::staged::Staged;
 use crate::backend::cuda::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
-use crate::backend::{Dtype, HeadLayout, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots};
+use crate::backend::{
+    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, StepBatch, StepShape, advance_slots,
+};
 use crate::error::Result;
 use crate::kv::KvSlot;
 use crate::plan::{AttentionPlan, PageTurn};
 
 /// Bytes that every list begins with; those that are copied grow by doubling.
 const SMALLEST: usize = 4096;
+
+/// Set aside at the start: partial states of a row, and of all rows at most the free memory divided by so much; bytes of a request.
+const USUAL_STATES: usize = 2;
+const MOST_USUAL_SHARE: usize = 64;
+const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
     heads: HeadLayout,
@@ -51,6 +58,8 @@ pub struct Step {
     drawn: Memory,
     partials: Memory,
     sampler_scratch: Memory,
+    /// What requests with penalties have sampled since they were loaded.
+    counted: Memory,
 
     loaded: Option<Loaded>,
     pub(super) graphs: Graphs,
@@ -62,11 +71,20 @@ struct Loaded {
     /// Of the batch's own rows, in this step.
     slots: Vec<KvSlot>,
     plans: Vec<Planned>,
-    /// Whether it is the step before, every row one token further.
-    is_advanced: bool,
     /// Padded.
     shape: StepShape,
+    /// Whether requests have penalties, and so count what they sample.
+    has_penalties: bool,
+    /// Steps since the load.
+    advanced: usize,
     results: ResultLayout,
+}
+
+impl Loaded {
+    /// The most partial slots that a plan of these fills.
+    fn partial_slots(&self) -> usize {
+        self.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0)
+    }
 }
 
 /// A plan, and its words on the device.
@@ -103,6 +121,7 @@ impl Step {
             drawn: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
             sampler_scratch: device.alloc(SMALLEST)?,
+            counted: device.alloc(SMALLEST)?,
             loaded: None,
             graphs: Graphs::default(),
             staging_slots: StagingSlots::new(device, SMALLEST)?,
@@ -114,7 +133,8 @@ impl Step {
         self.kept
     }
 
-    /// Makes room for the lists and draws of a step of this shape; partial states and lists of plans and requests have no bound.
+    /// Makes room for the lists and draws of a step of this shape, and for what plans and requests usually need. What a plan needs has
+    /// no bound: a step for which memory is short is refused, for the engine to take it in parts (`Backend::load`).
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
         let (rows, asks) = (shape.rows.saturating_mul(4), shape.wanted.saturating_mul(4));
@@ -125,6 +145,10 @@ impl Step {
         self.slots.reserve(device, rows)?;
         self.wanted.reserve(device, asks)?;
         self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
+        self.requests.reserve(device, shape.wanted.saturating_mul(USUAL_REQUEST_BYTES))?;
+        let slots = shape.rows.saturating_mul(USUAL_STATES).min(usize::MAX / attention::scratch_bytes(1, self.heads));
+        let usual = attention::scratch_bytes(slots, self.heads).min(device.free_bytes()? / MOST_USUAL_SHARE);
+        reserve(device, &mut self.partials, usual)?;
         self.graphs.clear();
         Ok(shape)
     }
@@ -144,7 +168,10 @@ impl Step {
         };
         let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
-        let loaded = Loaded { slots, plans, is_advanced: false, shape, results };
+        let has_penalties = requests.iter().any(SampleRequest::has_penalties);
+        let mut loaded = Loaded { slots, plans, shape, has_penalties, advanced: 0, results };
+        let moves = self.fit_partials(device, &mut loaded);
+        self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
         self.note_moves(moves)?;
         self.loaded = Some(loaded);
@@ -182,7 +209,6 @@ impl Step {
             }
             moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(planned.words.words()))?;
         }
-        moves |= self.reserve_partials(device, loaded)?;
         if shape.draws {
             let mut block = Vec::new();
             sampling::pack(requests, shape.wanted, &mut block);
@@ -199,9 +225,24 @@ impl Step {
         self.slots.fill(device, self.staging_slots.now(), &words(slots, loaded.shape.rows, NO_SLOT))
     }
 
-    fn reserve_partials(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
-        let slots = loaded.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0);
-        reserve(device, &mut self.partials, attention::scratch_bytes(slots, self.heads))
+    /// Makes room for the partial states of all plans, before their words are uploaded: where the device has none, long items are
+    /// divided less. An error where there is no room for the states of undivided items. Says whether an address changed.
+    fn fit_partials(&mut self, device: &Device, loaded: &mut Loaded) -> Result<bool> {
+        let bytes = attention::scratch_bytes(loaded.partial_slots(), self.heads);
+        let refused = match reserve(device, &mut self.partials, bytes) {
+            Err(error) if error.is_shortage() => error,
+            made => return made,
+        };
+        let most_slots = self.partials.bytes() / attention::scratch_bytes(1, self.heads);
+        let tiling = Tiling { most_slots, ..*self.attention.tiling() };
+        for Planned { plan, words } in &mut loaded.plans {
+            words.rebuild(plan, self.heads, loaded.shape.rows, &tiling);
+        }
+        if loaded.partial_slots() > most_slots {
+            return Err(refused);
+        }
+        log::debug!("long items are divided less: {refused}");
+        Ok(true)
     }
 
     /// Tokens, positions and slots move on where they are; only coins come from the host, and what rows need that turn a page.
@@ -215,7 +256,12 @@ impl Step {
             .memory(self.slots.memory())
             .u32(rows);
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
-        loaded.is_advanced = true;
+        if loaded.has_penalties {
+            assert!(loaded.advanced < MOST_COUNTED, "a step with penalties is loaded again after {MOST_COUNTED} steps");
+            let (asks, requests) = (loaded.shape.wanted, self.requests.memory());
+            self.sampler.count(device, asks, requests, &self.sampler_scratch, &self.counted);
+        }
+        loaded.advanced += 1;
         advance_slots(&mut loaded.slots, turns);
         loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(turns));
         let moves = self.fill_advanced(device, coins, turns, &mut loaded);
@@ -240,28 +286,37 @@ impl Step {
         }
         moves |= self.fill_slots(device, loaded)?;
         let now = self.staging_slots.now();
-        for (number, Planned { plan, words }) in loaded.plans.iter_mut().enumerate() {
+        let mut all_changed = Vec::with_capacity(loaded.plans.len());
+        for Planned { plan, words } in &mut loaded.plans {
             let changed = if words.leaves_tiles(plan) { None } else { words.advance(turns) };
+            if changed.is_none() {
+                words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
+            }
+            all_changed.push(changed);
+        }
+        if all_changed.iter().any(Option::is_none) && self.fit_partials(device, loaded)? {
+            // All may have been made anew, with fewer tiles.
+            (moves, all_changed) = (true, vec![None; loaded.plans.len()]);
+        }
+        for ((staged, Planned { words, .. }), changed) in self.plans.iter_mut().zip(&loaded.plans).zip(all_changed) {
             match changed {
-                Some(changed) => self.plans[number].patch(device, now, words.words(), changed)?,
-                None => {
-                    words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
-                    moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(words.words()))?;
-                }
+                Some(changed) => staged.patch(device, now, words.words(), changed)?,
+                None => moves |= staged.fill(device, now, bytemuck::cast_slice(words.words()))?,
             }
         }
-        Ok(moves | self.reserve_partials(device, loaded)?)
+        Ok(moves)
     }
 
     /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own numbers.
     fn reserve_draws(&mut self, device: &Device, asks: usize) -> Result<bool> {
         let bytes = asks.saturating_mul(4);
-        let moves = bytes > self.drawn.bytes();
+        let mut moves = bytes > self.drawn.bytes();
         if moves {
             let larger = device.alloc(bytes.checked_next_power_of_two().unwrap_or(bytes))?;
             device.copy(&larger, 0, &self.drawn, 0..self.drawn.bytes())?;
             self.drawn = larger;
         }
+        moves |= reserve(device, &mut self.counted, SamplerKernels::counted_bytes(asks))?;
         Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(asks, self.vocab))?)
     }
 
@@ -285,7 +340,7 @@ impl Step {
     }
 
     pub fn is_advanced(&self) -> bool {
-        self.loaded.as_ref().is_some_and(|loaded| loaded.is_advanced)
+        self.loaded.as_ref().is_some_and(|loaded| loaded.advanced > 0)
     }
 
     /// Draws for all requests from `logits` `[wanted, vocab]`.
@@ -297,6 +352,7 @@ impl Step {
             scratch: &self.sampler_scratch,
             results: (self.staging_slots.results(), 0),
             drawn: &self.drawn,
+            counted: &self.counted,
         };
         self.sampler.sample(device, logits.rows, &buffers);
     }
@@ -351,16 +407,23 @@ fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u
     bytemuck::cast_slice(&words).to_vec()
 }
 
-/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more: every growth costs all graphs. Says whether its
-/// address changed.
+/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more if there is so much: every growth costs all graphs. Says
+/// whether its address changed. Where there is no room, `memory` is as large as it was, and its address may have changed.
 fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
-    let moves = bytes > memory.bytes();
-    if moves {
-        // Freed first: there may be no room for both.
-        *memory = device.alloc(0)?;
-        *memory = device.alloc(bytes.saturating_add(bytes / 4))?;
+    let before = memory.bytes();
+    if bytes <= before {
+        return Ok(false);
     }
-    Ok(moves)
+    // Freed first: there may be no room for both.
+    *memory = device.alloc(0)?;
+    match device.alloc(bytes.saturating_add(bytes / 4)).or_else(|_| device.alloc(bytes)) {
+        Ok(larger) => *memory = larger,
+        Err(refused) => {
+            *memory = device.alloc(before)?;
+            return Err(refused);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use crate::plan::Planner;
 pub enum Table {
     /// BatchLLM's microbenchmarks and industry shapes, and a job of four levels, under three policies
     Batchllm,
-    /// One of BatchLLM's industry shapes without order, memory-centric batching, sharing, or plans that read shared pages once
+    /// One of BatchLLM's industry shapes without order, memory-centric batching, sharing, or plans that read shared
+    /// pages once
     Ablation,
     /// ChunkAttention's: requests that arrive over time, with a shared prompt or without
     Chunk,

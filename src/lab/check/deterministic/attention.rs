@@ -31,7 +31,7 @@ const CHECKED: usize = 12;
 pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let shapes = if effort == CheckEffort::Quick { &SHAPES[..1] } else { &SHAPES };
     // Only asynchronous devices have different kernels for other head widths.
-    let heads = if effort == CheckEffort::Full && B::APART { HEADS.len() } else { 1 };
+    let heads = if effort == CheckEffort::Full && B::IS_ASYNC { HEADS.len() } else { 1 };
     for (d, dtype) in Dtype::ALL.into_iter().enumerate() {
         for (seed, &shape) in (0u64..).zip(shapes) {
             for i in (d + seed as usize..).take(heads) {
@@ -49,7 +49,7 @@ pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut 
             }
         }
     }
-    backend.keep_kv(KvDtype::Model);
+    backend.set_kv_dtype(KvDtype::Model);
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn forest<B: Backend>(
     seed: u64,
     report: &mut CheckReport,
 ) -> Result<()> {
-    backend.keep_kv(setting.kv);
+    backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Differences;
-use crate::backend::{Backend, Dtype, Holds, RandomWeight, Uniform};
+use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Uniform};
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
 use crate::lab::check::device::CheckEffort;
@@ -16,7 +16,7 @@ const ROWS: [usize; 20] = [1, 2, 7, 8, 9, 16, 24, 33, 64, 96, 128, 200, 256, 304
 
 #[derive(Clone, Copy)]
 enum LayerDestination {
-    Replace(fn(Dtype) -> Holds),
+    Replace(fn(Dtype) -> ActivationDtype),
     Add,
 }
 
@@ -33,8 +33,8 @@ const fn layer(outputs: usize, inputs: usize, into: LayerDestination, biased: bo
     TestLayer { outputs, inputs, into, biased }
 }
 
-const OPERANDS: LayerDestination = LayerDestination::Replace(Holds::Operands);
-const SUMS: LayerDestination = LayerDestination::Replace(|_| Holds::Sums);
+const OPERANDS: LayerDestination = LayerDestination::Replace(ActivationDtype::Operands);
+const SUMS: LayerDestination = LayerDestination::Replace(|_| ActivationDtype::Sums);
 
 /// Odd shapes, then those of models up to a width of 768.
 const SMALL: [TestLayer; 7] = [
@@ -62,14 +62,14 @@ pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut Che
     for dtype in Dtype::ALL {
         let (small, rows) = match effort {
             CheckEffort::Quick => (&SMALL[..3], &ROWS[..9]),
-            CheckEffort::Full if B::APART => (&SMALL[..], &ROWS[..]),
+            CheckEffort::Full if B::IS_ASYNC => (&SMALL[..], &ROWS[..]),
             CheckEffort::Full => (&SMALL[..], &ROWS[..15]),
         };
         for layer in small {
             layer.hold(backend, dtype, rows, &mut dice, report)?;
         }
         // These layers test a GPU's library, which is not used for f32 models.
-        if effort == CheckEffort::Full && B::APART && dtype != Dtype::F32 {
+        if effort == CheckEffort::Full && B::IS_ASYNC && dtype != Dtype::F32 {
             for layer in &LARGE {
                 layer.hold(backend, dtype, &FEW_ROWS, &mut dice, report)?;
             }
@@ -90,14 +90,15 @@ impl TestLayer {
         let TestLayer { outputs, inputs, biased, .. } = *self;
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
-        let w = backend.random_matrix(&[RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach }])?;
+        let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
+        let w = backend.matrix(&[MatrixPart::Random(w)])?;
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);
         // Contents of the residual before.
         let before = if matches!(self.into, LayerDestination::Add) { dice.numbers(most * outputs) } else { Vec::new() };
         let product = |backend: &mut B, first: usize, rows: usize| -> Result<Vec<f32>> {
             let part = &x[first * inputs..][..rows * inputs];
-            let x = buffer(backend, Holds::Operands(dtype), rows, inputs, part)?;
+            let x = buffer(backend, ActivationDtype::Operands(dtype), rows, inputs, part)?;
             let out = match self.into {
                 LayerDestination::Replace(holds) => {
                     let mut out = buffer(backend, holds(dtype), rows, outputs, &[])?;
@@ -106,7 +107,7 @@ impl TestLayer {
                 }
                 LayerDestination::Add => {
                     let before = &before[first * outputs..][..rows * outputs];
-                    let mut out = buffer(backend, Holds::Sums, rows, outputs, before)?;
+                    let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
                     backend.linear_add(&mut out, &x, &w, bias.as_ref());
                     out
                 }

@@ -21,7 +21,7 @@ pub fn deterministic<B: Backend>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut backend = open()?;
-    backend.be_deterministic();
+    backend.set_batch_invariant();
     let mut report = CheckReport::default();
     for part in [attention::attention, linear::linear] {
         let before = report.rows.len();

@@ -28,7 +28,7 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, rep
     let few = &FAMILIES[..1];
     let dtypes: &[(Dtype, &[_])] = match effort {
         CheckEffort::Quick => &[(Dtype::Bf16, few)],
-        CheckEffort::Full if B::APART => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
+        CheckEffort::Full if B::IS_ASYNC => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
         CheckEffort::Full => &[(Dtype::F32, &FAMILIES)],
     };
     for &(dtype, families) in dtypes {
@@ -96,7 +96,7 @@ fn in_chunks<B: Backend, F: Fn() -> Result<B>>(
     report: &mut CheckReport,
 ) -> Result<()> {
     let (mut backend, mut decoder) = setup.load()?;
-    decoder.be_deterministic(&mut backend);
+    decoder.set_batch_invariant(&mut backend);
     let text = Dice::new(5).text(700, setup.config.vocab);
     let chunked = chunks(&mut backend, &mut decoder, &text)?;
     let mut differences = Differences::default();

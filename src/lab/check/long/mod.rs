@@ -64,7 +64,7 @@ const STEP_ROWS: usize = 64;
 pub fn long<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let cases = if effort == CheckEffort::Quick { &CASES[..1] } else { &CASES };
     // A synchronous backend is the CPU, which is always deterministic.
-    for (seed, case) in (0u64..).zip(cases).filter(|(_, case)| B::APART || !case.deterministic) {
+    for (seed, case) in (0u64..).zip(cases).filter(|(_, case)| B::IS_ASYNC || !case.deterministic) {
         case.play(open()?, effort, seed, report)?;
     }
     Ok(())
@@ -78,7 +78,7 @@ impl LongCase {
                 "vocab_size": {VOCAB}, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, {} }}"#,
             self.family, self.changes
         ))?;
-        let layers = config.layers;
+        let layers = config.layers.len();
         let usual = EngineConfig {
             max_branches: MAX_BRANCHES,
             step_rows: STEP_ROWS,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, rounded};
 use crate::lab::check::dice::Dice;
@@ -36,14 +36,14 @@ struct GatedSiluCase {
 impl OpCase for GatedSiluCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width / 2;
-        let x = buffer(backend, Holds::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
-        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
+        let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
         backend.gated_silu(&mut out, &x);
         backend.read(&out, rows)
     }
 
-    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are around
-    /// it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
+    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are
+    /// around it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
@@ -67,13 +67,13 @@ struct GeluCase {
 impl OpCase for GeluCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
-        let mut x = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &self.x)?;
+        let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
         backend.gelu(&mut x);
         backend.read(&x, rows)
     }
 
-    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of tanh
-    /// there; on both sides.
+    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of
+    /// tanh there; on both sides.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, HeadKind, HeadLayout, Holds, RopeTable};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, RopeTable};
 use crate::error::Result;
 use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
 use crate::lab::check::device::CheckEffort;
@@ -63,7 +63,7 @@ impl OpCase for HeadNormCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let width = self.heads.qkv_width();
         let rows = self.qkv.len() / width;
-        let mut qkv = buffer(backend, Holds::Operands(self.dtype), rows, width, &self.qkv)?;
+        let mut qkv = buffer(backend, ActivationDtype::Operands(self.dtype), rows, width, &self.qkv)?;
         let weight = vector(backend, &self.weight)?;
         backend.head_norm(&mut qkv, self.heads, self.kind, &weight, EPS);
         backend.read(&qkv, rows)
@@ -100,10 +100,10 @@ struct RopeCase {
 impl OpCase for RopeCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let table = backend.rope_table(&self.table)?;
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, rows_at(&self.positions))?;
         let width = self.heads.qkv_width();
-        let mut qkv = buffer(backend, Holds::Operands(self.dtype), shape.rows, width, &self.qkv)?;
+        let mut qkv = buffer(backend, ActivationDtype::Operands(self.dtype), shape.rows, width, &self.qkv)?;
         backend.run(&mut step, shape, |backend, step| {
             backend.rope(&mut qkv, self.heads, &table, step);
             Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
 use crate::lab::check::device::CheckEffort;
@@ -47,8 +47,8 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
                 bias: bias.clone(),
                 norms: [norms(&x, inputs), norms(&weights, inputs)],
             };
-            suite.hold("linear", &linear(LinearDestination::Replace(Holds::Operands(dtype))))?;
-            suite.hold("linear", &linear(LinearDestination::Replace(Holds::Sums)))?;
+            suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Operands(dtype))))?;
+            suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Sums)))?;
             suite.hold("linear_add", &linear(LinearDestination::Add(before.clone())))?;
         }
     }
@@ -61,7 +61,7 @@ fn norms(values: &[f32], width: usize) -> Vec<f64> {
 }
 
 enum LinearDestination {
-    Replace(Holds),
+    Replace(ActivationDtype),
     /// Contents of the residual before.
     Add(Vec<f32>),
 }
@@ -90,7 +90,7 @@ impl LinearCase {
 impl OpCase for LinearCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let (rows, outputs) = (self.rows(), self.outputs());
-        let x = buffer(backend, Holds::Operands(self.dtype), rows, self.inputs, &self.x)?;
+        let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
         let weights = matrix(backend, self.dtype, outputs, &self.weights)?;
         let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         let out = match &self.into {
@@ -100,7 +100,7 @@ impl OpCase for LinearCase {
                 out
             }
             LinearDestination::Add(before) => {
-                let mut out = buffer(backend, Holds::Sums, rows, outputs, before)?;
+                let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
                 backend.linear_add(&mut out, &x, &weights, bias.as_ref());
                 out
             }
@@ -108,11 +108,11 @@ impl OpCase for LinearCase {
         backend.read(&out, rows)
     }
 
-    /// Of k products summed in f32 in any order, roundings add up like a random walk: with a probability beyond doubt at most
-    /// `8 sqrt(k)` of them, each of a sum that is at most the product of the rows' lengths (Higham and Mary, "A new approach
-    /// to probabilistic rounding error analysis", 2019); on both sides. Tensor cores cut off instead of rounding, once for
-    /// each 8 or 16 products: at most `k / 8` cuts of two roundings each of the partial sum, which is some `sqrt(k)` times
-    /// less than the bound. Products of numbers cut to fewer bits (TF32) do not pass.
+    /// Of k products summed in f32 in any order, roundings add up like a random walk: with a probability beyond doubt
+    /// at most `8 sqrt(k)` of them, each of a sum that is at most the product of the rows' lengths (Higham and Mary, "A
+    /// new approach to probabilistic rounding error analysis", 2019); on both sides. Tensor cores cut off instead of
+    /// rounding, once for each 8 or 16 products: at most `k / 8` cuts of two roundings each of the partial sum, which
+    /// is some `sqrt(k)` times less than the bound. Products of numbers cut to fewer bits (TF32) do not pass.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, output) = (at / self.outputs(), at % self.outputs());
         let size = self.norms[0][row] * self.norms[1][output];
@@ -120,8 +120,10 @@ impl OpCase for LinearCase {
         let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]).abs());
         match &self.into {
             // The bias may be added to a result that was stored already.
-            LinearDestination::Replace(Holds::Operands(dtype)) => walk + 2.0 * rounded(*dtype, y.abs() + bias),
-            LinearDestination::Replace(Holds::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
+            LinearDestination::Replace(ActivationDtype::Operands(dtype)) => {
+                walk + 2.0 * rounded(*dtype, y.abs() + bias)
+            }
+            LinearDestination::Replace(ActivationDtype::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
             LinearDestination::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
         }
     }

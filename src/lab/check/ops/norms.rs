@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, Holds};
+use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
 use crate::lab::check::case::{F32, OpCase, buffer, rounded, vector};
 use crate::lab::check::dice::Dice;
@@ -37,8 +37,8 @@ struct NormCase {
 impl OpCase for NormCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
-        let x = buffer(backend, Holds::Sums, rows, self.width, &self.x)?;
-        let mut out = buffer(backend, Holds::Operands(self.dtype), rows, self.width, &[])?;
+        let x = buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x)?;
+        let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
         let weight = vector(backend, &self.weight)?;
         match &self.bias {
             None => backend.rms_norm(&mut out, &x, &weight, EPS),
@@ -50,9 +50,9 @@ impl OpCase for NormCase {
         backend.read(&out, rows)
     }
 
-    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few roundings
-    /// are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the root divides, and
-    /// its variance by twice that mean's error times the mean distance, which is less.
+    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few
+    /// roundings are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the
+    /// root divides, and its variance by twice that mean's error times the mean distance, which is less.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (n, i) = (self.width as f64, at % self.width);
         let row = &self.x[at - i..][..self.width];

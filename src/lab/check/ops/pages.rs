@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, HeadLayout, Holds, KvDtype, KvShape, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
@@ -67,13 +67,13 @@ impl KvAppendCase {
 
 impl OpCase for KvAppendCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        backend.keep_kv(self.kv);
+        backend.set_kv_dtype(self.kv);
         let [written, read] = self.pages();
-        let shape = KvShape { layers: LAYERS, heads: self.heads, dtype: self.dtype, pages: 2 * self.rows };
+        let shape = KvShape::uniform(LAYERS, self.heads, self.dtype, 2 * self.rows);
         let mut kv = backend.kv(&shape)?;
-        let holds = Holds::Operands(self.dtype);
+        let holds = ActivationDtype::Operands(self.dtype);
 
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch(backend, &written))?;
         let qkv = buffer(backend, holds, shape.rows, self.heads.qkv_width(), &self.qkv)?;
         backend.run(&mut step, shape, |backend, step| {
@@ -86,7 +86,7 @@ impl OpCase for KvAppendCase {
             backend.restore_pages(&mut kv, &saved, &read)?;
         }
 
-        let mut step = backend.step(self.heads, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
         let shape = backend.load(&mut step, self.batch(backend, &read))?;
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         backend.run(&mut step, shape, |backend, step| {
@@ -94,7 +94,7 @@ impl OpCase for KvAppendCase {
             Ok(())
         })?;
         backend.collect(&mut step)?;
-        backend.keep_kv(KvDtype::Model);
+        backend.set_kv_dtype(KvDtype::Model);
         backend.read(&out, self.rows)
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::backend::{Backend, Dtype, Holds, RowToken, StepBatch};
+use crate::backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, matrix, numbers, rows_at};
@@ -18,7 +18,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let x = numbers(dice, dtype, rows * width);
         let mut wanted: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
         wanted.sort_unstable();
-        for holds in [Holds::Sums, Holds::Operands(dtype)] {
+        for holds in [ActivationDtype::Sums, ActivationDtype::Operands(dtype)] {
             suite.hold("select_rows", &SelectRowsCase { holds, rows, width, x: x.clone(), wanted: wanted.clone() })?;
         }
     }
@@ -36,10 +36,10 @@ impl OpCase for EmbedCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.tokens.len();
         let table = matrix(backend, self.dtype, self.table.len() / self.width, &self.table)?;
-        let mut step = backend.step(ANY_HEADS, self.dtype, ANY_VOCAB)?;
+        let mut step = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
         let tokens = self.tokens.iter().copied().map(RowToken::Known).collect();
         let shape = backend.load(&mut step, StepBatch { tokens, ..rows_at(&vec![0; rows]) })?;
-        let mut out = buffer(backend, Holds::Sums, shape.rows, self.width, &[])?;
+        let mut out = buffer(backend, ActivationDtype::Sums, shape.rows, self.width, &[])?;
         backend.run(&mut step, shape, |backend, step| {
             backend.embed(&mut out, &table, step);
             Ok(())
@@ -60,7 +60,7 @@ impl fmt::Display for EmbedCase {
 }
 
 struct SelectRowsCase {
-    holds: Holds,
+    holds: ActivationDtype,
     rows: usize,
     width: usize,
     x: Vec<f32>,
@@ -69,7 +69,7 @@ struct SelectRowsCase {
 
 impl OpCase for SelectRowsCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let mut step = backend.step(ANY_HEADS, Dtype::F32, ANY_VOCAB)?;
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, ANY_VOCAB)?;
         let batch = StepBatch { wanted: self.wanted.clone(), ..rows_at(&vec![0; self.rows]) };
         let shape = backend.load(&mut step, batch)?;
         let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;

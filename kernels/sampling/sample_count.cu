@@ -1,0 +1,58 @@
+// sample_count: what requests with penalties count, one step further. The token that was unseen is listed, once more where it is in
+// a list already; what the request itself drew in the step before is unseen now, as request r of an advanced step goes on behind
+// its own draw. Launched before the kernels of `sample` when a step is advanced, not when it is loaded.
+//
+//   seen(r) += newest_of[r].token if unseen(r),  unseen(r) = r
+//
+// Shapes: newest_of [asks], as `sample_edit` left it in the step before; all_counted [asks, MOST_COUNTED]. Grid: one block of one
+// warp an ask. Limited by latency: a binary search among the tokens seen when the requests were loaded, then one pass over those
+// counted since. CPU definition: StepBatch::count_unseen and StepBatch::advance.
+#include "sampling/edit.cuh"
+
+__device__ __forceinline__ void count(Request& request, const Edits& edits, u32 token) {
+    u32 low = 0;
+    for (u32 high = edits.seen_count; low < high;) {
+        u32 middle = (low + high) / 2;
+        if (edits.seens[middle].token < token) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < edits.seen_count && edits.seens[low].token == token) {
+        if (lane() == 0) {
+            edits.seens[low].sampled += 1;
+        }
+        return;
+    }
+    bool met = false;
+    for (u32 i = lane(); i < edits.counted_count; i += WARP) {
+        if (edits.counted[i].token == token) {
+            edits.counted[i].sampled += 1;
+            met = true;
+        }
+    }
+    if (!__any_sync(ALL_LANES, met) && lane() == 0) {
+        edits.counted[edits.counted_count] = {token, 1, 0, 0.0f};
+        request.counted = edits.counted_count + 1;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARP)
+    sample_count(Header* header, const Newest* __restrict__ newest_of, Seen* all_counted) {
+    u32 ask = blockIdx.x;
+    Request& request = reinterpret_cast<Request*>(header + 1)[ask];
+    if (!has_penalties(request)) {
+        return;
+    }
+    u32 unseen = request.unseen;
+    Edits edits(header, all_counted, ask);
+    // What is read here is written below, by one lane.
+    __syncwarp();
+    if (unseen != NONE) {
+        count(request, edits, newest_of[ask].token);
+    }
+    if (lane() == 0) {
+        request.unseen = ask;
+    }
+}

@@ -1,0 +1,102 @@
+//! Models whose every layer has a window: pages that it has passed are freed, and no draw changes by that.
+
+use offshoot::engine::{EngineConfig, EngineHandle, Finish, Metrics};
+
+use super::bench::{
+    Shape, draw, engine_of, finish, finishes, key, length, mislead, pages, params, prompt, roomy, unsure,
+};
+use super::plain::forward;
+use offshoot::backend::Pick;
+
+/// Positions that a row sees, and those of a tile of the CPU's attention.
+const WINDOW: usize = 21;
+const TILE: usize = 64;
+const PAGE: usize = 16;
+
+/// Pages of its own that a branch holds at most: its window, two tiles that are freed at once, and a page where they begin and end.
+const OWN_PAGES: usize = (WINDOW + 2 * TILE).div_ceil(PAGE) + 2;
+
+#[test]
+fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same() {
+    let given = prompt(3, 30);
+    // Less than half of the text.
+    let config = EngineConfig { step_rows: 16, ..pages(2 + OWN_PAGES) };
+    let engine = engine_of(Shape::LongWindowed, config);
+    let page_bytes = engine.facts().page_bytes as u64;
+    let root = engine.root(given.clone()).unwrap();
+    let child = engine.fork(root, 1).unwrap()[0];
+    let drawn = finish(&engine, draw(child, key("long", 0), Default::default(), length(450)));
+    let metrics = engine.metrics().unwrap();
+    assert!(metrics.kv_bytes_peak <= (2 + OWN_PAGES) as u64 * page_bytes, "{metrics:?}");
+    assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0));
+
+    let whole = [given.clone(), drawn.tokens.clone()].concat();
+    let pick = |position: usize| {
+        let coin = key("long", 0).coin(position as u32);
+        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, coin }
+    };
+    let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
+    let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);
+    assert_eq!(drawn.tokens, expected.iter().map(|sampled| sampled.token).collect::<Vec<_>>());
+    assert_eq!(drawn.logprobs, expected.iter().map(|sampled| sampled.logprob).collect::<Vec<_>>());
+
+    // What goes on from its end, and a second sample of the prompt, find what they need.
+    let more = finish(&engine, draw(child, key("more", 0), Default::default(), length(40)));
+    let fork = engine.fork(child, 1).unwrap()[0];
+    let forked = finish(&engine, draw(fork, key("fork", 0), params(), length(40)));
+    let roomy = engine_of(Shape::LongWindowed, roomy());
+    let root = roomy.root(whole.clone()).unwrap();
+    let expected = finish(&roomy, draw(root, key("more", 0), Default::default(), length(40)));
+    assert_eq!((more.tokens.clone(), more.logprobs), (expected.tokens, expected.logprobs));
+    let root = roomy.root([whole, more.tokens].concat()).unwrap();
+    let expected = finish(&roomy, draw(root, key("fork", 0), params(), length(40)));
+    assert_eq!((forked.tokens, forked.logprobs), (expected.tokens, expected.logprobs));
+}
+
+/// Four samples of 300 tokens of one prompt, of which nobody knows how long they become.
+fn crowd(engine: &EngineHandle) -> Vec<Finish> {
+    let root = engine.root(prompt(1, 40)).unwrap();
+    let children = engine.fork(root, 4).unwrap();
+    let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), unsure(300)));
+    let told = finishes(engine, extends.collect());
+    engine.discard(&children);
+    engine.discard(&[root]);
+    told
+}
+
+#[test]
+fn branches_behind_their_windows_share_a_pool_and_come_back_from_shortage() {
+    let page_bytes = engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
+    let run = |config: EngineConfig| -> (Vec<Finish>, Metrics) {
+        let engine = engine_of(Shape::LongWindowed, config);
+        let told = crowd(&engine);
+        (told, engine.metrics().unwrap())
+    };
+    let (expected, _) = run(roomy());
+    // Room for one path of 340 tokens, which it needs when it is computed again.
+    for (capacity, swap_pages) in [(24, 0), (24, 1000), (30, 1000), (3 + 4 * OWN_PAGES, 0)] {
+        let config = EngineConfig { swap_bytes: swap_pages * page_bytes, ..pages(capacity) };
+        let (drawn, metrics) = run(config);
+        assert_eq!(drawn, expected, "{capacity} pages, {swap_pages} in host memory");
+        assert_eq!(metrics.kv_bytes_held, 0);
+        // Four whole paths are 83 pages: all run at once in 51.
+        if capacity == 3 + 4 * OWN_PAGES {
+            assert_eq!((metrics.preemptions, metrics.tokens_recomputed), (0, 0), "{metrics:?}");
+            assert!(metrics.steps < 320, "{} steps", metrics.steps);
+        }
+    }
+}
+
+#[test]
+fn swapped_branches_keep_only_what_their_windows_see() {
+    let page_bytes = engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
+    let engine = engine_of(Shape::LongWindowed, EngineConfig { swap_bytes: 1000 * page_bytes, ..pages(30) });
+    mislead(&engine);
+    let drawn = crowd(&engine);
+    let metrics = engine.metrics().unwrap();
+    let alone = engine_of(Shape::LongWindowed, roomy());
+    assert_eq!(drawn, crowd(&alone));
+    assert!(metrics.swapped_out > 0, "{metrics:?}");
+    let each = metrics.swapped_out_bytes / metrics.swapped_out / page_bytes as u64;
+    assert!(each <= OWN_PAGES as u64, "{each} pages a branch");
+}
