@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
 use offshoot::judge::problem::Limits;
-use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, SandboxSetup};
+use offshoot::judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -50,8 +50,8 @@ fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> C
         readable: Vec::new(),
         folder: folder.into(),
         limits: LIMITS,
-        stdin: Input::Null,
-        stdout: Output::Capture,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
         channel: false,
     }
 }
@@ -174,7 +174,7 @@ fn input_output_and_channel_flow_without_deadlock() {
     for &namespaces in modes() {
         let folder = sandbox(namespaces).folder().unwrap();
         let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
-        let cat = Confined { stdin: Input::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
+        let cat = Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
         let mut running = sandbox(namespaces).start(cat).unwrap();
         let input = vec![b'x'; 3 << 20];
         running.write_stdin(&input).unwrap();
@@ -183,7 +183,7 @@ fn input_output_and_channel_flow_without_deadlock() {
         assert_eq!((ended.how, ended.stdout.len()), (How::Exit(0), input.len()));
 
         let closes =
-            Confined { stdin: Input::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
+            Confined { stdin: StdinMode::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
         let mut running = sandbox(namespaces).start(closes).unwrap();
         running.write_stdin(&input).unwrap();
         assert_eq!(running.wait().unwrap().how, How::Exit(0));

@@ -11,7 +11,7 @@ use offshoot::backend::cuda::attention::device_plan::{
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
@@ -213,8 +213,9 @@ fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
 
 #[test]
 fn every_row_meets_each_position_that_it_sees_once() {
-    for shape in Shape::ALL {
-        let (shape, seeds) = if matches!(shape, Shape::Many(_)) { (Shape::Many(60), 1) } else { (shape, 3) };
+    for shape in ForestShape::ALL {
+        let (shape, seeds) =
+            if matches!(shape, ForestShape::Many(_)) { (ForestShape::Many(60), 1) } else { (shape, 3) };
         for seed in 0..seeds {
             let grown = grow(shape, PIECE_TOKENS, seed);
             let mut dice = Dice::new(seed);
@@ -249,8 +250,8 @@ fn every_row_meets_each_position_that_it_sees_once() {
 #[test]
 fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less() {
     let (mut same, mut divided_less) = (0, 0);
-    for shape in Shape::ALL {
-        let shape = if matches!(shape, Shape::Many(_)) { Shape::Many(20) } else { shape };
+    for shape in ForestShape::ALL {
+        let shape = if matches!(shape, ForestShape::Many(_)) { ForestShape::Many(20) } else { shape };
         let grown = grow(shape, PIECE_TOKENS, 0);
         let mut dice = Dice::new(100);
         for planner in Planner::ALL {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
 /// last slot waits for.
@@ -347,7 +347,7 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
 
 #[test]
 fn grown_forests_are_sound() {
-    for shape in Shape::ALL {
+    for shape in ForestShape::ALL {
         for seed in 0..10 {
             let grown = grow(shape, 16, seed);
             let slots = grown.rows.iter().map(|r| grown.tree.slot(r.segment, r.position));

@@ -10,7 +10,7 @@ use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
 use offshoot::eval::task::{Overrides, Task, TaskPrompt};
 use offshoot::ids::TokenId;
-use offshoot::search::choose::{Choice, Neutral};
+use offshoot::search::choose::{Neutral, OfferedChoice};
 use offshoot::search::settings::ChooseBy;
 use offshoot::search::{Assessment, Assessor, Details, Outcome, choose};
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
@@ -22,7 +22,7 @@ fn assess(text: &str) -> Assessment {
     Assessment::graded(Some(text.to_string()), Some(text == "two"))
 }
 
-fn chosen(tree: &mut SamplingTree, choices: &[Choice], by: ChooseBy) -> Outcome {
+fn chosen(tree: &mut SamplingTree, choices: &[OfferedChoice], by: ChooseBy) -> Outcome {
     let (order, mut record) = (Order::default(), |_: &_| Ok(()));
     let mut job = order.job(Assessor::new(assess), &mut record);
     let root = tree.root();
@@ -45,9 +45,9 @@ fn priced() -> SamplingTree {
     SamplingTree::new(engine, "item", 1, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
 }
 
-fn choice(label: &str, text: &str, bytes: usize, neutral: bool) -> Choice {
+fn choice(label: &str, text: &str, bytes: usize, neutral: bool) -> OfferedChoice {
     let neutral = neutral.then(|| Neutral { prompt: tokens_of("A:"), tokens: tokens_of(text) });
-    Choice { label: label.to_string(), bytes, tokens: tokens_of(text), neutral }
+    OfferedChoice { label: label.to_string(), bytes, tokens: tokens_of(text), neutral }
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn choices_score_as_whole_prompts_do_and_the_prompt_is_computed_once() {
     let texts = [" station", " garden", " old tower", " grey"].map(String::from);
     let encoded = tokenizer.encode_choices(&levels, &texts, AddSpecial::Yes).expect("text");
     let prompt = encoded.prompt.tokens.clone();
-    let offered = |(text, tokens): (&String, &Vec<TokenId>)| Choice {
+    let offered = |(text, tokens): (&String, &Vec<TokenId>)| OfferedChoice {
         label: text.trim().to_string(),
         bytes: text.len() - 1,
         tokens: tokens.clone(),
         neutral: None,
     };
-    let choices: Vec<Choice> = texts.iter().zip(&encoded.continuations).map(offered).collect();
+    let choices: Vec<OfferedChoice> = texts.iter().zip(&encoded.continuations).map(offered).collect();
     let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt.clone(), levels.concat()).expect("short enough");
     let outcome = chosen(&mut tree, &choices, ChooseBy::Logprob);
     assert_eq!(outcome.prediction.as_deref(), Some("station"));

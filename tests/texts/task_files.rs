@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use offshoot::eval::answer::Answer;
 use offshoot::eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, scaffold};
 use offshoot::search::settings::BestBy;
-use offshoot::search::vote::{Decided, Tally};
+use offshoot::search::vote::{Decided, VoteTally};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;
@@ -614,7 +614,7 @@ fn a_new_task_works_as_it_is_written() {
     assert_eq!((task.name.as_str(), task.model.clone(), items.len()), ("my-task", None, 3));
     let prompt = levels(&task, &items[0]).concat();
     assert!(prompt.ends_with("How many pears does Ida have now?\nAnswer:"), "{prompt}");
-    let mut tally = Tally::default();
+    let mut tally = VoteTally::default();
     for (ix, text) in ["35 - 8 = 27\n#### 27", "#### 26", "#### 27.0"].iter().enumerate() {
         tally.add(ix, task.answer(text).map(|a| a.value).as_deref());
     }

@@ -5,12 +5,12 @@ use crate::error::{Error, Result};
 use crate::eval::task::tree_of_thought::ItemTexts;
 use crate::eval::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
 use crate::ids::TokenId;
-use crate::search::scorer::{Ask, Question};
-use crate::search::settings::Steps;
+use crate::search::scorer::{QuestionFor, ScoreQuestion};
+use crate::search::settings::StepSettings;
 use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::Rendered;
+use crate::search::tree_of_thought::QuestionPrompt;
 use crate::search::{
-    Job, Outcome, Scorer, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
     tree_of_thought,
 };
 use crate::tokenizer::{AddSpecial, SharedEncoder};
@@ -23,7 +23,7 @@ pub(super) fn drive(
     prepared: &PreparedRun,
     prompt: &ItemPrompt,
     tree: &mut SamplingTree,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
@@ -37,7 +37,7 @@ pub(super) fn drive(
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let render = |prompt: &TaskPrompt| {
-                Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                Ok(QuestionPrompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
             let texts = ItemTexts { how, item: &prompt.item, render: &render, continuation: &continuation };
@@ -56,7 +56,7 @@ pub(super) fn drive(
 fn stepping(
     prepared: &PreparedRun,
     prompt: &ItemPrompt,
-    steps: &Steps,
+    steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let tokenizer = &prepared.tokenizer;
@@ -75,12 +75,12 @@ fn stepping(
     search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
 }
 
-fn asking<'a>(verdicts: &Verdicts, ask: Ask<'a>) -> Scorer<'a> {
+fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
     Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
 }
 
 /// The question of the task's scorer about a solution of this item.
-fn question(prepared: &PreparedRun, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+fn question(prepared: &PreparedRun, prompt: &ItemPrompt, thoughts: &str) -> Result<ScoreQuestion> {
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };
@@ -93,8 +93,8 @@ pub(super) fn question_of(
     item: &Item,
     thoughts: &str,
     encoder: &mut SharedEncoder,
-) -> Result<Question> {
+) -> Result<ScoreQuestion> {
     let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
     let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
-    Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
+    Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::error::Result;
 use crate::eval::report::PromptTokens;
 use crate::figures::{bytes, count, saved};
-use crate::launch::Sizes;
+use crate::launch::LaunchSizes;
 use crate::tokenizer::LevelTokens;
 
 use super::{PreparedRun, RunOptions, worker};
@@ -15,7 +15,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.weights);
-    let Sizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
+    let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::judge::{Judgement, Verdict};
-use crate::search::{Assess, Assessment, Request, Sample};
+use crate::search::{Assess, Assessment, AssessmentRequest, Sample};
 
 /// The judge's result on a sample: its [`Assessment::detail`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl Assess for JudgeQueue<'_> {
         true
     }
 
-    fn assess(&self, text: &str, request: &mut dyn FnMut() -> Request) -> Option<Assessment> {
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment> {
         let (judge, at_work) = (self.judge.clone(), self.pool.at_work.clone());
         let (graded, request) = ((self.grade)(text), request());
         self.pool.pool.spawn_fifo(move || {

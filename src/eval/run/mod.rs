@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
 use crate::judge::Isolation;
-use crate::launch::{Budget, DeviceChoice};
+use crate::launch::{DeviceChoice, EngineBudget};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
@@ -60,7 +60,7 @@ pub struct RunOptions {
     /// Whether candidates are judged also where they cannot be kept from files and network.
     pub isolation: Isolation,
     pub device: DeviceChoice,
-    pub budget: Budget,
+    pub budget: EngineBudget,
 }
 
 /// Runs what `options` ask for; Ctrl-C sets `interrupted`.

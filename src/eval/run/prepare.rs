@@ -14,13 +14,13 @@ use crate::ids::TokenId;
 use crate::kv::PromptTree;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
-use crate::search::choose::{Choice, Neutral};
+use crate::search::choose::{Neutral, OfferedChoice};
 use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
 use super::assess::RunJudge;
 use super::drive::question_of;
 use super::{RunOptions, worker};
-use crate::launch::{Demand, Draws, Launch, ModelSource, check_path};
+use crate::launch::{Demand, Launch, ModelSource, OutputTokens, check_path};
 
 /// The most samples of one item: far above any practical number, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -48,7 +48,7 @@ pub struct ItemPrompt {
     pub levels: LevelTokens,
     /// The offered answers, for the method `choose`. The prompt then ends before the first token that a choice could
     /// change.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<OfferedChoice>,
 }
 
 /// A task and its prompts in tokens. Of the model's folder only configuration and tokenizer have been read.
@@ -169,10 +169,10 @@ impl PreparedRun {
     }
 
     /// What the samples of each of `prompts` may draw.
-    pub fn draws(&self, prompts: &[ItemPrompt]) -> Vec<Draws> {
+    pub fn draws(&self, prompts: &[ItemPrompt]) -> Vec<OutputTokens> {
         let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
         let most = |prompt: &ItemPrompt| self.own_tokens().min(self.folder.config.context - prompt.tokens().len());
-        prompts.iter().map(|prompt| Draws { most: samples * most(prompt) as u64, is_exact }).collect()
+        prompts.iter().map(|prompt| OutputTokens { most: samples * most(prompt) as u64, is_exact }).collect()
     }
 
     /// Most tokens that one sample adds to its prompt.
@@ -256,7 +256,7 @@ fn offered(
     prompt: &TaskPrompt,
     item: &Item,
     encoder: &mut SharedEncoder,
-) -> Result<(LevelTokens, Vec<Choice>)> {
+) -> Result<(LevelTokens, Vec<OfferedChoice>)> {
     let offers = choose.offers(item)?;
     let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
     let encoded = prompt.encode_choices_shared(encoder, &texts)?;
@@ -270,7 +270,7 @@ fn offered(
     }
     .into_iter();
     let choice =
-        |(OfferedAnswer { label, bytes, .. }, tokens)| Choice { label, bytes, tokens, neutral: neutral.next() };
+        |(OfferedAnswer { label, bytes, .. }, tokens)| OfferedChoice { label, bytes, tokens, neutral: neutral.next() };
     let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
     Ok((encoded.prompt, choices))
 }

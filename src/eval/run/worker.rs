@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
 use crate::figures::counted;
-use crate::search::{FailedBranches, Job, Outcome, Sample};
+use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
 use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
@@ -22,7 +22,7 @@ use super::drive::drive;
 use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, PreparedRun, RunOptions};
-use crate::launch::{Launched, Order};
+use crate::launch::{Launched, PromptOrder};
 use crate::out::Progress;
 
 /// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more
@@ -153,7 +153,7 @@ pub fn search_all(
         trees: options.trees,
         progress,
         interrupted,
-        order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
+        order: Mutex::new(PromptOrder::new(prompts, prepared.draws(prompts))),
         ended: Mutex::new(None),
         finished: Mutex::new(earlier.finished),
         failed: Mutex::new(Vec::new()),
@@ -209,7 +209,7 @@ struct WorkerContext<'a> {
     trees: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
-    order: Mutex<Order>,
+    order: Mutex<PromptOrder>,
     /// The first error; once it is set no thread takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
@@ -304,7 +304,7 @@ impl WorkerContext<'_> {
             Ok(())
         };
         let grade = |text: &str| grade(task, &prompt.item, text);
-        let mut job = Job {
+        let mut job = SearchJob {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),

@@ -4,7 +4,7 @@
 pub mod ranked;
 
 use crate::mix::{GOLDEN, mix};
-use crate::search::vote::Tally;
+use crate::search::vote::VoteTally;
 
 /// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all
 /// subsets of size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or
@@ -20,13 +20,13 @@ pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
 }
 
 /// [`maj_at_k`] of `votes`, where `right` says which answers are right.
-pub fn vote_at_k(votes: &Tally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
+pub fn vote_at_k(votes: &VoteTally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
     let groups: Vec<(u32, bool)> = votes.votes().iter().map(|votes| (votes.count, right(&votes.value))).collect();
     maj_at_k(&groups, votes.silent(), k)
 }
 
 /// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples
-/// drawn, in all orders, of the vote with ties broken as [`Tally::leader`] breaks them (in a random order each of the
+/// drawn, in all orders, of the vote with ties broken as [`VoteTally::leader`] breaks them (in a random order each of the
 /// tied answers is as likely the first). `groups` are the answers, with the number of samples that gave each and
 /// whether it is right; `silent` is the number of samples without an answer: they count as sampled but do not vote;
 /// without any vote the result is wrong. Biased where sampling stopped once the vote was decided. `None` where k is 0
@@ -173,8 +173,8 @@ mod tests {
         (0..1u32 << n).filter(move |set| set.count_ones() == k)
     }
 
-    fn tally(answers: &[Option<u8>]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(answers: &[Option<u8>]) -> VoteTally {
+        let mut tally = VoteTally::default();
         for (ix, answer) in answers.iter().enumerate() {
             tally.add(ix, answer.map(|a| a.to_string()).as_deref());
         }

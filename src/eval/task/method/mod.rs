@@ -19,7 +19,7 @@ use crate::figures::counted;
 use crate::json::listed;
 use crate::search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
 use crate::search::tree_of_thought::Generate;
-use crate::search::vote::{Decided, Tally};
+use crate::search::vote::{Decided, VoteTally};
 
 pub use choose::Choose;
 pub use sampling::Sampling;
@@ -190,7 +190,7 @@ impl Method {
     /// Samples of an item that grow at once. Where a vote may be decided early: the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop } => stop.fewest_more(&Tally::default(), *samples),
+            Method::SelfConsistency { samples, stop } => stop.fewest_more(&VoteTally::default(), *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),

@@ -12,13 +12,15 @@ use crate::error::Result;
 use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::method::scoring::ThoughtScoring;
 use crate::json::listed;
-use crate::search::settings::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
+use crate::search::settings::{
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+};
 
 const DECIDE: [(&str, Decide); 3] =
     [("best", Decide::Best), ("vote", Decide::Vote), ("weighted_vote", Decide::WeightedVote)];
 const AGGREGATE: [(&str, Aggregate); 3] =
     [("last", Aggregate::Last), ("min", Aggregate::Min), ("product", Aggregate::Product)];
-const SELECT: [(&str, Select); 2] = [("uct", Select::Uct), ("puct", Select::Puct)];
+const SELECT: [(&str, MctsSelect); 2] = [("uct", MctsSelect::Uct), ("puct", MctsSelect::Puct)];
 
 const MOST_STEPS: u32 = 40;
 const PARALLEL: u32 = 8;
@@ -70,7 +72,7 @@ pub(crate) fn mcts(source: &TaskSource, at: String, value: &Value) -> Result<(Mc
         parallel: s.count("parallel", 1)?.unwrap_or(PARALLEL),
         steps: steps(&s)?,
         scoring: scorer.as_ref().map_or(RolloutScoring::Agreement, |_| RolloutScoring::Scorer),
-        select: named(&s, "select", &SELECT)?.unwrap_or(Select::Uct),
+        select: named(&s, "select", &SELECT)?.unwrap_or(MctsSelect::Uct),
         exploration: exploration.unwrap_or(std::f64::consts::SQRT_2),
         widening: s.real("widening", "a number above 0, below 1", |x| x > 0.0 && x < 1.0)?,
         by,
@@ -78,13 +80,13 @@ pub(crate) fn mcts(source: &TaskSource, at: String, value: &Value) -> Result<(Mc
     Ok((mcts, scorer))
 }
 
-fn steps(section: &TaskSection) -> Result<Steps> {
+fn steps(section: &TaskSection) -> Result<StepSettings> {
     let delimiter = section.text("delimiter")?.unwrap_or("\n");
     if delimiter.is_empty() {
         return Err(section.wrong("delimiter", "a string that is not empty"));
     }
     let most = section.count("steps", 1)?.unwrap_or(MOST_STEPS) as usize;
-    Ok(Steps { delimiter: delimiter.to_string(), most })
+    Ok(StepSettings { delimiter: delimiter.to_string(), most })
 }
 
 fn expansions(section: &TaskSection) -> Result<u32> {

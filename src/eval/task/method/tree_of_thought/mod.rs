@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::eval::task::items::Item;
 use crate::eval::task::prompt::{PromptTemplate, TaskPrompt};
 use crate::figures::counted;
-use crate::search::tree_of_thought::{Evaluate, Generate, Search, ThoughtSearch};
+use crate::search::tree_of_thought::{Evaluate, Generate, ThoughtSearch, ThoughtTraversal};
 
 pub use texts::ItemTexts;
 
@@ -59,8 +59,8 @@ impl TreeOfThought {
     pub fn described(&self) -> String {
         let how = &self.settings;
         let paths = match how.search {
-            Search::Bfs => format!("breadth {}", how.breadth),
-            Search::Dfs { visits, .. } => counted(visits.into(), "visit"),
+            ThoughtTraversal::Bfs => format!("breadth {}", how.breadth),
+            ThoughtTraversal::Dfs { visits, .. } => counted(visits.into(), "visit"),
         };
         let drawn = match how.generate {
             Generate::Sample { thoughts, .. } => counted(thoughts.into(), "thought"),

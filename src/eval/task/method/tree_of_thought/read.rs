@@ -10,14 +10,16 @@ use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::method::tree_of_thought::{QuestionTemplate, TreeOfThought};
 use crate::eval::task::prompt::PromptTemplate;
 use crate::json::listed;
-use crate::search::tree_of_thought::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
+use crate::search::tree_of_thought::{
+    AnswerSettings, Evaluate, Generate, SamplingOverrides, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
+};
 
 const KEYS: [&str; 11] =
     ["steps", "breadth", "thought", "end", "extract", "state", "generate", "evaluate", "select", "search", "answer"];
 const STEPS: u32 = 3;
 const BREADTH: u32 = 5;
 const EVALUATIONS: u32 = 3;
-/// Keys of [`Drawing`].
+/// Keys of [`SamplingOverrides`].
 const DRAWING: [&str; 3] = ["temperature", "max_tokens", "stop"];
 /// What the paper's vote prompt asks to conclude with.
 const CHOICE: &str = r"(?is)best choice is.*?(\d+)";
@@ -132,19 +134,19 @@ fn words(section: &TaskSection) -> Result<Vec<(String, f64)>> {
     words.ok_or_else(wrong)?.iter().map(|entry| read(entry).ok_or_else(wrong)).collect()
 }
 
-fn select(section: &TaskSection) -> Result<Select> {
+fn select(section: &TaskSection) -> Result<ThoughtSelect> {
     match section.text("select")? {
-        None | Some("greedy") => Ok(Select::Greedy),
-        Some("sample") => Ok(Select::Sample),
+        None | Some("greedy") => Ok(ThoughtSelect::Greedy),
+        Some("sample") => Ok(ThoughtSelect::Sample),
         Some(_) => Err(section.wrong("select", "`greedy` or `sample`")),
     }
 }
 
-fn search(section: &TaskSection) -> Result<Search> {
+fn search(section: &TaskSection) -> Result<ThoughtTraversal> {
     let expected = "\"bfs\" or {\"dfs\": {\"threshold\", \"visits\"}}";
     match section.get("search") {
-        None => Ok(Search::Bfs),
-        Some(Value::String(name)) if name == "bfs" => Ok(Search::Bfs),
+        None => Ok(ThoughtTraversal::Bfs),
+        Some(Value::String(name)) if name == "bfs" => Ok(ThoughtTraversal::Bfs),
         Some(Value::Object(_)) => {
             let (_, inside) = one_of(section, "search", &["dfs"])?;
             let s = TaskSection::open(section.source, section.field("search.dfs"), inside, &["threshold", "visits"])?;
@@ -152,26 +154,26 @@ fn search(section: &TaskSection) -> Result<Search> {
             let threshold =
                 threshold.ok_or_else(|| s.wrong("threshold", "the least value of a thought to go on from"))?;
             let visits = s.count("visits", 1)?.ok_or_else(|| s.wrong("visits", "a whole number of at least 1"))?;
-            Ok(Search::Dfs { threshold, visits })
+            Ok(ThoughtTraversal::Dfs { threshold, visits })
         }
         Some(_) => Err(section.wrong("search", expected)),
     }
 }
 
-fn answering(section: &TaskSection) -> Result<Option<Answering>> {
+fn answering(section: &TaskSection) -> Result<Option<AnswerSettings>> {
     let Some(value) = section.get("answer") else { return Ok(None) };
     let keys: Vec<&str> = ["best"].iter().chain(&DRAWING).copied().collect();
     let s = TaskSection::open(section.source, section.field("answer"), value, &keys)?;
-    Ok(Some(Answering { best: s.count("best", 1)?, drawing: drawing(&s)? }))
+    Ok(Some(AnswerSettings { best: s.count("best", 1)?, drawing: drawing(&s)? }))
 }
 
-fn drawing(section: &TaskSection) -> Result<Drawing> {
+fn drawing(section: &TaskSection) -> Result<SamplingOverrides> {
     let temperature = |x: f64| x >= 0.0 && (x as f32).is_finite();
     let stop = section.get("stop").map(|_| section.texts("stop")).transpose()?;
     if stop.iter().flatten().any(String::is_empty) {
         return Err(section.wrong("stop", "strings that are not empty"));
     }
-    Ok(Drawing {
+    Ok(SamplingOverrides {
         temperature: section.real("temperature", "a 32-bit number of at least 0", temperature)?.map(|x| x as f32),
         max_tokens: section.count("max_tokens", 1)?,
         stop,
@@ -179,8 +181,8 @@ fn drawing(section: &TaskSection) -> Result<Drawing> {
 }
 
 /// Stops at `stop` where the task file does not say where.
-fn with_stop(drawing: Drawing, stop: &str) -> Drawing {
-    Drawing { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
+fn with_stop(drawing: SamplingOverrides, stop: &str) -> SamplingOverrides {
+    SamplingOverrides { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
 }
 
 fn question(section: &TaskSection, key: &str) -> Result<QuestionTemplate> {

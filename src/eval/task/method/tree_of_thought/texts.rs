@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::eval::task::{Item, TaskPrompt};
 use crate::ids::TokenId;
-use crate::search::tree_of_thought::{Rendered, Texts};
+use crate::search::tree_of_thought::{QuestionPrompt, Texts};
 
 use super::{QuestionTemplate, TreeOfThought};
 
@@ -13,7 +13,7 @@ pub struct ItemTexts<'a> {
     pub how: &'a TreeOfThought,
     pub item: &'a Item,
     /// A prompt as text and tokens.
-    pub render: &'a dyn Fn(&TaskPrompt) -> Result<Rendered>,
+    pub render: &'a dyn Fn(&TaskPrompt) -> Result<QuestionPrompt>,
     /// The tokens of a text that goes on from another.
     pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
 }
@@ -21,15 +21,20 @@ pub struct ItemTexts<'a> {
 impl Texts for ItemTexts<'_> {
     type Question = QuestionTemplate;
 
-    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<Rendered> {
+    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask(question, self.item, thoughts)?)
     }
 
-    fn ask_about_answer(&self, question: &QuestionTemplate, thoughts: &[String], answer: &str) -> Result<Rendered> {
+    fn ask_about_answer(
+        &self,
+        question: &QuestionTemplate,
+        thoughts: &[String],
+        answer: &str,
+    ) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_about_answer(question, self.item, thoughts, answer)?)
     }
 
-    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<Rendered> {
+    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_for_choice(question, self.item, paths)?)
     }
 
