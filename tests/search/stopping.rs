@@ -281,7 +281,7 @@ fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
             Ok(())
         };
         let order = Order::default();
-        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(&grade), &mut record)).expect("others go on");
+        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(grade), &mut record)).expect("others go on");
         recorded.sort_by_key(|sample| sample.index);
         (outcome, recorded, tree.take_failures().len())
     };
