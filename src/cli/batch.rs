@@ -23,7 +23,7 @@ pub struct BatchArgs {
     /// refused by name
     #[arg(long)]
     pub resume: bool,
-    /// Seed of the coins of requests that bring none
+    /// Seed of the random numbers of requests that bring none
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..), default_value_t = 0)]
     pub seed: u64,
     /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with

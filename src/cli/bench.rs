@@ -190,7 +190,7 @@ pub struct WorkloadArgs {
     /// Compute linear layers as the device's library recommends, instead of the fastest way that measuring finds
     #[arg(long, conflicts_with = "deterministic")]
     pub recommended_gemm: bool,
-    /// So that what is drawn depends on a sample's own tokens and coins alone, to the last bit
+    /// So that what is drawn depends on a sample's own tokens and random numbers alone, to the last bit
     #[arg(long)]
     pub deterministic: bool,
     /// Branches that grow at once (default: all of the largest workload)

@@ -23,7 +23,7 @@ pub struct RunArgs {
     /// Samples an item, instead of the task's
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
-    /// Seed of all coins, instead of the task's
+    /// Seed of all random numbers, instead of the task's
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
     /// Change any value of the task file: sampling.temperature=0.6

@@ -38,7 +38,7 @@ impl Sandboxing {
 pub struct EngineArgs {
     #[command(flatten)]
     pub budget: BudgetArgs,
-    /// What is drawn depends on a sample's own tokens and coins alone, to the last bit: not on what is computed beside it, on
+    /// What is drawn depends on a sample's own tokens and random numbers alone, to the last bit: not on what is computed beside it, on
     /// the plan, or on where a run was resumed. The CPU always works so; a GPU takes longer for it
     #[arg(long)]
     pub deterministic: bool,

@@ -63,7 +63,7 @@ pub struct Job<'a> {
 /// One finished candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Its number among the problem's samples; with the seed it decides all of its coins.
+    /// Its number among the problem's samples; with the seed it decides all of its uniforms.
     pub index: u64,
     pub text: String,
     pub tokens: usize,
@@ -175,7 +175,7 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
 }
 
 impl Job<'_> {
-    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Coins depend
+    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Uniforms depend
     /// on the ordinal alone, so that a search taken up draws what it would have drawn at one go.
     pub fn candidates(
         &mut self,

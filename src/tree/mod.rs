@@ -14,7 +14,7 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
+    UniformKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -51,11 +51,11 @@ pub struct Node {
     pub state: State,
     /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
     pub asks: bool,
-    coins: CoinKey,
+    uniforms: UniformKey,
 }
 
 impl Node {
-    fn new(kind: ForkKind, ordinal: u64, state: State, coins: CoinKey) -> Node {
+    fn new(kind: ForkKind, ordinal: u64, state: State, uniforms: UniformKey) -> Node {
         Node {
             kind,
             ordinal,
@@ -69,7 +69,7 @@ impl Node {
             visits: None,
             state,
             asks: false,
-            coins,
+            uniforms,
         }
     }
 }
@@ -94,18 +94,18 @@ pub struct SamplingTree {
     /// Why nodes could not go on.
     failures: BTreeMap<NodeIndex, Error>,
     /// The root's branch: what the search asks on its way stands in its place in the engine's line.
-    line: BranchId,
+    priority: BranchId,
 }
 
 impl SamplingTree {
-    /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
+    /// A tree whose root is `prompt`. Uniforms are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
+        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), UniformKey::root(seed, item));
         let root = graph.add_node(Node { text, tokens: prompt, ..node });
         let failures = BTreeMap::new();
-        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, line: branch })
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, priority: branch })
     }
 
     /// What the events of extends tell from now on: at first only how each node ends.
@@ -163,14 +163,14 @@ impl SamplingTree {
         self.fork_as(ForkKind::Sample, at, n)
     }
 
-    /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
+    /// `n` children of `at` whose ordinals (and so uniforms) count among those of `kind`.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
         let first = self.next_ordinal(kind, at);
         let ordinals: Vec<u64> = (first..).take(n).collect();
         self.fork_ordinals(kind, at, &ordinals)
     }
 
-    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child of
+    /// Children of `at` with these ordinals, which decide their uniforms: what an interrupted search has yet to sample. No child of
     /// this kind has any of them yet.
     pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
         let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
@@ -179,8 +179,8 @@ impl SamplingTree {
 
     /// A child of `at` that an earlier process sampled, closed: its text, log-probability and end. Its tokens nobody kept.
     pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
-        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
-        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, coins);
+        let uniforms = self.graph[at].uniforms.child(ForkKind::Sample, ordinal);
+        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, uniforms);
         let child = self.graph.add_node(Node { text: text.to_string(), logprob, finish: Some(finish), ..node });
         self.graph.add_edge(at, child, ());
     }
@@ -190,8 +190,8 @@ impl SamplingTree {
     }
 
     fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
-        let coins = self.graph[at].coins.child(kind, ordinal);
-        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), coins));
+        let uniforms = self.graph[at].uniforms.child(kind, ordinal);
+        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), uniforms));
         self.graph.add_edge(at, child, ());
         child
     }
@@ -238,7 +238,7 @@ impl SamplingTree {
         self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
             stop: stop(ix, node),
-            coins: node.coins,
+            uniforms: node.uniforms,
         })
     }
 

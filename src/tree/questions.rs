@@ -1,5 +1,5 @@
 //! What a search asks on its way: questions with prompts of their own that hang below a thought in the record, tokens given to
-//! each node apart, coins for the search's own draws, and what all of it has cost.
+//! each node apart, uniforms for the search's own draws, and what all of it has cost.
 
 use petgraph::graph::NodeIndex;
 
@@ -18,12 +18,12 @@ pub struct Spent {
 }
 
 impl SamplingTree {
-    /// A child of `at` that begins anew: its context is `prompt` alone, a question about `at`. Its coins follow the path as
+    /// A child of `at` that begins anew: its context is `prompt` alone, a question about `at`. Its uniforms follow the path as
     /// those of a fork. What the prompt has in common with others is computed once, as with every branch.
     ///
     /// Errors: `Error::ContextTooLong` where the model's context is too short for it.
     pub fn ask(&mut self, kind: ForkKind, at: NodeIndex, prompt: Vec<TokenId>, text: String) -> Result<NodeIndex> {
-        let branch = self.engine.root_beside(self.line, prompt.clone()).map_err(|error| self.too_long(error))?;
+        let branch = self.engine.root_beside(self.priority, prompt.clone()).map_err(|error| self.too_long(error))?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
         let node = &mut self.graph[question];
         (node.tokens, node.text, node.asks) = (prompt, text, true);
@@ -45,9 +45,9 @@ impl SamplingTree {
         self.start_with(&nodes, |ix, _| Continuation::Given { tokens: tokens[ix].clone(), logprobs })
     }
 
-    /// The `draw`-th coin, in [0, 1), of `at` itself. Tokens drawn on from its forks never use it.
-    pub fn coin(&self, at: NodeIndex, draw: u32) -> f64 {
-        self.graph[at].coins.coin(draw)
+    /// The `draw`-th uniform, in [0, 1), of `at` itself. Tokens drawn on from its forks never use it.
+    pub fn uniform(&self, at: NodeIndex, draw: u32) -> f64 {
+        self.graph[at].uniforms.uniform(draw)
     }
 
     /// What the tree has cost so far.

@@ -12,7 +12,7 @@ use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, S
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use crate::plan::{PageTurn, Planner};
+use crate::plan::{NewPage, Planner};
 
 /// Steps, the first of which is loaded and the others advanced.
 pub const STEPS: u32 = 4;
@@ -40,7 +40,7 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     Ok(())
 }
 
-/// The leaves of a tree of three levels, each leaf's newest token a row. Every other one turns a page on its way.
+/// The leaves of a tree of three levels, each leaf's newest token a row. Every other one new_pages a page on its way.
 pub struct Leaves {
     forest: Forest,
     /// Of each row, the context of the last step: `STEPS - 1` slots more than of the first.
@@ -68,8 +68,8 @@ impl Leaves {
             }
             let at = tree.fork(middle);
             let mut own = text(90);
-            let turns = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
-            while turns(&own) != leaf.is_multiple_of(2) {
+            let fills_page = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
+            while fills_page(&own) != leaf.is_multiple_of(2) {
                 own.push(TokenId(0));
             }
             tree.append(&mut pool, at, &own).map_err(short)?;
@@ -93,7 +93,7 @@ impl Leaves {
             tokens: vec![RowToken::Known(TokenId(0)); rows],
             slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
             positions,
-            wanted: (0..rows as u32).collect(),
+            logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
         }
@@ -115,11 +115,11 @@ impl Leaves {
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
-        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {
-                shape = backend.advance(&mut step, &vec![0.0; rows], &self.turns(number))?;
+                shape = backend.advance(&mut step, &vec![0.0; rows], &self.new_pages(number))?;
             }
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
@@ -144,10 +144,10 @@ impl Leaves {
     }
 
     /// The pages of the rows that come to a new one in step `number`.
-    pub fn turns(&self, number: usize) -> Vec<PageTurn> {
+    pub fn new_pages(&self, number: usize) -> Vec<NewPage> {
         let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
         let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
-        rows.map(|row| PageTurn { row: row as u32, page: newest(row).page }).collect()
+        rows.map(|row| NewPage { row: row as u32, page: newest(row).page }).collect()
     }
 
     /// What row `row` sees in step `number`.

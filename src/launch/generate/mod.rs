@@ -13,7 +13,7 @@ mod generator;
 pub use generation::Generation;
 pub use generator::{Generator, Release};
 
-use crate::engine::{CoinKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
+use crate::engine::{UniformKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
 use crate::error::Error;
 use crate::ids::TokenId;
 
@@ -29,7 +29,7 @@ pub struct PromptRequest<'a> {
     pub stop: &'a Stop,
     /// Keys the uniforms: sample `i` draws by child `i` of this key, whatever else runs, as child `i` of a
     /// `SamplingTree`'s root does.
-    pub coins: CoinKey,
+    pub uniforms: UniformKey,
 }
 
 impl PromptRequest<'_> {

@@ -41,7 +41,7 @@ pub struct BatchOptions {
     pub model: PathBuf,
     /// Keeps the answers that `out` has already, if they are of this model and these requests.
     pub resume: bool,
-    /// Keys the coins of requests that bring no seed.
+    /// Seeds the random numbers of requests without a seed.
     pub seed: u64,
     pub plan: Option<Planner>,
     pub device: DeviceChoice,

@@ -24,7 +24,7 @@ impl Origin {
         Ok(Origin { system_fingerprint: name_of("fp_", &from), seed })
     }
 
-    /// The same for calls that ask the same with the same coins, so that equal jobs leave equal answers.
+    /// The same for calls that ask the same with the same uniforms, so that equal jobs leave equal answers.
     pub fn request_id(&self, call: &Call) -> String {
         let endpoint = match call.endpoint {
             Endpoint::Completions => "completions",

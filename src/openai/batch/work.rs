@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::{CoinKey, EngineFacts, EngineHandle, Finish, Hear};
+use crate::engine::{UniformKey, EngineFacts, EngineHandle, Finish, Hear};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
 use crate::openai::protocol::{Candidates, Refusal};
@@ -74,11 +74,11 @@ impl Place {
         let request = &requests[self.request];
         let prompt = &request.prompts[self.prompt];
         // The first prompt's uniforms are those of the request alone, so that a list of one prompt is that prompt.
-        let coins = match self.prompt {
-            0 => CoinKey::root(request.seed, &request.custom_id),
-            later => CoinKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
+        let uniforms = match self.prompt {
+            0 => UniformKey::root(request.seed, &request.custom_id),
+            later => UniformKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
         };
-        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, coins }
+        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, uniforms }
     }
 }
 

@@ -58,7 +58,7 @@ pub fn tree_of_thought<T: Texts>(
     texts: &T,
     job: &mut Job<'_>,
 ) -> Result<Outcome> {
-    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), coins: 0 };
+    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
     let paths = match how.search {
         Search::Bfs => thinker.breadth_first()?,
         Search::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
@@ -74,8 +74,8 @@ struct Thinker<'a, 'j, T: Texts> {
     job: &'a mut Job<'j>,
     /// Values by question: the same question is asked once.
     values: HashMap<String, f64>,
-    /// Coins used for choosing.
-    coins: u32,
+    /// Uniforms used for choosing.
+    uniforms: u32,
 }
 
 /// A path of thoughts from the root; merged paths are one.
@@ -161,7 +161,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
             Select::Greedy => select::best(&good.iter().map(|path| path.value).collect::<Vec<_>>(), most),
             Select::Sample => {
                 let weights: Vec<f64> = good.iter().map(|path| path.value * f64::from(path.count)).collect();
-                select::in_proportion(&weights, most, || self.coin())
+                select::in_proportion(&weights, most, || self.uniform())
             }
         };
         let mut good: Vec<Option<Path>> = good.into_iter().map(Some).collect();
@@ -170,9 +170,9 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(kept)
     }
 
-    fn coin(&mut self) -> f64 {
-        self.coins += 1;
-        self.tree.coin(self.tree.root(), self.coins)
+    fn uniform(&mut self) -> f64 {
+        self.uniforms += 1;
+        self.tree.uniform(self.tree.root(), self.uniforms)
     }
 
     fn close(&mut self, paths: &[Path]) {

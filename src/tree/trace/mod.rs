@@ -35,7 +35,7 @@ pub struct TraceNode {
     pub parent: Option<usize>,
     pub kind: ForkKind,
     /// Which child of its parent it is, among those of its kind. Kinds and ordinals from the root down, with the run's seed,
-    /// decide all coins.
+    /// decide all uniforms.
     pub ordinal: u64,
     pub state: TraceState,
     /// A question about its parent: its text and tokens are a prompt of their own, and nothing above is part of its context.

@@ -5,7 +5,7 @@ use crate::ids::TokenId;
 use crate::lab::check::device::Effort;
 use crate::lab::check::dice::Dice;
 
-/// Tokens of the model: a power of two, so that a coin names its token without rounding.
+/// Tokens of the model: a power of two, so that a uniform names its token without rounding.
 pub const VOCAB: usize = 256;
 
 /// A branch of the script, by how many were made before it.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::script::{Name, Order, Round, VOCAB};
 use crate::backend::Backend;
 use crate::engine::{
-    CoinKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
+    UniformKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
     SamplingParams, Stop, Turn,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::Decoder;
 
-/// At this temperature all tokens are equally likely to the last bit, so that a coin names its token, whatever the logits are.
+/// At this temperature all tokens are equally likely to the last bit, so that a uniform names its token, whatever the logits are.
 const TEMPERATURE: f32 = 1e20;
 /// Takes nothing of a logit, but steps with penalties are planned anew, each of them.
 const NO_PENALTY: f32 = 1e-30;
@@ -123,7 +123,7 @@ impl<B: Backend> Side<B> {
                 let branch = self.branches[&name];
                 let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens as usize) };
                 self.drawing.insert(branch, (name, position));
-                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, coins(name))])?;
+                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, uniforms(name))])?;
             }
             Order::Prune(name) => self.handle.discard(&[self.branches[name]]),
             Order::Release(name) => self.handle.release(&[self.branches[name]]),
@@ -197,11 +197,11 @@ fn check_told(round: &Round, told: &BTreeMap<Name, Vec<Told>>) -> Result<()> {
     Ok(())
 }
 
-fn coins(name: Name) -> CoinKey {
-    CoinKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
+fn uniforms(name: Name) -> UniformKey {
+    UniformKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
 }
 
 /// The token that every engine draws there.
 pub fn named(name: Name, position: u32) -> TokenId {
-    TokenId::new((coins(name).coin(position) * VOCAB as f64) as usize)
+    TokenId::new((uniforms(name).uniform(position) * VOCAB as f64) as usize)
 }
