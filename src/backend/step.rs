@@ -11,7 +11,7 @@ use super::{SampleRequest, SeenToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowToken {
     Known(TokenId),
-    /// What the step loaded before this one samples for its request of this index: nobody need have read it yet.
+    /// The token that the previous step samples for its request of this index; the host may not know it yet.
     Sampled(u32),
 }
 
@@ -30,8 +30,7 @@ pub struct StepBatch {
     pub requests: Vec<SampleRequest>,
 }
 
-/// How many rows a step's buffers have: as many as the batch, or more where a backend pads (what a padded row holds, nobody
-/// reads).
+/// Row counts of a step's buffers: those of the batch, or more if the backend pads (padded rows are never read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
     pub rows: usize,

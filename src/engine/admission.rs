@@ -7,22 +7,23 @@ use crate::engine::cache::KvCache;
 use crate::engine::growth::{PeakMemory, GrowingBranch};
 use crate::kv::Usage;
 
-/// What share of the tokens that it may sample an extend samples before it ends, as those that ended tell. Of those that nothing
-/// but their length can end, it is known.
+/// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that only
+/// their length can end are not estimated: they sample `max_tokens`.
 pub(super) struct LengthEstimator(f64);
 
-/// The share follows the last few dozens of extends: each moves it by this part of the difference.
+/// Weight of one finished extend in the moving average.
 const WEIGHT: f64 = 1.0 / 32.0;
 
 impl Default for LengthEstimator {
-    /// Before any has ended, all that is allowed is expected.
+    /// 1 until an extend has finished.
     fn default() -> Self {
         LengthEstimator(1.0)
     }
 }
 
 impl LengthEstimator {
-    /// An extend is about to end, or to be `cut` short: that one would have sampled as much at least.
+    /// Records an extend that is about to end. One that is `cut` short never lowers the estimate: it would have sampled at
+    /// least as many tokens.
     pub fn note(&mut self, branch: &Branch, cut: bool) {
         if let BranchWork::Sample(sampling) = &branch.work
             && !sampling.stop.is_exact()
@@ -36,7 +37,7 @@ impl LengthEstimator {
         self.0 += WEIGHT * (told - self.0);
     }
 
-    /// Of `tokens` that it may sample, how many a branch is expected to.
+    /// Expected number of tokens sampled by a branch that may sample `tokens` more.
     fn expected_of(&self, tokens: usize, sampling: &SamplingState) -> usize {
         if sampling.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
@@ -98,7 +99,7 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
 }
 
-/// The pages that branches were promised: those of all that run, and those of what others keep until they run (again).
+/// Pages committed to branches: to all running ones, and to waiting ones for the prefixes that they hold.
 pub(super) struct Commitment {
     /// In use now, and how those that run go on.
     used: Usage,
@@ -136,7 +137,7 @@ impl Commitment {
         Commitment { used, growing, alone, kept: 0, is_unsure, given, own }
     }
 
-    /// What `branch` would add.
+    /// The cost of admitting `branch`.
     pub fn cost(&self, branch: &Branch, cache: &KvCache, expected: &LengthEstimator) -> AdmissionCost {
         let prefix = &cache.prefix;
         // Set where it goes on from where it was, whatever of its tokens others have laid out behind.
@@ -190,7 +191,7 @@ impl Commitment {
         one_by_one && (self.is_unsure || self.grows_within(used, None, capacity))
     }
 
-    /// `branch` was let in.
+    /// Adds a branch that was admitted.
     pub fn add(&mut self, branch: &Branch, cost: AdmissionCost, cache: &KvCache) {
         if let Some(lease) = branch.lease() {
             cache.prefix.add_new_path(&mut self.used, lease.segment, u32::MAX, cost.gain);
@@ -206,7 +207,7 @@ fn position(tokens: usize) -> u32 {
     u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
-/// Pages that one more branch takes at once, and how it goes on.
+/// Pages that one more branch takes at once, and its expected growth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionCost {
     gain: usize,
@@ -216,7 +217,7 @@ pub(super) struct AdmissionCost {
     /// Pages for what it was given, beyond those of what all others were given.
     given: usize,
     own: usize,
-    /// Whether it was never let in.
+    /// Whether it was never admitted.
     is_new: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::ids::{BranchId, SegmentId, TokenId};
 
 pub(super) struct Branch {
     pub id: BranchId,
-    /// The root that it descends from, or beside which its root was made: decides its place in the line.
+    /// First part of its queue key: the root that it descends from, or the root that this one shares its priority with.
     pub priority: BranchId,
     /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was sampled after yet
     /// has no slots.
@@ -32,10 +32,10 @@ pub(super) struct Branch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Resting,
-    /// It has work and was not let in yet.
+    /// It has work and was not admitted yet.
     Waiting,
     Running,
-    /// It was let in, and had to give up its own pages to others.
+    /// It was admitted, then preempted: it gave its own pages to others.
     Preempted,
 }
 
@@ -103,7 +103,7 @@ impl SamplingState {
     }
 }
 
-/// The samples of one branch that were submitted and not collected.
+/// Tokens of one branch that were submitted and not collected.
 #[derive(Clone, Copy, Default)]
 pub(super) struct InFlight {
     pub tokens: usize,
@@ -135,7 +135,7 @@ pub(super) struct NeededPositions {
 }
 
 impl Branch {
-    /// `line`: decides its place in the line, see there.
+    /// `priority`: see the field.
     pub fn root(id: BranchId, priority: BranchId, tokens: Vec<TokenId>) -> Self {
         Branch::at_rest(id, priority, TokenPath::new(tokens))
     }

@@ -27,7 +27,7 @@ pub(super) struct KvCache {
     pub transfers: Vec<Transfer>,
 }
 
-/// What keys and values cost that a branch had to give up, in seconds: the rule by which they are swapped or dropped.
+/// Cost of restoring preempted keys and values, swap-in against recomputation, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestoreCost {
     /// To copy a page to host memory and back.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 
 impl<B: Backend> Engine<B> {
-    /// `sampled` answers `requests`, one by one. An answer is nobody's where the branch has ended meanwhile, or begun anew.
+    /// `sampled` holds the result of each of `requests`. Results of branches that have ended or restarted are dropped.
     pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Sampled>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (request, sampled) in requests.iter().zip(sampled) {

@@ -20,13 +20,13 @@ pub(super) struct GrowingBranch {
     pub laid_out: usize,
     /// Whether the first of them takes a page of its own, even where the last one has room.
     pub opens_page: bool,
-    /// Pages in use that it gives back when it has ended, as nobody else holds them, beside all that it takes until then. None
-    /// where it does not sample yet, and so may end later than after `steps`: such a branch is reckoned to give nothing back.
+    /// Pages only this branch holds, freed when it finishes together with those that it takes until then; `None` during
+    /// prefill, when it may end later than after `steps` and is counted as freeing nothing.
     pub alone: Option<usize>,
 }
 
-/// Branches that grow side by side. Those that grow alike are counted, not listed, so that many siblings of one prompt
-/// are let in one after the other at the cost of a few.
+/// The peak number of pages of branches that grow side by side. Branches with equal growth are counted, not listed, so
+/// that admitting many siblings of one prompt costs as much as admitting a few.
 pub(super) struct PeakMemory {
     page_tokens: usize,
     /// How many grow so; only the remainder of `laid_out` by the page is kept, as no more of it matters.

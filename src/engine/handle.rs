@@ -56,7 +56,7 @@ impl EngineFacts {
 
 /// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
 pub(crate) enum Command {
-    /// `line`: the root in whose place it stands among branches that wait; its own, or one that was made before.
+    /// `priority`: the root whose queue priority it has: itself, or one that was made before.
     Root {
         branch: BranchId,
         priority: BranchId,
@@ -120,8 +120,8 @@ impl EngineHandle {
         Ok(branch)
     }
 
-    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait
-    /// for everything that began later.
+    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during a
+    /// search does not wait for requests that came later.
     pub fn root_beside(&self, priority: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();

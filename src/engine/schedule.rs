@@ -27,7 +27,7 @@ pub(super) struct ScheduledRow {
 #[derive(Clone, Copy)]
 pub(super) struct LogitsRequest {
     pub branch: BranchId,
-    /// The branch's generation when it asked.
+    /// The branch's generation when the request was made.
     pub generation: u64,
     pub position: usize,
     /// `ScheduledRow::taken`.

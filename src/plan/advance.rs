@@ -14,7 +14,7 @@ use crate::ids::PageId;
 pub struct GrowingSpan {
     /// Index into `AttentionPlan::spans`.
     pub span: u32,
-    /// Places of `AttentionPlan::pages` behind the span's own that nobody reads.
+    /// Unused places of `AttentionPlan::pages` behind the span's own.
     pub room: u32,
 }
 

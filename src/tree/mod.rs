@@ -95,7 +95,7 @@ pub struct SamplingTree {
     /// The errors of failed nodes.
     failures: BTreeMap<NodeIndex, Error>,
     /// The root's branch. Questions that the search asks have its priority in the engine's queue.
-    line: BranchId,
+    priority: BranchId,
 }
 
 impl SamplingTree {

@@ -193,8 +193,8 @@ impl Script {
     }
 
     fn compute_upto(&mut self, at: usize, upto: u32) {
-        let Lease { segment, mut tokens, drawing, .. } = self.leases[at].clone();
-        tokens.extend(drawing);
+        let Lease { segment, mut tokens, pending, .. } = self.leases[at].clone();
+        tokens.extend(pending);
         let first = self.tree.computed(segment);
         for position in first..upto {
             let KvSlot { page, slot } = self.tree.slot(segment, position);

@@ -35,7 +35,7 @@ use crate::engine::cache::{Branches, KvCache};
 use crate::engine::schedule::{StepRoom, Schedule, first_row};
 use crate::ids::BranchId;
 
-/// A branch's place in the line.
+/// Orders branches in the queue: lower keys are admitted first and preempted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueKey {
     /// Its root, or the one in whose place that stands.
@@ -43,7 +43,7 @@ struct QueueKey {
     branch: BranchId,
 }
 
-/// What the first branch that waits keeps of its path.
+/// The lease of the first waiting branch on its longest cached prefix.
 #[derive(Clone, Copy, Debug)]
 struct PrefixHold {
     branch: BranchId,
@@ -54,11 +54,11 @@ struct PrefixHold {
 
 #[derive(Default)]
 pub(super) struct Scheduler {
-    /// In the order of the line.
+    /// In queue order.
     running: Vec<QueueKey>,
-    /// Let in before.
+    /// Admitted before, then preempted.
     preempted: BTreeSet<QueueKey>,
-    /// Never let in.
+    /// Never admitted.
     waiting: BTreeSet<QueueKey>,
     /// Of the branches that wait and were never let in, all that keep a path; some may have given it up since.
     waiting_keep: BTreeSet<QueueKey>,
@@ -167,7 +167,7 @@ impl Scheduler {
         }
     }
 
-    /// The first in line of those that do not run.
+    /// The first in the queue of the branches that do not run.
     fn next_queued(&self) -> Option<QueueKey> {
         self.preempted.first().into_iter().chain(self.waiting.first()).min().copied()
     }

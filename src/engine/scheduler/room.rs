@@ -3,8 +3,8 @@
 //! the last branch that runs, and of the next to last, and so on until one runs alone. Only then, which happens where a pool
 //! holds one path barely or not at all: its own tokens, laid out anew; what those keep that preempted; and the bookmark.
 //!
-//! # Yielding
-//! A branch that must yield is *swapped* where that is expected to take less time than to compute its own tokens again and host
+//! # Preemption
+//! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and host
 //! memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place among the uniforms
 //! and in the line, and the samples that were submitted.
 
@@ -17,8 +17,8 @@ use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
 impl Scheduler {
-    /// The first branch that was never let in keeps the bookmark. What it finds is looked for anew when another has become the
-    /// first, which is there by then.
+    /// Lets the first waiting branch hold its longest cached prefix. When another branch becomes the first, its prefix is
+    /// looked up anew.
     pub(super) fn hold_first_prefix(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(first) = self.waiting.first().map(|place| place.branch) else {
             self.prefix_hold = None;
@@ -48,12 +48,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether the waiting branch `id` has a bookmark that is not taken from it for those that run.
+    /// Whether the waiting branch `id` holds a prefix that running branches must not take.
     fn has_promised(&self, id: BranchId) -> bool {
         self.prefix_hold.is_some_and(|hold| hold.promised && hold.branch == id)
     }
 
-    /// To all that run, or preempted, or keep the bookmark.
+    /// The commitment to all branches that run, are preempted, or hold the promised prefix.
     pub(super) fn commitment(&self, branches: &Branches, cache: &KvCache) -> Commitment {
         let first_waiting = self.prefix_hold.filter(|hold| hold.promised).map(|hold| hold.branch);
         let keeping = self.running.iter().chain(&self.preempted).map(|place| place.branch).chain(first_waiting);
@@ -106,7 +106,7 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        // Who is passed over because another goes on from what it keeps is asked again when that one has given up.
+        // A branch that was skipped because another extends its path is tried again when that one has given up its pages.
         let mut gave_up = true;
         while std::mem::take(&mut gave_up) {
             let mut before = None;
