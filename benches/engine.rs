@@ -10,7 +10,7 @@ use offshoot::backend::cpu::Cpu;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
 };
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, ModelConfig};
@@ -50,9 +50,9 @@ fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, 
     for (item, prompt) in (0u64..).zip(prompts) {
         let root = engine.root(prompt).expect("it fits");
         for (ordinal, branch) in (0u64..).zip(engine.fork(root, branches / 32).expect("the root rests")) {
-            let coins = CoinKey::root(item, "bench").child(ForkKind::Sample, ordinal);
+            let uniforms = UniformKey::root(item, "bench").child(ForkKind::Sample, ordinal);
             let stop = Stop { ignore_eos: true, ..Stop::max_tokens(TOKENS) };
-            let continuation = Continuation::Sampled { params: SamplingParams::default(), stop, coins };
+            let continuation = Continuation::Sampled { params: SamplingParams::default(), stop, uniforms };
             extends.push(Extend { branch, continuation });
         }
     }

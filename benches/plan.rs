@@ -12,7 +12,7 @@ use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
@@ -119,16 +119,16 @@ fn decode(leaves: u32, lengths: Lengths) {
 /// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in which
 /// rows turn a page and of all others.
 fn follow(mut batch: StepBatch, mut words: DevicePlan) {
-    let coins = vec![0.5; batch.tokens.len()];
+    let uniforms = vec![0.5; batch.tokens.len()];
     let (mut quiet, mut turning, mut turned) = (Vec::new(), Vec::new(), 0);
     for _ in 0..2 * PIECE_TOKENS {
         let start = Instant::now();
         let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
-        let turns: Vec<PageTurn> = full.map(|(row, _)| PageTurn { row, page: PageId(1_000_000 + row) }).collect();
-        batch.advance(&coins, &turns);
-        black_box(words.advance(&turns)).expect("two pages may be turned");
-        turned += turns.len();
-        if turns.is_empty() { &mut quiet } else { &mut turning }.push(start.elapsed());
+        let new_pages: Vec<NewPage> = full.map(|(row, _)| NewPage { row, page: PageId(1_000_000 + row) }).collect();
+        batch.advance(&uniforms, &new_pages);
+        black_box(words.advance(&new_pages)).expect("two pages may be turned");
+        turned += new_pages.len();
+        if new_pages.is_empty() { &mut quiet } else { &mut turning }.push(start.elapsed());
     }
     for (what, mut times) in [("advance", quiet), ("advance, turning", turning)] {
         times.sort();
@@ -140,12 +140,12 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
 }
 
 fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> StepBatch {
-    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, coin: 0.5 };
+    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, uniform: 0.5 };
     StepBatch {
-        tokens: (0..).take(rows.len()).map(RowToken::Drawn).collect(),
+        tokens: (0..).take(rows.len()).map(RowToken::Sampled).collect(),
         positions: rows.iter().map(|row| row.position).collect(),
         slots: rows.iter().map(|row| tree.slot(row.segment, row.position)).collect(),
-        wanted: (0..).take(rows.len()).collect(),
+        logit_rows: (0..).take(rows.len()).collect(),
         plans,
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
     }

@@ -29,13 +29,13 @@ pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, NewPage};
 
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_drawn};
+pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
 
 /// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,14 +127,14 @@ pub const MOST_TOP: usize = 2048;
 /// times until it must be loaded again, with all tokens seen until then.
 pub const MOST_COUNTED: usize = 128;
 
-/// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
-/// then the inverse of the cumulative distribution in vocabulary order at `coin`.
+/// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
+/// then the inverse of the cumulative distribution in vocabulary order at `uniform`.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
     pub pick: Pick,
     /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
     pub seen: Vec<SeenToken>,
-    /// The step before this one draws this branch's newest token for its request of this index: one more sampled token, beside
+    /// The step before this one samples this branch's newest token for its request of this index: one more sampled token, beside
     /// `seen`, for penalties ([`StepBatch::count_unseen`]).
     pub unseen: Option<u32>,
     pub repetition_penalty: f32,
@@ -142,14 +142,14 @@ pub struct SampleRequest {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Never drawn (e.g. end-of-text below the minimal length).
+    /// Never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
     /// How many of the likeliest tokens to report beside the chosen one, at most [`MOST_TOP`].
     pub top_logprobs: usize,
 }
 
 impl SampleRequest {
-    /// A draw that depends on nothing but the logits.
+    /// A sample that depends on nothing but the logits.
     pub fn of(pick: Pick) -> Self {
         Self {
             pick,
@@ -164,10 +164,10 @@ impl SampleRequest {
         }
     }
 
-    /// The coin of the draw; 0 where none is tossed.
-    pub fn coin(&self) -> f64 {
+    /// The uniform of the sample; 0 where none is taken.
+    pub fn uniform(&self) -> f64 {
         match self.pick {
-            Pick::Random { coin, .. } => coin,
+            Pick::Random { uniform, .. } => uniform,
             Pick::Greedy | Pick::Given(_) => 0.0,
         }
     }
@@ -177,10 +177,10 @@ impl SampleRequest {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Changes the coin of the draw, if it tosses one.
-    pub fn toss(&mut self, new: f64) {
-        if let Pick::Random { coin, .. } = &mut self.pick {
-            *coin = new;
+    /// Changes the uniform of the sample, if it takes one.
+    pub fn set_uniform(&mut self, new: f64) {
+        if let Pick::Random { uniform, .. } = &mut self.pick {
+            *uniform = new;
         }
     }
 }
@@ -196,8 +196,8 @@ pub struct SeenToken {
 pub enum Pick {
     /// The largest logit after penalties; of equals, the smallest token id.
     Greedy,
-    /// `coin` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
-    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64 },
+    /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
+    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
     /// The token is known (given text); only its log-probability is wanted.
     Given(TokenId),
 }
@@ -226,7 +226,7 @@ pub trait Backend: Send + 'static {
     type SavedPages: Send;
     /// A [`RopeTable`] where the ops read it.
     type Rope: Send;
-    /// The step loaded last, where the ops read it, and the draws that were not collected yet.
+    /// The step loaded last, where the ops read it, and the samples that were not collected yet.
     type Step: Send;
 
     /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
@@ -296,9 +296,9 @@ pub trait Backend: Send + 'static {
     /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and `run`, leaves a step
     /// that another one, with fewer rows, can be loaded into.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
-    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has drawn counted ([`StepBatch::count_unseen`]); only
+    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has sampled counted ([`StepBatch::count_unseen`]); only
     /// where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a request has penalties.
-    fn advance(&mut self, step: &mut Self::Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape>;
+    fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
     /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
     /// They must therefore depend on nothing but the shape, and on buffers that are still the same.
     fn run(
@@ -316,7 +316,7 @@ pub trait Backend: Send + 'static {
     ) -> Result<()> {
         self.run(step, shape, ops)
     }
-    /// Waits for the oldest step that was run and not collected: one draw for each of its requests.
+    /// Waits for the oldest step that was run and not collected: one sample for each of its requests.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
@@ -362,6 +362,6 @@ pub trait Backend: Send + 'static {
     fn gelu(&mut self, x: &mut Self::Buffer);
     /// `out[i] = x[wanted[i]]`: the rows whose logits are wanted.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
-    /// Draws one token for each request of the step, from `logits` `[wanted, vocab]`, by the order that [`SampleRequest`] states.
+    /// Samples one token for each request of the step, from `logits` `[logit_rows, vocab]`, by the order that [`SampleRequest`] states.
     fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
 }

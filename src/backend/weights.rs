@@ -157,7 +157,7 @@ impl StackShape {
 }
 
 /// What `pack` makes of `parts` as they would lie in a file: random ones are drawn into host memory before.
-pub fn with_drawn<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
+pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
     let draw = |part: &MatrixPart<'_>| match part {
         MatrixPart::Dense(_) => Vec::new(),
         MatrixPart::Random(random) => random.draw(),

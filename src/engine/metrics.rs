@@ -12,13 +12,13 @@ pub struct Metrics {
     /// Query tokens computed: prompt chunks, given tokens and decodes.
     pub rows: u64,
     /// Prompt and given tokens asked for: what `prompt_tokens_computed` would be if branches shared nothing. Counted once for
-    /// every branch when it first draws or scores a token after them.
+    /// every branch when it first samples or scores a token after them.
     pub prompt_tokens_logical: u64,
     /// Prompt and given tokens computed.
     pub prompt_tokens_computed: u64,
-    /// Tokens drawn, stop tokens included.
+    /// Tokens sampled, stop tokens included.
     pub tokens_sampled: u64,
-    /// Draws that nobody wanted any more when they came: their branches had stopped or been cancelled while they were in
+    /// Samples that nobody wanted any more when they came: their branches had stopped or been cancelled while they were in
     /// flight. No part of `tokens_sampled`.
     pub tokens_discarded: u64,
     /// Tokens computed once more because pages ran out or a cached segment was evicted.
@@ -53,8 +53,8 @@ pub struct Metrics {
     pub seconds_planning: f64,
     /// Submitting steps: loading their integers and enqueueing their work; where nothing can be enqueued (on the CPU), doing it.
     pub seconds_forward: f64,
-    /// Waiting for the draws of submitted steps.
+    /// Waiting for the samples of submitted steps.
     pub seconds_waiting: f64,
-    /// Telling branches what they drew: texts, stops, events.
+    /// Telling branches what they sampled: texts, stops, events.
     pub seconds_committing: f64,
 }

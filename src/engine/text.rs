@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tokenizer::{StopMatcher, TextStream, Tokenizer};
 
-/// The text drawn after some context.
+/// The text sampled after some context.
 pub(super) struct BranchText {
     /// Absent where there is no tokenizer, so no text.
     stream: Option<TextStream>,
@@ -17,7 +17,7 @@ pub(super) struct BranchText {
 }
 
 /// What one more token brought.
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     /// New text that nothing later can take back.
     pub text: String,
     /// The stop string that ended the text, if one did.
@@ -43,7 +43,7 @@ impl BranchText {
     }
 
     /// Adds a token. Unless it may stop, its text is not searched.
-    pub fn push(&mut self, token: TokenId, may_stop: bool) -> Piece {
+    pub fn push(&mut self, token: TokenId, may_stop: bool) -> TextPiece {
         let text = self.stream.as_mut().map_or("", |stream| stream.push(token));
         let (text, by) = match may_stop {
             true => {
@@ -54,7 +54,7 @@ impl BranchText {
         };
         self.shown.push_str(&text);
         self.stopped = by.is_some();
-        Piece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
+        TextPiece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
     }
 
     /// The whole text, cut at the stop; what was held back is certain now.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Csr, Growing, KvSpan, PlanHints, WorkItem};
+use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, PlanHints, WorkItem};
 use crate::kv::{Forest, ForestSegment};
 
 /// A segment with others beneath it, and what an item of its own would cover for all rows from there on down.
@@ -95,7 +95,7 @@ impl<'a, D: Division> Builder<'a, D> {
                 false => self.cover(index, own.clone(), own, from..own_end),
             }
             if grows {
-                self.plan.growing.push(Growing { span: index_u32(self.plan.spans.len() - 1), room: 0 });
+                self.plan.growing.push(GrowingSpan { span: index_u32(self.plan.spans.len() - 1), room: 0 });
             }
             return from;
         }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Growing, KvSpan, WorkItem};
+use super::{AttentionPlan, GrowingSpan, KvSpan, WorkItem};
 use crate::kv::Forest;
 
 /// The first thing found wrong with a plan.
@@ -28,7 +28,7 @@ pub enum PlanFault {
     #[error("row {row}: its merge list is not the rising list of its items (at item {item})")]
     MergeList { row: u32, item: usize },
     #[error("the spans that grow should be {expected:?}, not {found:?}")]
-    Growing { expected: Vec<u32>, found: Vec<u32> },
+    GrowingSpan { expected: Vec<u32>, found: Vec<u32> },
 }
 
 impl AttentionPlan {
@@ -173,13 +173,13 @@ impl AttentionPlan {
         };
         let expected: Vec<u32> = self.merge.offsets[1..].iter().enumerate().filter(grows).map(last_span).collect();
         let found: Vec<u32> = self.growing.iter().map(|growing| growing.span).collect();
-        let has_room = |growing: &Growing| {
+        let has_room = |growing: &GrowingSpan| {
             let end = self.spans[growing.span as usize].pages.end + growing.room;
             end as usize <= self.pages.len()
         };
         match found == expected && self.growing.iter().all(has_room) {
             true => Ok(()),
-            false => Err(PlanFault::Growing { expected, found }),
+            false => Err(PlanFault::GrowingSpan { expected, found }),
         }
     }
 }

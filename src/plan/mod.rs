@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use advance::{Growing, PageTurn};
+pub use advance::{GrowingSpan, NewPage};
 pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
@@ -79,7 +79,7 @@ pub struct AttentionPlan {
     pub merge: Csr,
     /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with it. It
     /// grows with the row, see `advance`. In the order of rows.
-    pub growing: Vec<Growing>,
+    pub growing: Vec<GrowingSpan>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
 }

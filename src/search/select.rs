@@ -10,14 +10,14 @@ pub fn best(values: &[f64], n: usize) -> Vec<usize> {
 }
 
 /// `n` indices drawn without replacement, each in proportion to its weight among those left; uniformly if all of these
-/// are 0. `coin` returns numbers in [0, 1), one per draw.
-pub fn in_proportion(weights: &[f64], n: usize, mut coin: impl FnMut() -> f64) -> Vec<usize> {
+/// are 0. `uniform` returns numbers in [0, 1), one per draw.
+pub fn in_proportion(weights: &[f64], n: usize, mut uniform: impl FnMut() -> f64) -> Vec<usize> {
     let mut left: Vec<usize> = (0..weights.len()).collect();
     let mut drawn = Vec::new();
     while drawn.len() < n && !left.is_empty() {
         let total: f64 = left.iter().map(|&at| weights[at]).sum();
         let weight = |at: usize| if total > 0.0 { weights[at] / total } else { 1.0 / left.len() as f64 };
-        let mut rest = coin();
+        let mut rest = uniform();
         let hit = left.iter().position(|&at| {
             rest -= weight(at);
             rest < 0.0
@@ -56,11 +56,11 @@ mod tests {
         #[test]
         fn draws_are_distinct_and_weights_of_zero_come_last(
             weights in prop::collection::vec(prop_oneof![Just(0.0), 0.001f64..9.0], 0..8),
-            coins in prop::collection::vec(0.0f64..1.0, 8),
+            uniforms in prop::collection::vec(0.0f64..1.0, 8),
             n in 0usize..10,
         ) {
-            let mut coins = coins.iter().copied();
-            let drawn = in_proportion(&weights, n, || coins.next().expect("one a draw"));
+            let mut uniforms = uniforms.iter().copied();
+            let drawn = in_proportion(&weights, n, || uniforms.next().expect("one a draw"));
             prop_assert_eq!(drawn.len(), n.min(weights.len()));
             let mut sorted = drawn.clone();
             sorted.sort();

@@ -14,7 +14,7 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
+    UniformKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -52,11 +52,11 @@ pub struct ThoughtNode {
     /// Whether the node is a question: its tokens are a prompt of their own, and its context has nothing of the nodes
     /// above.
     pub asks: bool,
-    coins: CoinKey,
+    uniforms: UniformKey,
 }
 
 impl ThoughtNode {
-    fn new(kind: ForkKind, ordinal: u64, state: NodeState, coins: CoinKey) -> ThoughtNode {
+    fn new(kind: ForkKind, ordinal: u64, state: NodeState, uniforms: UniformKey) -> ThoughtNode {
         ThoughtNode {
             kind,
             ordinal,
@@ -70,7 +70,7 @@ impl ThoughtNode {
             visits: None,
             state,
             asks: false,
-            coins,
+            uniforms,
         }
     }
 }
@@ -95,18 +95,18 @@ pub struct SamplingTree {
     /// The errors of failed nodes.
     failures: BTreeMap<NodeIndex, Error>,
     /// The root's branch. Questions that the search asks have its priority in the engine's queue.
-    line: BranchId,
+    priority: BranchId,
 }
 
 impl SamplingTree {
-    /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
+    /// A tree whose root is `prompt`. Uniforms are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), CoinKey::root(seed, item));
+        let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), UniformKey::root(seed, item));
         let root = graph.add_node(ThoughtNode { text, tokens: prompt, ..node });
         let failures = BTreeMap::new();
-        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, line: branch })
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, priority: branch })
     }
 
     /// Sets what the events of later extends report; by default only how each node ends.
@@ -181,8 +181,8 @@ impl SamplingTree {
     /// Adds a closed child of `at` that an earlier process sampled: its text, log-probability and finish reason. Its
     /// tokens are not known.
     pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
-        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
-        let node = ThoughtNode::new(ForkKind::Sample, ordinal, NodeState::Closed, coins);
+        let uniforms = self.graph[at].uniforms.child(ForkKind::Sample, ordinal);
+        let node = ThoughtNode::new(ForkKind::Sample, ordinal, NodeState::Closed, uniforms);
         let child = self.graph.add_node(ThoughtNode { text: text.to_string(), logprob, finish: Some(finish), ..node });
         self.graph.add_edge(at, child, ());
     }
@@ -192,8 +192,8 @@ impl SamplingTree {
     }
 
     fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
-        let coins = self.graph[at].coins.child(kind, ordinal);
-        let child = self.graph.add_node(ThoughtNode::new(kind, ordinal, NodeState::Open(branch), coins));
+        let uniforms = self.graph[at].uniforms.child(kind, ordinal);
+        let child = self.graph.add_node(ThoughtNode::new(kind, ordinal, NodeState::Open(branch), uniforms));
         self.graph.add_edge(at, child, ());
         child
     }
@@ -242,7 +242,7 @@ impl SamplingTree {
         self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
             stop: stop(ix, node),
-            coins: node.coins,
+            uniforms: node.uniforms,
         })
     }
 

@@ -135,14 +135,14 @@ fn levels_divide(isa: Isa) {
         ends.sort_unstable();
         let bounds = LevelBounds::behind(&ends).unwrap();
         let kv = memory(&mut cpu, &setting, &contexts, &bounds);
-        let mut wanted: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
-        wanted.sort_unstable();
+        let mut chosen: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
+        chosen.sort_unstable();
         let planner = dice.pick(&Planner::ALL);
         let case = format!("{isa}, seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
-        let in_levels = |bounds| wanted.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
+        let in_levels = |bounds| chosen.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
         let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(bounds));
         let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(LevelBounds::none()));
-        for (ask, &row) in wanted.iter().enumerate() {
+        for (ask, &row) in chosen.iter().enumerate() {
             let mut mean = [0.0; MOST_LEVELS];
             for head in 0..heads.q_heads {
                 let at = (ask * heads.q_heads + head) * MOST_LEVELS;

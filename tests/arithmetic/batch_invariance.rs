@@ -81,7 +81,7 @@ impl<'a> Forested<'a> {
             tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
             positions: rows.iter().map(|row| row.position).collect(),
             slots: rows.iter().map(|row| self.tree.slot(row.segment, row.position)).collect(),
-            wanted: (0..rows.len() as u32).collect(),
+            logit_rows: (0..rows.len() as u32).collect(),
             plans,
             requests: Vec::new(),
         };
@@ -160,7 +160,7 @@ fn hold(config: &ModelConfig) {
             let alone: Vec<Alone> = texts.leaves().into_iter().map(&mut alone).collect();
             let text = &alone[0].text;
             let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
-            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not wanted");
+            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not logit_rows");
             for planner in Planner::ALL {
                 println!("{isa}, {dtype:?}, {planner:?}");
                 let mut forested = Forested::new(&mut backend, &mut model, planner, &alone);

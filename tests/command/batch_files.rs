@@ -108,7 +108,7 @@ fn answers_have_openais_fields_in_the_order_of_the_input() {
     }
     let distinct: HashSet<String> = texts(&answers[0]).into_iter().collect();
     assert_eq!(texts(&answers[0]).len(), 6);
-    assert!(distinct.len() > 3, "choices have coins of their own: {distinct:?}");
+    assert!(distinct.len() > 3, "choices have uniforms of their own: {distinct:?}");
     let two = texts(&answers[1]);
     assert_eq!(two.len(), 4, "2 prompts, 2 choices each");
     assert_eq!((&two[0], &two[2]), (&two[1], &two[3]), "greedy choices of one prompt are equal");
@@ -175,7 +175,7 @@ fn coins_follow_seed_and_id_alone() {
         &[completions("p", body(2, 7)), completions("q", body(5, 7)), completions("r", json!({"prompt": "Question:"}))],
     );
     assert_eq!(texts(&alone[0]), texts(&among[1])[..3], "the first choices stay, whatever else is asked");
-    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other coins");
+    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other uniforms");
     let seeded = answers(folder.path(), &[completions("q", body(3, 8))]);
     assert_ne!(texts(&alone[0]), texts(&seeded[0]));
 }

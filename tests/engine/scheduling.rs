@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams,
+    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams,
     Stop, Turn,
 };
 use offshoot::ids::TokenId;
@@ -166,7 +166,7 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages() {
     let drawn = |branch, draws| {
         let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(draws) };
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins: CoinKey::root(1, "") } }
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms: UniformKey::root(1, "") } }
     };
     // Its own tokens are drawn, or given and not computed; pools from the narrowest on that holds any one path.
     for (is_drawn, pool) in [true, false].into_iter().flat_map(|is_drawn| (6..16).map(move |pool| (is_drawn, pool))) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,
 };
 use offshoot::ids::{BranchId, TokenId};
@@ -143,8 +143,8 @@ fn what_is_cancelled_says_nothing_of_lengths() {
         // It could end any time, for all that the engine knows.
         let stop = Stop { tokens: vec![PROMPT_TOKENS[0]], ignore_eos: true, ..Stop::max_tokens(DRAWS) };
         let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
-        let coins = CoinKey::root(1, "cancelled").child(ForkKind::Sample, ordinal);
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+        let uniforms = UniformKey::root(1, "cancelled").child(ForkKind::Sample, ordinal);
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     };
     let mut extension = handle.start(branches.iter().zip(0..).map(extend).collect()).unwrap();
     extension.cancel(&branches[..100]);

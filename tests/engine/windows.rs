@@ -32,8 +32,8 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same() {
 
     let whole = [given.clone(), drawn.tokens.clone()].concat();
     let pick = |position: usize| {
-        let coin = key("long", 0).coin(position as u32);
-        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, coin }
+        let uniform = key("long", 0).uniform(position as u32);
+        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform }
     };
     let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
     let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);

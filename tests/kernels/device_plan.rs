@@ -12,7 +12,7 @@ use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
+use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
 
 /// Where the keys and values of positions lie: position -> (page, slot).
 type Context = BTreeMap<u32, (u32, u32)>;
@@ -344,21 +344,21 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
             let mut next_page = 10_000;
             for _ in 0..4 * PIECE_TOKENS {
                 let full = (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
-                let mut turn = |(row, _)| {
+                let mut new_page = |(row, _)| {
                     next_page += 1;
-                    PageTurn { row, page: PageId(next_page) }
+                    NewPage { row, page: PageId(next_page) }
                 };
-                let turns: Vec<PageTurn> = full.map(&mut turn).collect();
-                plan.advance(&turns);
+                let new_pages: Vec<NewPage> = full.map(&mut new_page).collect();
+                plan.advance(&new_pages);
                 let before = words.words().to_vec();
-                let changed = if words.leaves_tiles(&plan) { None } else { words.advance(&turns) };
+                let changed = if words.leaves_tiles(&plan) { None } else { words.advance(&new_pages) };
                 match changed {
                     Some(changed) => {
                         let after = words.words();
-                        assert_eq!(changed.is_empty(), turns.is_empty(), "{case}");
+                        assert_eq!(changed.is_empty(), new_pages.is_empty(), "{case}");
                         assert!(before.len() == after.len() && before[..changed.start] == after[..changed.start]);
                         assert!(before[changed.end..] == after[changed.end..], "{case}: others are where they were");
-                        patched += turns.len();
+                        patched += new_pages.len();
                     }
                     None => {
                         assert!(words.words() == before, "{case}: nothing is changed by halves");

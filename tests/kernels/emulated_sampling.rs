@@ -143,7 +143,7 @@ fn advanced_requests_edit_as_new_ones_do() {
     };
     let mut definition = StepBatch {
         tokens: vec![RowToken::Known(TokenId(0)); ASKS],
-        wanted: (0..ASKS as u32).collect(),
+        logit_rows: (0..ASKS as u32).collect(),
         requests: requests.clone(),
         ..StepBatch::default()
     };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use offshoot::backend::sim::{Clock, DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     Turn,
 };
 use offshoot::ids::TokenId;
@@ -102,13 +102,13 @@ fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Wor
     let (mut branches, mut extends) = (Vec::new(), Vec::new());
     for (item, prompt) in prompts(job, handle.facts().vocab).into_iter().enumerate() {
         let root = handle.root(prompt).expect("a prompt");
-        let key = CoinKey::root(1, &item.to_string());
+        let key = UniformKey::root(1, &item.to_string());
         branches.push(root);
         for (ordinal, branch) in (0u64..).zip(handle.fork(root, job.samples).expect("forks")) {
             let continuation = Continuation::Sampled {
                 params: SamplingParams::default(),
                 stop: Stop { ignore_eos: true, ..Stop::max_tokens(generate) },
-                coins: key.child(ForkKind::Sample, ordinal),
+                uniforms: key.child(ForkKind::Sample, ordinal),
             };
             branches.push(branch);
             extends.push(Extend { branch, continuation });

@@ -310,7 +310,7 @@ fn faults_name_row_position_and_item() {
     assert_eq!(fault(|p| p.items[1].rows = 1..2), PlanFault::OffPath { item: 1, row: 1, positions: 100..140 });
     assert_eq!(fault(|p| p.pages[0] = PageId(99)), PlanFault::WrongPages { item: 0, positions: 0..64 });
     assert_eq!(fault(|p| p.merge.values.swap(0, 1)), PlanFault::MergeList { row: 0, item: 0 });
-    assert_eq!(fault(|p| p.growing.clear()), PlanFault::Growing { expected: vec![2, 4], found: vec![] });
+    assert_eq!(fault(|p| p.growing.clear()), PlanFault::GrowingSpan { expected: vec![2, 4], found: vec![] });
 }
 
 #[test]

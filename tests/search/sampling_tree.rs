@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
-    CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
+    UniformKey, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
 };
 use offshoot::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
 use petgraph::graph::NodeIndex;
@@ -55,8 +55,8 @@ fn coins_follow_the_path_and_kinds_count_apart() {
     let keys = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = keys.clone();
     let engine = EngineHandle::scripted(move |call| {
-        if let Continuation::Sampled { coins, .. } = call.continuation {
-            seen.lock().expect("no panic before").push(*coins);
+        if let Continuation::Sampled { uniforms, .. } = call.continuation {
+            seen.lock().expect("no panic before").push(*uniforms);
         }
         ScriptedReply::text("x")
     });
@@ -70,8 +70,8 @@ fn coins_follow_the_path_and_kinds_count_apart() {
     let all: Vec<_> = first.iter().chain(&values).chain(&more).copied().collect();
     extend(&mut tree, &all);
     let keys = keys.lock().expect("the script did not panic").clone();
-    assert_eq!(keys.iter().map(|key| key.0).collect::<HashSet<_>>().len(), 7, "no two branches share coins");
-    assert_eq!(keys[5], CoinKey::root(7, "item").child(ForkKind::Sample, 2));
+    assert_eq!(keys.iter().map(|key| key.0).collect::<HashSet<_>>().len(), 7, "no two branches share uniforms");
+    assert_eq!(keys[5], UniformKey::root(7, "item").child(ForkKind::Sample, 2));
 }
 
 #[test]

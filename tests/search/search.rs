@@ -250,11 +250,11 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }
 
-/// A tree whose samples depend on their coins alone, as the engine's do, and so not on which others are drawn beside them.
+/// A tree whose samples depend on their uniforms alone, as the engine's do, and so not on which others are drawn beside them.
 fn drawing() -> SamplingTree {
     let engine = EngineHandle::scripted(|call| match call.continuation {
-        Continuation::Sampled { coins, .. } => {
-            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(coins.coin(0) * 5.0) as usize])
+        Continuation::Sampled { uniforms, .. } => {
+            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(uniforms.uniform(0) * 5.0) as usize])
         }
         Continuation::Given { .. } => ScriptedReply::text(""),
     });

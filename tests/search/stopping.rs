@@ -106,7 +106,7 @@ proptest! {
 
 #[test]
 fn a_vote_that_is_sure_enough_stops() {
-    // Four to none: a fair coin would not show it in 31 of 32 cases.
+    // Four to none: a fair uniform would not show it in 31 of 32 cases.
     let outcome = vote(texts(&["7"; 10]), Decided::Confident(0.95));
     assert_eq!((outcome.votes, outcome.cancelled), (vec![("7".to_string(), 4)], 6));
     let outcome = vote(texts(&["7"; 10]), Decided::Confident(0.97));

@@ -1,5 +1,5 @@
 //! Tree of thoughts on a scripted engine: which thoughts grow, how they are judged, merged, kept and given back, and how a search
-//! ends; and on the bundled model: what it shares, and that its coins are its own.
+//! ends; and on the bundled model: what it shares, and that its uniforms are its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;

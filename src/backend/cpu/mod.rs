@@ -20,11 +20,11 @@ mod timed;
 
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, NewPage};
 
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView, with_drawn,
+    StepShape, SwapRates, WeightView, with_bytes,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -133,7 +133,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        Ok(with_drawn(parts, |views| Matrix::pack(self.isa, views)))
+        Ok(with_bytes(parts, |views| Matrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
@@ -198,8 +198,8 @@ impl Backend for Cpu {
         Ok(step.load(batch))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns))
+    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        Ok(step.advance(uniforms, new_pages))
     }
 
     fn run(
@@ -272,13 +272,13 @@ impl Backend for Cpu {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        for (i, &row) in step.batch().wanted.iter().enumerate() {
+        for (i, &row) in step.batch().logit_rows.iter().enumerate() {
             out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
         }
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
-        let drawn = sampling::sample(self.isa, logits, step.requests());
-        step.draw(drawn);
+        let sampled = sampling::sample(self.isa, logits, step.requests());
+        step.note_sampled(sampled);
     }
 }

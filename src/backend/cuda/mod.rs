@@ -50,7 +50,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{AttentionPlan, CostModel, Gpu, PageTurn};
+use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 
 pub struct Cuda {
     device: Device,
@@ -275,8 +275,8 @@ impl Backend for Cuda {
         step.load(&self.device, batch)
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        step.advance(&self.device, coins, turns)
+    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        step.advance(&self.device, uniforms, new_pages)
     }
 
     fn run(
@@ -376,7 +376,7 @@ impl Backend for Cuda {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        self.ops(x.element).select_rows(out, x, (step.wanted(), 0));
+        self.ops(x.element).select_rows(out, x, (step.logit_rows(), 0));
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {

@@ -22,7 +22,7 @@ pub struct DeviceProfile {
     pub memory_bytes: f64,
     /// The device's fixed time a step.
     pub step_ns: f64,
-    /// The host's time a step and a row: scheduling, planning, telling what was drawn. It hides behind the device's where steps
+    /// The host's time a step and a row: scheduling, planning, telling what was sampled. It hides behind the device's where steps
     /// run ahead.
     pub host_step_ns: f64,
     pub host_row_ns: f64,

@@ -22,7 +22,7 @@ use crate::json::{describe, listed};
 /// One problem of a task.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Unique in the task; coins and results are keyed by it.
+    /// Unique in the task; random numbers and results are keyed by it.
     pub id: String,
     /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
     pub index: usize,

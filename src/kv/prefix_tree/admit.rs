@@ -107,7 +107,7 @@ impl PrefixTree {
     pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
         let found = self.ancestry(path).find(|&id| {
             let segment = self.at(id);
-            segment.len() > 0 && !segment.drawing && segment.end() <= position
+            segment.len() > 0 && !segment.pending && segment.end() <= position
         })?;
         if self.end(found) == self.end(path) { Some(found) } else { self.whole_beginning(found) }
     }
@@ -121,7 +121,7 @@ impl PrefixTree {
     /// The segment that was marked, if its path is there as it was then.
     pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
         let segment = self.arena[mark.segment.ix()].as_ref()?;
-        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.drawing;
+        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.pending;
         (is_there && !self.is_hollow(mark.segment)).then_some(mark.segment)
     }
 
@@ -201,7 +201,7 @@ impl PrefixTree {
             children: 1,
             first_position: lower.first_position,
             tokens,
-            drawing: false,
+            pending: false,
             pages,
             hollow: false,
             computed,

@@ -54,7 +54,7 @@ impl PrefixTree {
         let grown = self.at_mut(segment);
         assert!(grown.state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
         assert!(
-            !grown.drawing,
+            !grown.pending,
             "segment {segment} ends in a token that is not known, so nothing can be appended to it"
         );
         grown.pages.extend(taken);

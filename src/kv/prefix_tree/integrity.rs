@@ -71,7 +71,7 @@ impl PrefixTree {
         ensure!(segment.children == 0 || segment.len() > 0, "segment {id} has children, but no tokens");
         ensure!(segment.leases > 0 || segment.state != State::Open, "segment {id} is open, but has no lease");
         ensure!(
-            !segment.drawing || segment.state == State::Open,
+            !segment.pending || segment.state == State::Open,
             "segment {id} is sealed, but its last token is unknown"
         );
         let key = self.idle_key(id);

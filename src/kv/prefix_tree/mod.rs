@@ -20,8 +20,8 @@
 //! `first_position % page_tokens` on. So every slot is one segment's, and a page is listed by neighbours on one path only.
 //!
 //! # Slots ahead of their tokens
-//! The last slot of an open segment may be there before its token is known (`drawing`): keys and values are computed from
-//! what the device drew, while nobody has read it yet. Such a slot counts as a token of the segment in every way but two: it
+//! The last slot of an open segment may be there before its token is known (`pending`): keys and values are computed from
+//! what the device sampled, while nobody has read it yet. Such a slot counts as a token of the segment in every way but two: it
 //! has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its last lease until the
 //! token is told or the slot taken back.
 //!
@@ -37,7 +37,7 @@
 
 mod admit;
 mod behind;
-mod drawing;
+mod pending;
 mod evict;
 mod grow;
 mod integrity;
@@ -76,8 +76,8 @@ struct Segment {
     children: u32,
     first_position: u32,
     tokens: Vec<TokenId>,
-    /// Whether one more slot follows `tokens`, whose token is still being drawn.
-    drawing: bool,
+    /// Whether one more slot follows `tokens`, whose token is still being sampled.
+    pending: bool,
     pages: Vec<PageId>,
     /// Its keys and values are gone, and its pages with them.
     hollow: bool,
@@ -96,7 +96,7 @@ struct Segment {
 
 impl Segment {
     fn len(&self) -> u32 {
-        count(self.tokens.len()) + u32::from(self.drawing)
+        count(self.tokens.len()) + u32::from(self.pending)
     }
 
     /// Tokens whose slots it has.
@@ -259,7 +259,7 @@ impl PrefixTree {
 
     fn seal(&mut self, segment: SegmentId) {
         let sealed = self.at_mut(segment);
-        assert!(!sealed.drawing, "segment {segment} ends in a token that is not known, so it cannot be sealed");
+        assert!(!sealed.pending, "segment {segment} ends in a token that is not known, so it cannot be sealed");
         if sealed.state == State::Open {
             sealed.state = State::Sealed;
         }
@@ -287,7 +287,7 @@ impl PrefixTree {
             children: 0,
             first_position: parent.map_or(0, |p| self.end(p)),
             tokens,
-            drawing: false,
+            pending: false,
             pages,
             hollow: false,
             computed: 0,

@@ -1,4 +1,4 @@
-//! What each way of sharing computes of a job's prompts. Samples that are drawn from them are no part of it.
+//! What each way of sharing computes of a job's prompts. Samples that are sampled from them are no part of it.
 
 use super::{PromptTree, lru};
 use crate::kv::antichain::best_antichain;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
-use crate::engine::{CoinKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{UniformKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{
@@ -267,8 +267,8 @@ impl DecodeCase {
         let params = SamplingParams::greedy();
         let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
         let begin = |n, stop, release| {
-            let (tokens, params, coins) = (prompt.as_slice(), &params, CoinKey::root(0, "bench"));
-            let request = PromptRequest { tokens, n, params, stop, coins };
+            let (tokens, params, uniforms) = (prompt.as_slice(), &params, UniformKey::root(0, "bench"));
+            let request = PromptRequest { tokens, n, params, stop, uniforms };
             Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
         };
         let mut once = begin(1, &one, Release::EachSample);
@@ -288,7 +288,7 @@ impl DecodeCase {
     }
 
     fn prompt_tokens(&self, vocab: usize, salt: u64) -> Vec<TokenId> {
-        let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
-        (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
+        let key = UniformKey::root(salt, "bench").child(ForkKind::Sample, 0);
+        (0..self.prompt as u32).map(|position| TokenId::new((key.uniform(position) * vocab as f64) as usize)).collect()
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use crate::backend::{Dtype, KvDtype, Timed};
-use crate::engine::{CoinKey, EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{UniformKey, EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
@@ -219,8 +219,8 @@ fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Res
     let params = SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() };
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
     let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
-        let coins = CoinKey::root(salt, &item.to_string());
-        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, coins }
+        let uniforms = UniformKey::root(salt, &item.to_string());
+        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, uniforms }
     });
     let mut generation =
         Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));

@@ -41,7 +41,7 @@ impl Dice {
     }
 
     /// Uniform in [0, 1).
-    pub fn coin(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 

@@ -13,7 +13,7 @@ use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, S
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use crate::plan::{PageTurn, Planner};
+use crate::plan::{NewPage, Planner};
 
 /// Number of steps; the first is loaded, the others are advanced.
 pub const STEPS: u32 = 4;
@@ -70,8 +70,8 @@ impl Leaves {
             }
             let at = tree.fork(middle);
             let mut own = text(90);
-            let turns = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
-            while turns(&own) != leaf.is_multiple_of(2) {
+            let fills_page = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
+            while fills_page(&own) != leaf.is_multiple_of(2) {
                 own.push(TokenId(0));
             }
             tree.append(&mut pool, at, &own).map_err(short)?;
@@ -95,7 +95,7 @@ impl Leaves {
             tokens: vec![RowToken::Known(TokenId(0)); rows],
             slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
             positions,
-            wanted: (0..rows as u32).collect(),
+            logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
         }
@@ -122,11 +122,11 @@ impl Leaves {
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
-        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {
-                shape = backend.advance(&mut step, &vec![0.0; rows], &self.turns(number))?;
+                shape = backend.advance(&mut step, &vec![0.0; rows], &self.new_pages(number))?;
             }
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
@@ -151,10 +151,10 @@ impl Leaves {
     }
 
     /// The new pages of rows that start one in step `number`.
-    pub fn turns(&self, number: usize) -> Vec<PageTurn> {
+    pub fn new_pages(&self, number: usize) -> Vec<NewPage> {
         let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
         let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
-        rows.map(|row| PageTurn { row: row as u32, page: newest(row).page }).collect()
+        rows.map(|row| NewPage { row: row as u32, page: newest(row).page }).collect()
     }
 
     /// The context of row `row` in step `number`.

@@ -154,11 +154,11 @@ fn forest<B: AttentionLevels>(
     let positions = &grown.forest.row_positions;
     let mut dice = Dice::new(seed);
     // Some rows occur twice.
-    let mut wanted: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
-    wanted.sort_unstable();
+    let mut chosen: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
+    chosen.sort_unstable();
     let level_row = |&row: &u32| LevelRow { row, bounds: bounds(&mut dice, positions[row as usize] + 1) };
-    let wanted: Vec<LevelRow> = wanted.iter().map(level_row).collect();
-    let exact = wanted.par_iter().map(|LevelRow { row, bounds }| {
+    let chosen: Vec<LevelRow> = chosen.iter().map(level_row).collect();
+    let exact = chosen.par_iter().map(|LevelRow { row, bounds }| {
         let row = *row as usize;
         ExactAttribution::of(setting, row, &contexts[row], bounds)
     });
@@ -168,7 +168,7 @@ fn forest<B: AttentionLevels>(
     let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
     for planner in Planner::ALL {
         let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
-        let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &kv), &plan, &wanted));
+        let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &kv), &plan, &chosen));
         let (first, again) = (first?, again?);
         let mut worst = [WorstError::default(); 2];
         let lse = first.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
@@ -226,13 +226,13 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
         let mut shape = backend.load(&mut step, batch)?;
         let mut qkv =
             buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
-        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut worst = [WorstError::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {
-                let turns = tree.turns(number);
-                plan.advance(&turns);
-                shape = backend.advance(&mut step, &vec![0.0; rows], &turns)?;
+                let new_pages = tree.new_pages(number);
+                plan.advance(&new_pages);
+                shape = backend.advance(&mut step, &vec![0.0; rows], &new_pages)?;
             }
             backend.write(&mut qkv, rows, &tree.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {

@@ -62,9 +62,9 @@ impl SampleCases {
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
-            let wanted = (0..asks as u32).collect();
-            let shape = backend.load(&mut step, StepBatch { wanted, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logit_rows = (0..asks as u32).collect();
+            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
@@ -86,10 +86,10 @@ impl SampleCases {
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
-        let wanted: Vec<u32> = (0..asks as u32).collect();
+        let logit_rows: Vec<u32> = (0..asks as u32).collect();
         let batch = |requests| {
-            let (wanted, slots) = (wanted.clone(), slots.clone());
-            StepBatch { wanted, slots, requests, ..rows_at(&vec![0; asks]) }
+            let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
+            StepBatch { logit_rows, slots, requests, ..rows_at(&vec![0; asks]) }
         };
         let mut walked = Vec::new();
         for number in 0..2 + ADVANCED {
@@ -98,7 +98,7 @@ impl SampleCases {
                 1 => backend.load(&mut step, batch(self.requests.clone()))?,
                 _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
             };
-            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
@@ -152,8 +152,8 @@ impl SampleCases {
     fn at_borders(&self) -> Result<Vec<Vec<Sampled>>> {
         type Nudge = fn(&mut f64, &mut f32, &mut f32);
         let nudges: [Nudge; 6] = [
-            |coin, _, _| *coin = (*coin - BORDER).max(0.0),
-            |coin, _, _| *coin += BORDER,
+            |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
+            |uniform, _, _| *uniform += BORDER,
             |_, top_p, _| *top_p *= 1.0 - BORDER as f32,
             |_, top_p, _| *top_p = (*top_p * (1.0 + BORDER as f32)).min(1.0),
             |_, _, min_p| *min_p *= 1.0 - BORDER as f32,
@@ -162,8 +162,8 @@ impl SampleCases {
         let nudged = |nudge: Nudge| {
             let mut requests = self.requests.clone();
             for request in &mut requests {
-                if let Pick::Random { top_p, min_p, coin, .. } = &mut request.pick {
-                    nudge(coin, top_p, min_p);
+                if let Pick::Random { top_p, min_p, uniform, .. } = &mut request.pick {
+                    nudge(uniform, top_p, min_p);
                 }
             }
             self.draw(&mut Cpu::with_isa(Isa::Portable), &requests)
@@ -218,7 +218,7 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
             top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
             top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
             min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
-            coin: if dice.one_in(20) { 0.0 } else { dice.coin() },
+            uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
         },
     };
     let mut request = SampleRequest { pick, top_logprobs: dice.pick(&[0, 1, 5, 20]), ..greedy() };

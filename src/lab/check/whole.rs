@@ -10,7 +10,7 @@ use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::bundled::bundled;
-use crate::engine::{CoinKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
+use crate::engine::{UniformKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
@@ -179,7 +179,7 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: CheckEffort) -> Resu
     given.extend(engine.finish(score(&second))?);
     let params = SamplingParams { top_logprobs: Some(2), ..SamplingParams::greedy() };
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(greedy) };
-    let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, CoinKey::root(0, "check")));
+    let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, UniformKey::root(0, "check")));
     let greedy = engine.finish(draws.collect())?;
     Ok(TreeRun { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
 }

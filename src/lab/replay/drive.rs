@@ -8,7 +8,7 @@ use super::job::ReplayRequest;
 use super::record::{JobRecord, RequestRecord, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
-use crate::engine::{CoinKey, Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn};
+use crate::engine::{UniformKey, Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
@@ -98,7 +98,7 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
                 n: request.samples,
                 params: &SamplingParams::default(),
                 stop: &Stop { ignore_eos: true, ..Stop::max_tokens(request.output) },
-                coins: CoinKey::root(1, &place.to_string()),
+                uniforms: UniformKey::root(1, &place.to_string()),
             };
             self.generator.begin(self.requests.len(), &prompt).map_err(|error| named(*place, &error))?;
             let has_drawn = vec![false; request.samples];

@@ -80,8 +80,8 @@ impl Generator {
     pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
         let branches = self.branches_of(request)?;
         for (sample, &branch) in branches.iter().enumerate() {
-            let coins = request.coins.child(ForkKind::Sample, sample as u64);
-            self.begun.push(Extend::sampled(branch, request.params, request.stop, coins));
+            let uniforms = request.uniforms.child(ForkKind::Sample, sample as u64);
+            self.begun.push(Extend::sampled(branch, request.params, request.stop, uniforms));
             self.by_branch.insert(branch, SampleId { prompt, sample });
         }
         let (left, tokens) = (branches.len(), request.tokens.len());

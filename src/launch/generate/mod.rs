@@ -12,7 +12,7 @@ mod generator;
 pub use generation::Generation;
 pub use generator::{Generator, Release};
 
-use crate::engine::{CoinKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
+use crate::engine::{UniformKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
 use crate::error::Error;
 use crate::ids::TokenId;
 
@@ -28,7 +28,7 @@ pub struct PromptRequest<'a> {
     pub stop: &'a Stop,
     /// Key of the random numbers: sample `i` uses child `i` of this key, independent of what else runs, like child `i`
     /// of a `SamplingTree`'s root.
-    pub coins: CoinKey,
+    pub uniforms: UniformKey,
 }
 
 impl PromptRequest<'_> {

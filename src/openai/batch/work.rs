@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::{CoinKey, EngineFacts, EngineHandle, Finish, Hear};
+use crate::engine::{UniformKey, EngineFacts, EngineHandle, Finish, Hear};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
 use crate::openai::protocol::{PromptCandidates, Refusal};
@@ -76,11 +76,11 @@ impl RequestPrompt {
         let prompt = &request.prompts[self.prompt];
         // The first prompt uses the request's own random numbers, so that a list of one prompt gives the same samples
         // as the prompt alone.
-        let coins = match self.prompt {
-            0 => CoinKey::root(request.seed, &request.custom_id),
-            later => CoinKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
+        let uniforms = match self.prompt {
+            0 => UniformKey::root(request.seed, &request.custom_id),
+            later => UniformKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
         };
-        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, coins }
+        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, uniforms }
     }
 }
 

@@ -58,7 +58,7 @@ impl ProtocolRequest {
     pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
         for EncodedPrompt { tokens, stop, is_open, .. } in &mut self.prompts {
             if *is_open {
-                let most = facts.most_drawn(tokens.len()).max(stop.min_tokens);
+                let most = facts.most_sampled(tokens.len()).max(stop.min_tokens);
                 stop.max_tokens = stop.max_tokens.min(most);
             }
             check_path(facts, || "a prompt".to_owned(), tokens.len(), stop.max_tokens)

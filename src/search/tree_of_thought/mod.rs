@@ -61,7 +61,7 @@ pub fn tree_of_thought<T: Texts>(
     texts: &T,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), coins: 0 };
+    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
     let paths = match how.search {
         ThoughtTraversal::Bfs => thinker.breadth_first()?,
         ThoughtTraversal::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
@@ -78,7 +78,7 @@ struct Thinker<'a, 'j, T: Texts> {
     /// Values by question, so that each question is asked once.
     values: HashMap<String, f64>,
     /// Random numbers used so far for choosing.
-    coins: u32,
+    uniforms: u32,
 }
 
 /// A path of thoughts from the root; equal paths are merged into one.
@@ -166,7 +166,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
             ThoughtSelect::Greedy => select::best(&good.iter().map(|path| path.value).collect::<Vec<_>>(), most),
             ThoughtSelect::Sample => {
                 let weights: Vec<f64> = good.iter().map(|path| path.value * f64::from(path.count)).collect();
-                select::in_proportion(&weights, most, || self.coin())
+                select::in_proportion(&weights, most, || self.uniform())
             }
         };
         let mut good: Vec<Option<ThoughtPath>> = good.into_iter().map(Some).collect();
@@ -175,9 +175,9 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(kept)
     }
 
-    fn coin(&mut self) -> f64 {
-        self.coins += 1;
-        self.tree.coin(self.tree.root(), self.coins)
+    fn uniform(&mut self) -> f64 {
+        self.uniforms += 1;
+        self.tree.uniform(self.tree.root(), self.uniforms)
     }
 
     fn close(&mut self, paths: &[ThoughtPath]) {

@@ -1,5 +1,5 @@
 //! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`tiling`, `encode`)
-//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page
+//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that new_pages a page
 //! has places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
 //! layout is `kernels/attention/plan.cuh`; buffers and launches are `attention`'s.
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::tiling::{self, Scratch};
 use crate::backend::HeadLayout;
-use crate::plan::{AttentionPlan, PageTurn};
+use crate::plan::{AttentionPlan, NewPage};
 
 /// Slots of a page: a piece is what an item holds of one page.
 pub const PIECE_TOKENS: u32 = 32;
@@ -141,15 +141,15 @@ impl DevicePlan {
         plan.row_positions.iter().any(leaves)
     }
 
-    /// Follows `AttentionPlan::advance` by `turns`, and says which of the words have changed. `None`, and nothing is changed,
+    /// Follows `AttentionPlan::advance` by `new_pages`, and says which of the words have changed. `None`, and nothing is changed,
     /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
-    pub fn advance(&mut self, turns: &[PageTurn]) -> Option<Range<usize>> {
-        let stuck = |turn: &PageTurn| {
-            let Growing { next_piece, room } = self.growing[turn.row as usize];
+    pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
+        let stuck = |new_page: &NewPage| {
+            let Growing { next_piece, room } = self.growing[new_page.row as usize];
             let base = base_of(self.words[next_piece as usize - 1]) + PIECE_TOKENS;
             room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
         };
-        if turns.iter().any(stuck) {
+        if new_pages.iter().any(stuck) {
             return None;
         }
         let mut changed: Option<Range<usize>> = None;
@@ -157,7 +157,7 @@ impl DevicePlan {
             let before = changed.take().unwrap_or(words.clone());
             changed = Some(before.start.min(words.start)..before.end.max(words.end));
         };
-        for &PageTurn { row, page } in turns {
+        for &NewPage { row, page } in new_pages {
             let row = row as usize;
             let Growing { next_piece, room } = &mut self.growing[row];
             let at = *next_piece as usize;

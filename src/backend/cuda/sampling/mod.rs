@@ -43,7 +43,7 @@ pub struct SampleBuffers<'a> {
     /// What [`pack`] made; the kernels keep logits in its lists.
     pub requests: (&'a Memory, usize),
     /// f64 `[asks]`.
-    pub coins: (&'a Memory, usize),
+    pub uniforms: (&'a Memory, usize),
     /// [`SamplerKernels::scratch_bytes`].
     pub scratch: &'a Memory,
     /// [`ResultLayout::bytes`].
@@ -94,7 +94,7 @@ impl SamplerKernels {
 
     /// Draws one token for each of `asks` rows. `asks` counts the padding of the last requests too.
     pub fn sample(&self, device: &Device, asks: usize, buffers: &SampleBuffers<'_>) {
-        let SampleBuffers { logits, requests, coins, scratch, results, drawn, counted } = *buffers;
+        let SampleBuffers { logits, requests, uniforms, scratch, results, drawn, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
         let at = Scratch::of(asks, chunks);
         assert!(asks > 0 && logits.bytes() >= asks * self.vocab * 4, "sample: logits of {asks} rows");
@@ -130,7 +130,7 @@ impl SamplerKernels {
         );
 
         let args = scratch(
-            row().memory_at(requests.0, requests.1).memory_at(coins.0, coins.1),
+            row().memory_at(requests.0, requests.1).memory_at(uniforms.0, uniforms.1),
             &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
         );
         let args = args.memory_at(results.0, results.1).memory(drawn).memory(counted);

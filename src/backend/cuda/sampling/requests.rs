@@ -1,5 +1,5 @@
 //! The requests of one step as the kernels read them: a header, a record an ask, then every ask's lists, in one block of bytes.
-//! The structs mirror those of `kernels/sampling/sample.cuh`. Coins are apart: most steps change nothing else.
+//! The structs mirror those of `kernels/sampling/sample.cuh`. Uniforms are apart: most steps change nothing else.
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
@@ -113,7 +113,7 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
         Pick::Greedy => {}
         // What is given does not depend on scores: no lists.
         Pick::Given(token) => return Record { pick: GIVEN, given: token.0, ..record },
-        Pick::Random { temperature, top_k, top_p, min_p, coin: _ } => {
+        Pick::Random { temperature, top_k, top_p, min_p, uniform: _ } => {
             let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
             record = Record { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
         }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn neutral_penalties_need_no_lists() {
         let seen = vec![SeenToken { token: TokenId(1), sampled: 1, in_prompt: false }];
-        let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, coin: 0.25 };
+        let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, uniform: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
         pack(&[neutral], 1, &mut block);

@@ -104,7 +104,7 @@ impl Graphs {
 mod tests {
     use super::*;
 
-    const SHAPE: StepShape = StepShape { rows: 8, wanted: 8, draws: true };
+    const SHAPE: StepShape = StepShape { rows: 8, logit_rows: 8, samples: true };
 
     #[test]
     fn a_shape_is_tried_once_when_it_first_recurs() {

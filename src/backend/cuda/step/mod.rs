@@ -29,7 +29,7 @@ use crate::backend::{
 };
 use crate::error::Result;
 use crate::kv::KvSlot;
-use crate::plan::{AttentionPlan, PageTurn};
+use crate::plan::{AttentionPlan, NewPage};
 
 /// Bytes that every list begins with; those that are copied grow by doubling.
 const SMALLEST: usize = 4096;
@@ -50,9 +50,9 @@ pub struct Step {
     tokens: Staged,
     positions: Staged,
     slots: Staged,
-    wanted: Staged,
+    logit_rows: Staged,
     requests: Staged,
-    coins: Staged,
+    uniforms: Staged,
     plans: Vec<Staged>,
     /// Token drawn for each request; read by the next step's `embed`.
     drawn: Memory,
@@ -114,9 +114,9 @@ impl Step {
             tokens: staged()?,
             positions: staged()?,
             slots: staged()?,
-            wanted: staged()?,
+            logit_rows: staged()?,
             requests: staged()?,
-            coins: staged()?,
+            uniforms: staged()?,
             plans: Vec::new(),
             drawn: device.alloc(SMALLEST)?,
             partials: device.alloc(SMALLEST)?,
@@ -137,15 +137,15 @@ impl Step {
     /// no bound: a step for which memory is short is refused, for the engine to take it in parts (`Backend::load`).
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
-        let (rows, asks) = (shape.rows.saturating_mul(4), shape.wanted.saturating_mul(4));
+        let (rows, asks) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
         // The largest first: what cannot be is refused at once.
-        self.reserve_draws(device, shape.wanted)?;
+        self.reserve_draws(device, shape.logit_rows)?;
         self.tokens.reserve(device, rows)?;
         self.positions.reserve(device, rows)?;
         self.slots.reserve(device, rows)?;
-        self.wanted.reserve(device, asks)?;
-        self.coins.reserve(device, shape.wanted.saturating_mul(8))?;
-        self.requests.reserve(device, shape.wanted.saturating_mul(USUAL_REQUEST_BYTES))?;
+        self.logit_rows.reserve(device, asks)?;
+        self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
+        self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
         let slots = shape.rows.saturating_mul(USUAL_STATES).min(usize::MAX / attention::scratch_bytes(1, self.heads));
         let usual = attention::scratch_bytes(slots, self.heads).min(device.free_bytes()? / MOST_USUAL_SHARE);
         reserve(device, &mut self.partials, usual)?;
@@ -159,20 +159,20 @@ impl Step {
         // Plans are made in the memory of those before.
         let mut before = self.loaded.take().map_or_else(Vec::new, |loaded| loaded.plans).into_iter();
         let shape = padded(batch.shape());
-        let results = ResultLayout::new(&batch.requests, shape.wanted, self.vocab);
+        let results = ResultLayout::new(&batch.requests, shape.logit_rows, self.vocab);
         let plan = |plan: AttentionPlan| {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
             Planned { plan, words }
         };
-        let StepBatch { tokens, positions, slots, wanted, plans, requests } = batch;
+        let StepBatch { tokens, positions, slots, logit_rows, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
         let mut loaded = Loaded { slots, plans, shape, has_penalties, advanced: 0, results };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
-        let moves = self.fill(device, (&tokens, &positions, &wanted), &requests, &loaded);
+        let moves = self.fill(device, (&tokens, &positions, &logit_rows), &requests, &loaded);
         self.note_moves(moves)?;
         self.loaded = Some(loaded);
         Ok(shape)
@@ -195,26 +195,26 @@ impl Step {
         loaded: &Loaded,
     ) -> Result<bool> {
         let now = self.staging_slots.now();
-        let (tokens, positions, wanted) = rows;
+        let (tokens, positions, logit_rows) = rows;
         let Loaded { shape, results, .. } = loaded;
         let mut moves = false;
         let tokens = tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, now, &words(tokens, shape.rows, 0))?;
         moves |= self.positions.fill(device, now, &words(positions.iter().copied(), shape.rows, 0))?;
         moves |= self.fill_slots(device, loaded)?;
-        moves |= self.wanted.fill(device, now, &words(wanted.iter().copied(), shape.wanted, 0))?;
+        moves |= self.logit_rows.fill(device, now, &words(logit_rows.iter().copied(), shape.logit_rows, 0))?;
         for (number, planned) in loaded.plans.iter().enumerate() {
             if number == self.plans.len() {
                 self.plans.push(Staged::new(device, SMALLEST)?);
             }
             moves |= self.plans[number].fill(device, now, bytemuck::cast_slice(planned.words.words()))?;
         }
-        if shape.draws {
+        if shape.samples {
             let mut block = Vec::new();
-            sampling::pack(requests, shape.wanted, &mut block);
+            sampling::pack(requests, shape.logit_rows, &mut block);
             moves |= self.requests.fill(device, now, &block)?;
-            moves |= self.fill_coins(device, requests.iter().map(SampleRequest::coin), shape.wanted)?;
-            moves |= self.reserve_draws(device, shape.wanted)?;
+            moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
+            moves |= self.reserve_draws(device, shape.logit_rows)?;
             moves |= self.staging_slots.reserve(device, results.bytes())?;
         }
         Ok(moves)
@@ -245,8 +245,8 @@ impl Step {
         Ok(true)
     }
 
-    /// Tokens, positions and slots move on where they are; only coins come from the host, and what rows need that turn a page.
-    pub fn advance(&mut self, device: &Device, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
+    /// Tokens, positions and slots move on where they are; only uniforms come from the host, and what rows need that turn a page.
+    pub fn advance(&mut self, device: &Device, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
         self.staging_slots.begin()?;
         let mut loaded = self.loaded.take().expect("a step is loaded before it is advanced");
         let rows = u32::try_from(loaded.slots.len()).expect("a step has fewer than 2^32 rows");
@@ -258,13 +258,13 @@ impl Step {
         device.launch(&self.advance, [rows.div_ceil(256), 1, 1], 256, 0, &args);
         if loaded.has_penalties {
             assert!(loaded.advanced < MOST_COUNTED, "a step with penalties is loaded again after {MOST_COUNTED} steps");
-            let (asks, requests) = (loaded.shape.wanted, self.requests.memory());
+            let (asks, requests) = (loaded.shape.logit_rows, self.requests.memory());
             self.sampler.count(device, asks, requests, &self.sampler_scratch, &self.counted);
         }
         loaded.advanced += 1;
-        advance_slots(&mut loaded.slots, turns);
-        loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(turns));
-        let moves = self.fill_advanced(device, coins, turns, &mut loaded);
+        advance_slots(&mut loaded.slots, new_pages);
+        loaded.plans.iter_mut().for_each(|planned| planned.plan.advance(new_pages));
+        let moves = self.fill_advanced(device, uniforms, new_pages, &mut loaded);
         self.note_moves(moves)?;
         let shape = loaded.shape;
         self.loaded = Some(loaded);
@@ -275,20 +275,20 @@ impl Step {
     fn fill_advanced(
         &mut self,
         device: &Device,
-        coins: &[f64],
-        turns: &[PageTurn],
+        uniforms: &[f64],
+        new_pages: &[NewPage],
         loaded: &mut Loaded,
     ) -> Result<bool> {
-        let mut moves = self.fill_coins(device, coins.iter().copied(), loaded.shape.wanted)?;
+        let mut moves = self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?;
         let stays = |planned: &Planned| !planned.words.leaves_tiles(&planned.plan);
-        if turns.is_empty() && loaded.plans.iter().all(stays) {
+        if new_pages.is_empty() && loaded.plans.iter().all(stays) {
             return Ok(moves);
         }
         moves |= self.fill_slots(device, loaded)?;
         let now = self.staging_slots.now();
         let mut all_changed = Vec::with_capacity(loaded.plans.len());
         for Planned { plan, words } in &mut loaded.plans {
-            let changed = if words.leaves_tiles(plan) { None } else { words.advance(turns) };
+            let changed = if words.leaves_tiles(plan) { None } else { words.advance(new_pages) };
             if changed.is_none() {
                 words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
             }
@@ -320,10 +320,10 @@ impl Step {
         Ok(moves | reserve(device, &mut self.sampler_scratch, SamplerKernels::scratch_bytes(asks, self.vocab))?)
     }
 
-    fn fill_coins(&mut self, device: &Device, coins: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
-        let mut coins: Vec<f64> = coins.collect();
-        coins.resize(padded, 0.0);
-        self.coins.fill(device, self.staging_slots.now(), bytemuck::cast_slice(&coins))
+    fn fill_uniforms(&mut self, device: &Device, uniforms: impl Iterator<Item = f64>, padded: usize) -> Result<bool> {
+        let mut uniforms: Vec<f64> = uniforms.collect();
+        uniforms.resize(padded, 0.0);
+        self.uniforms.fill(device, self.staging_slots.now(), bytemuck::cast_slice(&uniforms))
     }
 
     /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
@@ -343,12 +343,12 @@ impl Step {
         self.loaded.as_ref().is_some_and(|loaded| loaded.advanced > 0)
     }
 
-    /// Draws for all requests from `logits` `[wanted, vocab]`.
+    /// Draws for all requests from `logits` `[logit_rows, vocab]`.
     pub fn sample(&self, device: &Device, logits: &Buffer) {
         let buffers = SampleBuffers {
             logits: logits.memory(),
             requests: (self.requests.memory(), 0),
-            coins: (self.coins.memory(), 0),
+            uniforms: (self.uniforms.memory(), 0),
             scratch: &self.sampler_scratch,
             results: (self.staging_slots.results(), 0),
             drawn: &self.drawn,
@@ -360,7 +360,7 @@ impl Step {
     /// The step has been enqueued: its results follow.
     pub fn finish(&mut self, device: &Device) -> Result<()> {
         let Loaded { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
-        self.staging_slots.finish(device, shape.draws.then_some(results))
+        self.staging_slots.finish(device, shape.samples.then_some(results))
     }
 
     /// Waits for the oldest step under way. Panics where there is none.
@@ -380,8 +380,8 @@ impl Step {
         self.slots.memory()
     }
 
-    pub fn wanted(&self) -> &Memory {
-        self.wanted.memory()
+    pub fn logit_rows(&self) -> &Memory {
+        self.logit_rows.memory()
     }
 
     pub fn drawn(&self) -> &Memory {
@@ -391,7 +391,7 @@ impl Step {
 
 /// The bucket of a shape.
 pub fn padded(shape: StepShape) -> StepShape {
-    StepShape { rows: bucket(shape.rows), wanted: bucket(shape.wanted), ..shape }
+    StepShape { rows: bucket(shape.rows), logit_rows: bucket(shape.logit_rows), ..shape }
 }
 
 /// `rows` rounded up by less than a sixteenth, or to a multiple of 8: at most 16 buckets an octave.

@@ -5,7 +5,7 @@
 use super::Differences;
 use crate::backend::{Backend, Dtype};
 use crate::engine::{
-    CoinKey, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
@@ -130,10 +130,10 @@ impl SampledPrompts {
 
     /// The extend of sample `sample` of prompt `prompt`, starting at its token `from`.
     fn draw(&self, branch: BranchId, (prompt, sample): (usize, u64), from: usize) -> Extend {
-        let coins = CoinKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
+        let uniforms = UniformKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
         let params = SamplingParams { top_p: 0.95, top_logprobs: Some(2), ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(self.tokens - from) };
-        Extend::sampled(branch, &params, &stop, coins)
+        Extend::sampled(branch, &params, &stop, uniforms)
     }
 
     /// A branch for each of `samples`, forked from their prompts.

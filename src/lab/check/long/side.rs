@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::script::{BranchName, ScriptAction, ScriptRound, VOCAB};
 use crate::backend::Backend;
 use crate::engine::{
-    CoinKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
+    UniformKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
     SamplingParams, Stop, Turn,
 };
 use crate::error::{Error, Result};
@@ -125,7 +125,7 @@ impl<B: Backend> ScriptPlayer<B> {
                 let branch = self.branches[&name];
                 let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens as usize) };
                 self.drawing.insert(branch, (name, position));
-                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, coins(name))])?;
+                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, uniforms(name))])?;
             }
             ScriptAction::Prune(name) => self.handle.discard(&[self.branches[name]]),
             ScriptAction::Release(name) => self.handle.release(&[self.branches[name]]),
@@ -200,11 +200,11 @@ fn check_told(round: &ScriptRound, told: &BTreeMap<BranchName, Vec<ReportedToken
     Ok(())
 }
 
-fn coins(name: BranchName) -> CoinKey {
-    CoinKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
+fn uniforms(name: BranchName) -> UniformKey {
+    UniformKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
 }
 
 /// The token that every engine must sample at this position.
 pub fn named(name: BranchName, position: u32) -> TokenId {
-    TokenId::new((coins(name).coin(position) * VOCAB as f64) as usize)
+    TokenId::new((uniforms(name).uniform(position) * VOCAB as f64) as usize)
 }

@@ -16,10 +16,10 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let table = numbers(dice, dtype, vocab * width);
         suite.hold("embed", &EmbedCase { dtype, width, table, tokens: dice.text(rows, vocab) })?;
         let x = numbers(dice, dtype, rows * width);
-        let mut wanted: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
-        wanted.sort_unstable();
+        let mut logit_rows: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
+        logit_rows.sort_unstable();
         for holds in [ActivationDtype::Sums, ActivationDtype::Operands(dtype)] {
-            suite.hold("select_rows", &SelectRowsCase { holds, rows, width, x: x.clone(), wanted: wanted.clone() })?;
+            suite.hold("select_rows", &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() })?;
         }
     }
     Ok(())
@@ -64,22 +64,22 @@ struct SelectRowsCase {
     rows: usize,
     width: usize,
     x: Vec<f32>,
-    wanted: Vec<u32>,
+    logit_rows: Vec<u32>,
 }
 
 impl OpCase for SelectRowsCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, ANY_VOCAB)?;
-        let batch = StepBatch { wanted: self.wanted.clone(), ..rows_at(&vec![0; self.rows]) };
+        let batch = StepBatch { logit_rows: self.logit_rows.clone(), ..rows_at(&vec![0; self.rows]) };
         let shape = backend.load(&mut step, batch)?;
         let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
-        let mut out = buffer(backend, self.holds, shape.wanted, self.width, &[])?;
+        let mut out = buffer(backend, self.holds, shape.logit_rows, self.width, &[])?;
         backend.run(&mut step, shape, |backend, step| {
             backend.select_rows(&mut out, &x, step);
             Ok(())
         })?;
         backend.collect(&mut step)?;
-        backend.read(&out, self.wanted.len())
+        backend.read(&out, self.logit_rows.len())
     }
 
     fn tolerance(&self, _: usize, _: f64) -> f64 {
@@ -89,6 +89,6 @@ impl OpCase for SelectRowsCase {
 
 impl fmt::Display for SelectRowsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} x {} ({:?})", self.wanted.len(), self.rows, self.width, self.holds)
+        write!(f, "{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
     }
 }
