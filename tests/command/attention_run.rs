@@ -1,5 +1,5 @@
-//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, as a user finds it in attention.jsonl, the
-//! table and the views. Asking changes no result of the run.
+//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, as a user finds it in
+//! attention.jsonl, the table and the views. Asking changes no result of the run.
 
 use std::fs;
 use std::path::Path;

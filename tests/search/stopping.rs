@@ -1,5 +1,5 @@
-//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops its siblings,
-//! and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
+//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops
+//! its siblings, and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
