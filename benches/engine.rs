@@ -10,7 +10,8 @@ use offshoot::backend::cpu::Cpu;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, ModelConfig};

@@ -47,7 +47,8 @@ impl StepBatch {
     /// Whether this batch with every row one token further is a step of its own: every row is sampled from once, in order,
     /// so that request `r` samples the next token of row `r`, and every plan can.
     pub fn can_advance(&self) -> bool {
-        let each_once = self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
+        let each_once =
+            self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
         each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
     }
 

@@ -2,9 +2,9 @@
 //! any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were
 //! given. Branches that are let in too freely push each other out again, and each return costs time or computation.
 
-use crate::engine::branch::{Branch, SamplingState, KvHold, Lease, Stage, BranchWork};
+use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, Stage};
 use crate::engine::cache::KvCache;
-use crate::engine::growth::{PeakMemory, GrowingBranch};
+use crate::engine::growth::{GrowingBranch, PeakMemory};
 use crate::kv::Usage;
 
 /// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that only
@@ -163,7 +163,14 @@ impl Commitment {
             }
         };
         let growing = expected.growing(branch, cache, None);
-        AdmissionCost { gain, growing, kept, given, own: own_at_most(branch, cache), is_new: branch.stage == Stage::Waiting }
+        AdmissionCost {
+            gain,
+            growing,
+            kept,
+            given,
+            own: own_at_most(branch, cache),
+            is_new: branch.stage == Stage::Waiting,
+        }
     }
 
     /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any case for

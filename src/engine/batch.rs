@@ -29,6 +29,8 @@ fn token(branch: &Branch, position: u32) -> RowToken {
     match (branch.tokens.get(position as usize), &branch.work) {
         (Some(&token), _) => RowToken::Known(token),
         (None, BranchWork::Sample(sampling)) => RowToken::Sampled(sampling.in_flight.request),
-        (None, BranchWork::Idle | BranchWork::Score(_)) => unreachable!("only what samples has rows ahead of its tokens"),
+        (None, BranchWork::Idle | BranchWork::Score(_)) => {
+            unreachable!("only what samples has rows ahead of its tokens")
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it. Everything
 //! that must survive when its pages are taken away is here; the keys and values are the tree's.
 
-use crate::engine::uniforms::UniformKey;
 use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::engine::sampler::TokenCounts;
 use crate::engine::text::BranchText;
 use crate::engine::token_path::TokenPath;
+use crate::engine::uniforms::UniformKey;
 use crate::error::Error;
 use crate::ids::{BranchId, SegmentId, TokenId};
 
@@ -206,7 +206,11 @@ impl Branch {
             // Nothing is asked of the last token but its own probability, so it is not computed.
             BranchWork::Score(scoring) => {
                 let requested = scoring.begin + scoring.requested;
-                (requested < known).then(|| NeededPositions { match_upto: requested, logits_from: requested - 1, end: known - 1 })
+                (requested < known).then(|| NeededPositions {
+                    match_upto: requested,
+                    logits_from: requested - 1,
+                    end: known - 1,
+                })
             }
         }
     }
@@ -222,7 +226,9 @@ impl Branch {
         self.computed_once = self.computed_once.max(position + 1);
         match &mut self.work {
             BranchWork::Idle => {}
-            BranchWork::Sample(sampling) => sampling.in_flight = InFlight { tokens: sampling.in_flight.tokens + 1, request },
+            BranchWork::Sample(sampling) => {
+                sampling.in_flight = InFlight { tokens: sampling.in_flight.tokens + 1, request }
+            }
             BranchWork::Score(scoring) => scoring.requested += 1,
         }
     }

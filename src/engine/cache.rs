@@ -86,7 +86,15 @@ impl KvCache {
     /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
     pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
-        KvCache { prefix, pages, matched: None, window: None, restore_cost, swap_room: swap_pages, transfers: Vec::new() }
+        KvCache {
+            prefix,
+            pages,
+            matched: None,
+            window: None,
+            restore_cost,
+            swap_room: swap_pages,
+            transfers: Vec::new(),
+        }
     }
 
     /// Frees the pages of `branch`, which runs, that no row of it will read again and nobody else keeps.

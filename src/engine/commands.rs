@@ -5,7 +5,7 @@ use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::branch::{InFlight, Branch, SamplingState, KvHold, ScoringState, BranchWork};
+use crate::engine::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
 use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};

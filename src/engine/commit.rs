@@ -1,7 +1,7 @@
 //! What a collected step leaves behind: sampled tokens, stops, events.
 
 use crate::backend::{Backend, Sampled};
-use crate::engine::branch::{Branch, SamplingState, BranchWork};
+use crate::engine::branch::{Branch, BranchWork, SamplingState};
 use crate::engine::events::EventBatcher;
 use crate::engine::request::{Event, FinishReason, SampledToken};
 use crate::engine::schedule::LogitsRequest;

@@ -162,7 +162,7 @@ impl PageGrowth {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{PeakMemory, GrowingBranch, STEPS_UNTIL_FREE};
+    use super::{GrowingBranch, PeakMemory, STEPS_UNTIL_FREE};
 
     /// The definition: step by step, branch by branch.
     fn most_pages_by_steps(growing: &[GrowingBranch], page_tokens: usize) -> usize {
@@ -237,8 +237,10 @@ mod tests {
     fn siblings_that_are_let_in_at_once_are_one_kind() {
         // So few pages that every one of them is counted.
         let sibling = GrowingBranch { laid_out: 100_000, steps: 64, grows: 64, opens_page: true, alone: None };
-        let mut all =
-            PeakMemory::new(16, [GrowingBranch { laid_out: 90, steps: 200, grows: 200, opens_page: false, alone: Some(6) }]);
+        let mut all = PeakMemory::new(
+            16,
+            [GrowingBranch { laid_out: 90, steps: 200, grows: 200, opens_page: false, alone: Some(6) }],
+        );
         for siblings in 0..4096_usize {
             let most = 5 * (siblings + 1);
             assert!(all.fit_in(most + 13, Some(sibling)));

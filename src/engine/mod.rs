@@ -13,7 +13,6 @@ mod admission;
 mod batch;
 mod branch;
 mod cache;
-pub mod uniforms;
 mod commands;
 mod commit;
 mod count;
@@ -31,11 +30,11 @@ pub mod scripted;
 mod step;
 mod text;
 mod token_path;
+pub mod uniforms;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use uniforms::{UniformKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
 pub use events::Hear;
@@ -45,6 +44,7 @@ pub use pool::PoolSize;
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
+pub use uniforms::{ForkKind, UniformKey};
 
 use crossbeam_channel::Receiver;
 
@@ -52,7 +52,7 @@ use crate::backend::{Backend, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
 use crate::engine::handle::{Command, ExitReason};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::step::{SubmittedStep, LoadedStep};
+use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::{Pick, SampleRequest, SeenToken};
-use crate::engine::branch::{Branch, SamplingState, BranchWork};
+use crate::engine::branch::{Branch, BranchWork, SamplingState};
 use crate::ids::TokenId;
 
 /// How often tokens occur.
@@ -45,8 +45,11 @@ impl TokenCounts {
 
     /// By token, rising.
     pub fn seen(&self) -> Vec<SeenToken> {
-        let seen =
-            |(&token, count): (&TokenId, &TokenCount)| SeenToken { token, sampled: count.sampled, in_prompt: count.given };
+        let seen = |(&token, count): (&TokenId, &TokenCount)| SeenToken {
+            token,
+            sampled: count.sampled,
+            in_prompt: count.given,
+        };
         let each = self.shared.iter().map(|shared| &**shared).chain([&self.own]);
         let mut all: Vec<SeenToken> = each.flat_map(|counts| counts.0.iter().map(seen)).collect();
         if !self.shared.is_empty() {

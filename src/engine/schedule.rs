@@ -88,7 +88,12 @@ impl Schedule {
                 if wanted {
                     left.logit_rows -= 1;
                     let position = at.position as usize;
-                    self.requests.push(LogitsRequest { branch: branch.id, generation: branch.generation, position, row });
+                    self.requests.push(LogitsRequest {
+                        branch: branch.id,
+                        generation: branch.generation,
+                        position,
+                        row,
+                    });
                 }
                 at.position += 1;
             }
@@ -131,7 +136,10 @@ impl Schedule {
             taken.insert(row.taken, number);
             part.rows.push(ScheduledRow { taken: number, ..*row });
         }
-        let requests = self.requests.iter().filter_map(|request| Some(LogitsRequest { row: *taken.get(&request.row)?, ..*request }));
+        let requests = self
+            .requests
+            .iter()
+            .filter_map(|request| Some(LogitsRequest { row: *taken.get(&request.row)?, ..*request }));
         part.requests.extend(requests);
         part
     }

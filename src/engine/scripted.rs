@@ -266,8 +266,8 @@ fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: Finis
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::uniforms::UniformKey;
     use crate::engine::request::{SamplingParams, Stop};
+    use crate::engine::uniforms::UniformKey;
 
     fn sampled(branch: BranchId) -> Extend {
         let uniforms = UniformKey::root(0, "item");

@@ -4,11 +4,11 @@
 use std::time::Instant;
 
 use crate::backend::{Backend, MOST_COUNTED, StepBatch};
-use crate::engine::branch::{KvHold, BranchWork};
+use crate::engine::branch::{BranchWork, KvHold};
 use crate::engine::cache::Transfer;
-use crate::engine::schedule::{LogitsRequest, ScheduledRow, Schedule};
+use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::engine::scheduler::StepBudget;
-use crate::engine::{UniformKey, Engine, EngineConfig, batch, sampler};
+use crate::engine::{Engine, EngineConfig, UniformKey, batch, sampler};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::kv::{Forest, StepRow};
@@ -150,7 +150,8 @@ impl<B: Backend> Engine<B> {
         let (plans, stats) = self.plan(&forest)?;
         let mut began = Instant::now();
         let eos = &self.facts.eos;
-        let sample_request = |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
+        let sample_request =
+            |request: &LogitsRequest| sampler::request(&self.branches[&request.branch], request.position, eos);
         let batch = batch::step_batch(&mut schedule, &self.branches, plans, sample_request);
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
@@ -310,7 +311,10 @@ impl<B: Backend> Engine<B> {
             self.cache.prefix.mark_computed(row.at.segment, row.at.position + 1);
         }
         for (number, request) in (0u32..).zip(requests) {
-            self.branches.get_mut(&request.branch).expect("it was scheduled just now").note_requested(request.position, number);
+            self.branches
+                .get_mut(&request.branch)
+                .expect("it was scheduled just now")
+                .note_requested(request.position, number);
         }
         lap(&mut began, &mut self.metrics.seconds_scheduling);
     }

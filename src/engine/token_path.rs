@@ -49,7 +49,8 @@ impl TokenRun {
 
     /// This run and then `next`.
     fn joined(&self, next: TokenRun) -> TokenRun {
-        let mut joined = TokenRun { tokens: self.tokens.clone(), sampled: self.sampled.clone(), counts: OnceLock::new() };
+        let mut joined =
+            TokenRun { tokens: self.tokens.clone(), sampled: self.sampled.clone(), counts: OnceLock::new() };
         let begin = joined.tokens.len();
         joined.tokens.extend(next.tokens);
         next.sampled.into_iter().for_each(|range| joined.note_sampled(begin + range.start..begin + range.end));

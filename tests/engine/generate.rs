@@ -10,7 +10,7 @@ use std::time::Duration;
 use offshoot::Error;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{
-    UniformKey, EngineHandle, Finish, FinishReason, First, Hear, Metrics, SamplingParams, ScriptedReply, Stop,
+    EngineHandle, Finish, FinishReason, First, Hear, Metrics, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::launch::{

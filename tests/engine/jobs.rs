@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::engine::{
-    UniformKey, Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics,
-    SamplingParams, Stop, Turn,
+    Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics, SamplingParams, Stop,
+    Turn, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::PromptTree;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
-    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams,
-    Stop, Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use proptest::prelude::*;

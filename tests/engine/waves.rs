@@ -7,8 +7,8 @@ use std::time::Duration;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
-    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
-    Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;

@@ -174,7 +174,8 @@ fn input_output_and_channel_flow_without_deadlock() {
     for &namespaces in modes() {
         let folder = sandbox(namespaces).folder().unwrap();
         let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
-        let cat = Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
+        let cat =
+            Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
         let mut running = sandbox(namespaces).start(cat).unwrap();
         let input = vec![b'x'; 3 << 20];
         running.write_stdin(&input).unwrap();

@@ -12,8 +12,8 @@ use std::time::Duration;
 use offshoot::backend::sim::{Clock, DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
 use offshoot::engine::{
-    UniformKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
-    Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::lab::bench::trees::read_trees;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
-    UniformKey, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
+    Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
 use offshoot::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
 use petgraph::graph::NodeIndex;

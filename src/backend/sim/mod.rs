@@ -15,15 +15,15 @@
 
 mod attention;
 mod clock;
-mod sample;
 mod profile;
+mod sample;
 mod step;
 
 use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
-pub use sample::sample;
 pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
+pub use sample::sample;
 pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;

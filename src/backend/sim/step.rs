@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::clock::StepTime;
-use super::sample::sample;
 use super::profile::DeviceProfile;
+use super::sample::sample;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
 use crate::plan::NewPage;
 

@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use crate::engine::admission::LengthEstimator;
 use crate::engine::branch::{Branch, KvHold, Stage};
 use crate::engine::cache::{Branches, KvCache};
-use crate::engine::schedule::{StepRoom, Schedule, first_row};
+use crate::engine::schedule::{Schedule, StepRoom, first_row};
 use crate::ids::BranchId;
 
 /// Orders branches in the queue: lower keys are admitted first and preempted last.

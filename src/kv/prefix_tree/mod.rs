@@ -37,12 +37,12 @@
 
 mod admit;
 mod behind;
-mod pending;
 mod evict;
 mod grow;
 mod integrity;
 mod live;
 mod path;
+mod pending;
 mod usage;
 
 use std::cell::Cell;

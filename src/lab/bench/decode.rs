@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
-use crate::engine::{UniformKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{

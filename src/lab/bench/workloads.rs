@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use crate::backend::{Dtype, KvDtype, Timed};
-use crate::engine::{UniformKey, EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;

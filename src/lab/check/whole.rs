@@ -10,7 +10,7 @@ use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::bundled::bundled;
-use crate::engine::{UniformKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
+use crate::engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};

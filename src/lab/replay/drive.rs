@@ -8,7 +8,7 @@ use super::job::ReplayRequest;
 use super::record::{JobRecord, RequestRecord, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
-use crate::engine::{UniformKey, Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn};
+use crate::engine::{Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 

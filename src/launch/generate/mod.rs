@@ -12,7 +12,7 @@ mod generator;
 pub use generation::Generation;
 pub use generator::{Generator, Release};
 
-use crate::engine::{UniformKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
+use crate::engine::{EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop, UniformKey};
 use crate::error::Error;
 use crate::ids::TokenId;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::{UniformKey, EngineFacts, EngineHandle, Finish, Hear};
+use crate::engine::{EngineFacts, EngineHandle, Finish, Hear, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
 use crate::openai::protocol::{PromptCandidates, Refusal};
@@ -80,7 +80,13 @@ impl RequestPrompt {
             0 => UniformKey::root(request.seed, &request.custom_id),
             later => UniformKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
         };
-        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, uniforms }
+        PromptRequest {
+            tokens: &prompt.tokens,
+            n: request.best_of,
+            params: &request.params,
+            stop: &prompt.stop,
+            uniforms,
+        }
     }
 }
 

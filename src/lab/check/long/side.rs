@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::script::{BranchName, ScriptAction, ScriptRound, VOCAB};
 use crate::backend::Backend;
 use crate::engine::{
-    UniformKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
-    SamplingParams, Stop, Turn,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
+    SamplingParams, Stop, Turn, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};

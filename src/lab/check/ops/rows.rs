@@ -19,7 +19,10 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
         let mut logit_rows: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
         logit_rows.sort_unstable();
         for holds in [ActivationDtype::Sums, ActivationDtype::Operands(dtype)] {
-            suite.hold("select_rows", &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() })?;
+            suite.hold(
+                "select_rows",
+                &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() },
+            )?;
         }
     }
     Ok(())
