@@ -1,7 +1,8 @@
-//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of planning a
-//! decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in three levels, of
-//! different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is the same; then forests of
-//! every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With `-- decode` the former alone.
+//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of
+//! planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in
+//! three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is
+//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With
+//! `-- decode` the former alone.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -116,8 +117,8 @@ fn decode(leaves: u32, lengths: Lengths) {
     follow(batch(&tree, &ordered, vec![plan]), words);
 }
 
-/// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in which
-/// rows turn a page and of all others.
+/// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in
+/// which rows turn a page and of all others.
 fn follow(mut batch: StepBatch, mut words: DevicePlan) {
     let uniforms = vec![0.5; batch.tokens.len()];
     let (mut quiet, mut turning, mut turned) = (Vec::new(), Vec::new(), 0);

@@ -1,5 +1,5 @@
-//! One forward step as integers: which token each row holds, where it stands, where its key and value go, who sees what and
-//! what is sampled. Made by the engine, loaded by a backend (`Backend::load`), read by the ops.
+//! One forward step as integers: which token each row holds, where it stands, where its key and value go, who sees what
+//! and what is sampled. Made by the engine, loaded by a backend (`Backend::load`), read by the ops.
 
 use crate::ids::TokenId;
 use crate::kv::KvSlot;
@@ -44,16 +44,16 @@ impl StepBatch {
         StepShape { rows: self.tokens.len(), logit_rows: self.logit_rows.len(), samples: !self.requests.is_empty() }
     }
 
-    /// Whether this batch with every row one token further is a step of its own: every row is sampled from once, in order,
-    /// so that request `r` samples the next token of row `r`, and every plan can.
+    /// Whether this batch with every row one token further is a step of its own: every row is sampled from once, in
+    /// order, so that request `r` samples the next token of row `r`, and every plan can.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
         each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
-    /// Counts what is unseen: `before` are the tokens that the step before this one sampled, by request. The definition; a device does
-    /// it where its tokens are.
+    /// Counts what is unseen: `before` are the tokens that the step before this one sampled, by request. The
+    /// definition; a device does it where its tokens are.
     pub fn count_unseen(&mut self, before: &[TokenId]) {
         for request in &mut self.requests {
             let Some(unseen) = request.unseen.take() else { continue };
@@ -65,9 +65,9 @@ impl StepBatch {
         }
     }
 
-    /// Makes it that step: row `r` holds what request `r` samples, one position further; `uniforms` are the new samples' (of
-    /// requests that take none, any number), `new_pages` the pages of the rows whose own are full, in rising order. What was unseen
-    /// before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
+    /// Makes it that step: row `r` holds what request `r` samples, one position further; `uniforms` are the new
+    /// samples' (of requests that take none, any number), `new_pages` the pages of the rows whose own are full, in
+    /// rising order. What was unseen before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
     pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {

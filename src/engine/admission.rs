@@ -1,14 +1,15 @@
-//! Whether another branch may begin: only while the pages suffice for the most that it and all that run are expected to hold at
-//! any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that the others were
-//! given. Branches that are let in too freely push each other out again, and each return costs time or computation.
+//! Whether another branch may begin: only while the pages suffice for the most that it and all that run are expected to
+//! hold at any moment (`growth`), and while every one of them could be brought to its end alone, with nothing lost that
+//! the others were given. Branches that are let in too freely push each other out again, and each return costs time or
+//! computation.
 
 use crate::engine::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, Stage};
 use crate::engine::cache::KvCache;
 use crate::engine::growth::{GrowingBranch, PeakMemory};
 use crate::kv::Usage;
 
-/// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that only
-/// their length can end are not estimated: they sample `max_tokens`.
+/// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that
+/// only their length can end are not estimated: they sample `max_tokens`.
 pub(super) struct LengthEstimator(f64);
 
 /// Weight of one finished extend in the moving average.
@@ -22,8 +23,8 @@ impl Default for LengthEstimator {
 }
 
 impl LengthEstimator {
-    /// Records an extend that is about to end. One that is `cut` short never lowers the estimate: it would have sampled at
-    /// least as many tokens.
+    /// Records an extend that is about to end. One that is `cut` short never lowers the estimate: it would have sampled
+    /// at least as many tokens.
     pub fn note(&mut self, branch: &Branch, cut: bool) {
         if let BranchWork::Sample(sampling) = &branch.work
             && !sampling.stop.is_exact()
@@ -42,8 +43,8 @@ impl LengthEstimator {
         if sampling.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// How `branch` is expected to go on once what it needs now is laid out, as all tokens are that it was given; in the end it gives
-    /// back `alone`. None where it samples nothing.
+    /// How `branch` is expected to go on once what it needs now is laid out, as all tokens are that it was given; in
+    /// the end it gives back `alone`. None where it samples nothing.
     fn growing(&self, branch: &Branch, cache: &KvCache, alone: Option<usize>) -> Option<GrowingBranch> {
         let BranchWork::Sample(sampling) = &branch.work else { return None };
         let page_tokens = cache.prefix.page_tokens() as usize;
@@ -79,14 +80,15 @@ impl LengthEstimator {
     }
 }
 
-/// Whether `branch`, which runs, samples from now on: then a token of it is laid out in every step, in a segment of its own.
+/// Whether `branch`, which runs, samples from now on: then a token of it is laid out in every step, in a segment of its
+/// own.
 fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
         && matches!(&branch.work, BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin)
 }
 
-/// Pages that the tokens which `branch` samples or scores can take at most, laid out behind those that it was given. None where it
-/// could not have them even alone: to such a branch nothing is promised.
+/// Pages that the tokens which `branch` samples or scores can take at most, laid out behind those that it was given.
+/// None where it could not have them even alone: to such a branch nothing is promised.
 fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let page_tokens = cache.prefix.page_tokens() as usize;
     let (given, end) = match &branch.work {
@@ -95,7 +97,8 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
         BranchWork::Score(scoring) => (scoring.begin, branch.tokens.len() - 1),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
-    // One that was dropped has its tokens laid out as known ones and new ones, at most with a page of their own where they meet.
+    // One that was dropped has its tokens laid out as known ones and new ones, at most with a page of their own where
+    // they meet.
     if given.div_ceil(page_tokens) + own <= cache.pages.capacity() { own + 1 } else { 0 }
 }
 
@@ -110,7 +113,8 @@ pub(super) struct Commitment {
     kept: usize,
     /// Whether any of them may end sooner than it could, or later than expected.
     is_unsure: bool,
-    /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside it.
+    /// What was given to all of them, which is not to be computed twice, and the most that a single one can have beside
+    /// it.
     given: Usage,
     own: usize,
 }
@@ -173,8 +177,8 @@ impl Commitment {
         }
     }
 
-    /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any case for
-    /// one after the other. The second was promised already to those that had to yield.
+    /// Whether the pages suffice for that beside all that was committed to: as far as growth can be told, and in any
+    /// case for one after the other. The second was promised already to those that had to yield.
     pub fn allows(&mut self, cost: AdmissionCost, cache: &KvCache) -> bool {
         let capacity = cache.pages.capacity();
         let one_by_one = self.given.pages() + cost.given + self.own.max(cost.own);
@@ -187,8 +191,8 @@ impl Commitment {
         held <= capacity && self.growing.fit_in(capacity - held, one_more)
     }
 
-    /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where that can be
-    /// told. Nobody is to yield for it.
+    /// Whether what `branch` keeps while it waits fits beside all that, one after the other; and all at once, where
+    /// that can be told. Nobody is to yield for it.
     pub fn affords(&mut self, branch: &Branch, cache: &KvCache) -> bool {
         let Some(segment) = branch.kept() else { return true };
         let (capacity, end) = (cache.pages.capacity(), cache.prefix.end(segment));

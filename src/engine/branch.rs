@@ -1,5 +1,5 @@
-//! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it. Everything
-//! that must survive when its pages are taken away is here; the keys and values are the tree's.
+//! A branch as the engine keeps it: all its tokens, its lease on the prefix tree, and what is being done to it.
+//! Everything that must survive when its pages are taken away is here; the keys and values are the tree's.
 
 use crate::engine::events::EventSender;
 use crate::engine::request::{Event, Finish, FinishReason, SamplingParams, Stop};
@@ -14,13 +14,14 @@ pub(super) struct Branch {
     pub id: BranchId,
     /// First part of its queue key: the root that it descends from, or the root that this one shares its priority with.
     pub priority: BranchId,
-    /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was sampled after yet
-    /// has no slots.
+    /// The whole path, prompt first, as far as it is known. The prefix tree lags behind it: what nothing was sampled
+    /// after yet has no slots.
     pub tokens: TokenPath,
     pub hold: KvHold,
     pub stage: Stage,
     pub work: BranchWork,
-    /// RunCounts what was begun: extends, and scores that began anew. What was asked in another generation is nobody's answer.
+    /// RunCounts what was begun: extends, and scores that began anew. What was asked in another generation is nobody's
+    /// answer.
     pub generation: u64,
     /// Tokens from the front whose keys and values this branch has seen computed once.
     pub computed_once: usize,
@@ -63,8 +64,8 @@ pub(super) struct Swapped {
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     pub segment: SegmentId,
-    /// The segment is open and this branch its one writer. Otherwise others may end there too, and it must be forked before
-    /// tokens are appended.
+    /// The segment is open and this branch its one writer. Otherwise others may end there too, and it must be forked
+    /// before tokens are appended.
     pub own: bool,
     /// This branch has run on it, as opposed to a fork that only keeps its parent's path for later.
     pub used: bool,
@@ -125,8 +126,8 @@ pub(super) struct ScoringState {
 /// Which of a branch's positions the next steps must compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeededPositions {
-    /// Tokens from the front that may be matched against what others computed: none of their logits is wanted, but the last's.
-    /// At most the known ones.
+    /// Tokens from the front that may be matched against what others computed: none of their logits is wanted, but the
+    /// last's. At most the known ones.
     pub match_upto: usize,
     /// First position whose logits are wanted.
     pub logits_from: usize,
@@ -185,7 +186,8 @@ impl Branch {
         matches!(self.work, BranchWork::Idle)
     }
 
-    /// Tokens from the front that it had before its work began: what it was given, as opposed to what it samples or scores.
+    /// Tokens from the front that it had before its work began: what it was given, as opposed to what it samples or
+    /// scores.
     pub fn given(&self) -> usize {
         match &self.work {
             BranchWork::Idle => self.tokens.len(),
@@ -221,7 +223,8 @@ impl Branch {
         self.work = work;
     }
 
-    /// Notes that its next sample or probability was submitted as request number `request` of a step, with the row at `position`.
+    /// Notes that its next sample or probability was submitted as request number `request` of a step, with the row at
+    /// `position`.
     pub fn note_requested(&mut self, position: usize, request: u32) {
         self.computed_once = self.computed_once.max(position + 1);
         match &mut self.work {
@@ -289,8 +292,8 @@ impl Branch {
         events.send(Event::Failed { branch: self.id, error });
     }
 
-    /// Makes the work independent of pages that were taken away. Sampled tokens are as good as given ones; a score begins
-    /// anew, so that it is laid out as if it had never been interrupted.
+    /// Makes the work independent of pages that were taken away. Sampled tokens are as good as given ones; a score
+    /// begins anew, so that it is laid out as if it had never been interrupted.
     pub fn start_over(&mut self) {
         if let BranchWork::Score(scoring) = &mut self.work {
             scoring.logprobs.clear();

@@ -1,6 +1,7 @@
-//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own pages
-//! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from
-//! when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers` say.
+//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own
+//! pages go to host memory and come back, where that is expected to cost less time than computing them again. Whom to
+//! take pages from when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers`
+//! say.
 
 use std::borrow::Cow;
 
@@ -46,8 +47,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row may be asked
-    /// for again and a last slot taken back.
+    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row
+    /// may be asked for again and a last slot taken back.
     fn passed(self, next: u32) -> u32 {
         let unread = next.saturating_sub(self.tokens);
         unread - unread % self.unit
@@ -108,7 +109,8 @@ impl KvCache {
         }
     }
 
-    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give back pages.
+    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give
+    /// back pages.
     pub fn steps_until_freed(&self, segment: SegmentId, position: u32) -> usize {
         let until = |window: Window| self.prefix.first_position(segment) + window.patience();
         self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
@@ -138,10 +140,10 @@ impl KvCache {
         }
     }
 
-    /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is known: a
-    /// fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is left of it.
-    /// One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of its own. What was
-    /// reserved before a failure stays.
+    /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is
+    /// known: a fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is
+    /// left of it. One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of
+    /// its own. What was reserved before a failure stays.
     pub fn reserve(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,
@@ -172,8 +174,8 @@ impl KvCache {
         }
     }
 
-    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One that has run
-    /// on its lease, or was swapped, keeps what it has.
+    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One
+    /// that has run on its lease, or was swapped, keeps what it has.
     pub fn hold_prefix(&mut self, branch: &mut Branch) {
         let keeps_more = match branch.hold {
             KvHold::Nothing => false,
@@ -244,8 +246,8 @@ impl KvCache {
         true
     }
 
-    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and nothing
-    /// more is tried than to put back what was saved before.
+    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and
+    /// nothing more is tried than to put back what was saved before.
     pub fn not_saved(&mut self, branch: &mut Branch) {
         self.give_up(branch);
         self.swap_room = 0;

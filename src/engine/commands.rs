@@ -92,8 +92,8 @@ impl<B: Backend> Engine<B> {
             self.check_integrity()?;
             return Ok(Turn::Idle);
         }
-        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake them
-        // again, 60 microseconds in all.
+        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake
+        // them again, 60 microseconds in all.
         rayon::scope(|_| self.step())?;
         Ok(Turn::Stepped)
     }

@@ -29,8 +29,8 @@ impl<B: Backend> Engine<B> {
         Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
-    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute sampled
-    /// tokens, each for the first time, so that nobody asks.
+    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute
+    /// sampled tokens, each for the first time, so that nobody asks.
     pub(super) fn count_rows(&mut self, rows: &[ScheduledRow]) {
         for row in rows {
             let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");

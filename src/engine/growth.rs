@@ -1,20 +1,22 @@
-//! How many pages branches that sample will take at once: each lays out one token a step, and gives back what it alone holds when
-//! it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future Scheduler for LLM Serving
-//! under SLA Guarantees" (arXiv 2507.10150), admit by such a peak. Who counts, and how long a branch is expected to become, is
-//! `admission`'s.
+//! How many pages branches that sample will take at once: each lays out one token a step, and gives back what it alone
+//! holds when it has ended, so that what the short ones give back serves the long ones. Gong et al., "Past-Future
+//! Scheduler for LLM Serving under SLA Guarantees" (arXiv 2507.10150), admit by such a peak. Who counts, and how long a
+//! branch is expected to become, is `admission`'s.
 
 use std::collections::BTreeMap;
 
-/// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before its end was
-/// collected.
+/// Steps for which a branch that has laid out its last token still holds its pages: the one that was submitted before
+/// its end was collected.
 const STEPS_UNTIL_FREE: usize = 1;
 
-/// A branch that lays out one token a step: from now on, or, as long as nothing of it is sampled, from now on at the earliest.
+/// A branch that lays out one token a step: from now on, or, as long as nothing of it is sampled, from now on at the
+/// earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GrowingBranch {
     /// Tokens that it is expected to lay out yet.
     pub steps: usize,
-    /// With how many of them it takes pages: from then on it gives back behind its window what it takes. At most `steps`.
+    /// With how many of them it takes pages: from then on it gives back behind its window what it takes. At most
+    /// `steps`.
     pub grows: usize,
     /// Tokens of its path that are laid out.
     pub laid_out: usize,
@@ -31,8 +33,8 @@ pub(super) struct PeakMemory {
     page_tokens: usize,
     /// How many grow so; only the remainder of `laid_out` by the page is kept, as no more of it matters.
     alike: BTreeMap<GrowingBranch, usize>,
-    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted once, and all that
-    /// those take which came since, with nothing given back.
+    /// No less than the most pages that all hold at any moment beyond those in use now: as they were counted once, and
+    /// all that those take which came since, with nothing given back.
     at_most: usize,
 }
 
@@ -117,9 +119,9 @@ impl GrowingBranch {
     }
 }
 
-/// Of the branches that still lay out tokens how many have which remainder, from which the pages that all take by any step follow
-/// without looking at each: ceil(x / p) is floor(y / p) with y = x + p - 1, and by s tokens floor(y / p) rises by floor(s / p),
-/// and by one more where the remainders of y and s are p or more together.
+/// Of the branches that still lay out tokens how many have which remainder, from which the pages that all take by any
+/// step follow without looking at each: ceil(x / p) is floor(y / p) with y = x + p - 1, and by s tokens floor(y / p)
+/// rises by floor(s / p), and by one more where the remainders of y and s are p or more together.
 struct PageGrowth {
     branches: usize,
     /// Those that opened a page, with their first token.

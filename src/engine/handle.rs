@@ -27,8 +27,8 @@ pub struct EngineFacts {
     pub device: String,
     /// What decides the last bits of exact results (see `Backend::arithmetic`).
     pub arithmetic: String,
-    /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other branches,
-    /// on plans, or on which steps computed it.
+    /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
+    /// branches, on plans, or on which steps computed it.
     pub exact: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
@@ -41,8 +41,8 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Pages that a branch of `given` tokens takes by itself once it has sampled `sampled` more: the last one sampled has no
-    /// keys and values.
+    /// Pages that a branch of `given` tokens takes by itself once it has sampled `sampled` more: the last one sampled
+    /// has no keys and values.
     pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
         (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
     }
@@ -111,8 +111,8 @@ impl EngineHandle {
         &self.facts
     }
 
-    /// A new branch of these tokens. Nothing is computed before something is sampled or scored after them; what is known
-    /// of them by then is shared. Branches are served in the order in which their roots were made.
+    /// A new branch of these tokens. Nothing is computed before something is sampled or scored after them; what is
+    /// known of them by then is shared. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
@@ -120,8 +120,8 @@ impl EngineHandle {
         Ok(branch)
     }
 
-    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during a
-    /// search does not wait for requests that came later.
+    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during
+    /// a search does not wait for requests that came later.
     pub fn root_beside(&self, priority: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();

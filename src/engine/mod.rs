@@ -1,13 +1,15 @@
-//! Floor 5: the step loop. Defines the requests, the events and the channel client (`EngineHandle`) that everything above is
-//! built on, and hides the model, the backend and the prefix tree behind one thread. What a search does with branches is
-//! floor 6's affair.
+//! Floor 5: the step loop. Defines the requests, the events and the channel client (`EngineHandle`) that everything
+//! above is built on, and hides the model, the backend and the prefix tree behind one thread. What a search does with
+//! branches is floor 6's affair.
 //!
-//! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's affair
-//! alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the same way, by
-//! being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits that forks share.
+//! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's
+//! affair alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the
+//! same way, by being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits
+//! that forks share.
 //!
-//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone knows:
-//! its row names a sample of the step before, its slot is ahead of its token, and its uniform is known by its position.
+//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone
+//! knows: its row names a sample of the step before, its slot is ahead of its token, and its uniform is known by its
+//! position.
 
 mod admission;
 mod batch;
@@ -66,16 +68,16 @@ use crate::tokenizer::Tokenizer;
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
     pub max_branches: usize,
-    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share in any
-    /// case.
+    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share
+    /// in any case.
     pub step_rows: usize,
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
     /// Bytes of host memory for keys and values of branches that had to yield their pages.
     pub swap_bytes: usize,
-    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops, and
-    /// saves the host's time where the device works by itself.
+    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops,
+    /// and saves the host's time where the device works by itself.
     pub run_ahead: bool,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
@@ -102,8 +104,8 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens are
-    /// scored in chunks worth their while. Memory for logits is set aside for so many.
+    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens
+    /// are scored in chunks worth their while. Memory for logits is set aside for so many.
     pub fn max_logit_rows(&self) -> usize {
         self.max_branches.max(256)
     }
@@ -169,8 +171,8 @@ impl<B: Backend> Engine<B> {
         Ok(handle)
     }
 
-    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not wait
-    /// for events or metrics of the handle in between: nobody else makes them.
+    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
+    /// wait for events or metrics of the handle in between: nobody else makes them.
     pub fn build(
         mut backend: B,
         mut model: Decoder<B>,

@@ -28,7 +28,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: nobody asks.
+    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: nobody
+    /// asks.
     pub top_logprobs: Option<usize>,
 }
 

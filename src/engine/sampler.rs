@@ -1,5 +1,6 @@
-//! From a branch to the request that samples its next token. The sample itself is the backend's (`Backend::sample` defines the
-//! order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: uniforms, counts, what is banned.
+//! From a branch to the request that samples its next token. The sample itself is the backend's (`Backend::sample`
+//! defines the order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: uniforms, counts,
+//! what is banned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

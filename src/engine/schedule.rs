@@ -62,8 +62,8 @@ impl Schedule {
         schedule
     }
 
-    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments and rows
-    /// that no branch before it has taken, however long the path above them.
+    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments
+    /// and rows that no branch before it has taken, however long the path above them.
     pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
         let Lease { segment, own, .. } = branch.lease().expect("a running branch has a lease");
         let (logits_from, end) = (position(need.logits_from), position(need.end));
@@ -108,7 +108,8 @@ impl Schedule {
         }
     }
 
-    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for it.
+    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for
+    /// it.
     fn take_row(&mut self, branch: BranchId, at: StepRow, cache: &KvCache, left: &mut StepRoom) -> Option<u32> {
         let slot = cache.prefix.slot(at.segment, at.position);
         match self.taken.entry((slot.page, slot.slot)) {
@@ -122,8 +123,8 @@ impl Schedule {
         }
     }
 
-    /// The first half of the rows and the others, each with its requests; `None` of a single row. Rows are depth-first, so that what a row
-    /// sees lies in its own half or in the one before it.
+    /// The first half of the rows and the others, each with its requests; `None` of a single row. Rows are depth-first,
+    /// so that what a row sees lies in its own half or in the one before it.
     pub fn halves(&self) -> Option<[Schedule; 2]> {
         let middle = self.rows.len() / 2;
         (middle > 0).then(|| [0..middle, middle..self.rows.len()].map(|rows| self.part(rows)))
@@ -144,7 +145,8 @@ impl Schedule {
         part
     }
 
-    /// The row of each request, after sorting both by rows: requests in rising order of rows, those of one row by branch.
+    /// The row of each request, after sorting both by rows: requests in rising order of rows, those of one row by
+    /// branch.
     pub fn logit_rows(&mut self) -> Vec<u32> {
         let mut index = vec![0; self.rows.len()];
         for (ix, row) in (0u32..).zip(&self.rows) {
@@ -158,8 +160,8 @@ impl Schedule {
         rows
     }
 
-    /// Every row one token further, and its request with it (each row has one, in the same order); `new_pages` are the pages of the
-    /// rows whose own are full.
+    /// Every row one token further, and its request with it (each row has one, in the same order); `new_pages` are the
+    /// pages of the rows whose own are full.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         for row in &mut self.rows {
             row.at.position += 1;

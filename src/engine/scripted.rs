@@ -1,5 +1,5 @@
-//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's promises
-//! about branches, events, cancelling and stopping, and none about speed or pages.
+//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's
+//! promises about branches, events, cancelling and stopping, and none about speed or pages.
 //!
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
@@ -93,8 +93,8 @@ pub fn text_of(tokens: &[TokenId]) -> String {
 }
 
 impl EngineHandle {
-    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token each.
-    /// A panic of the script stops the engine, as a panic of the real one does.
+    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token
+    /// each. A panic of the script stops the engine, as a panic of the real one does.
     pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
         let facts = EngineFacts {
             context: 1 << 20,

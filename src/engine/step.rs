@@ -1,5 +1,6 @@
-//! One step: submitted (scheduled, planned, loaded, enqueued) and collected (what it sampled is told). Between the two lies the
-//! device's work; with `EngineConfig::run_ahead` the next step is submitted in that time, from tokens that nobody has read.
+//! One step: submitted (scheduled, planned, loaded, enqueued) and collected (what it sampled is told). Between the two
+//! lies the device's work; with `EngineConfig::run_ahead` the next step is submitted in that time, from tokens that
+//! nobody has read.
 
 use std::time::Instant;
 
@@ -30,11 +31,12 @@ pub(super) struct LoadedStep {
     copy: Option<StepBatch>,
 }
 
-/// A step whose every row samples a token of a branch of its own and goes on behind it: unless branches come or go, the steps after
-/// it are the same, every row one token further. What they ask of the branches is kept here, so that they need not be looked at.
+/// A step whose every row samples a token of a branch of its own and goes on behind it: unless branches come or go, the
+/// steps after it are the same, every row one token further. What they ask of the branches is kept here, so that they
+/// need not be looked at.
 struct SteadySteps {
-    /// How many steps after it are such; then a branch is at its end, may end from then on, or has counted as many tokens for its
-    /// penalties as a backend does by itself.
+    /// How many steps after it are such; then a branch is at its end, may end from then on, or has counted as many
+    /// tokens for its penalties as a backend does by itself.
     steps: usize,
     /// Of each row.
     uniforms: Vec<UniformKey>,
@@ -90,8 +92,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// A step from nothing: scheduled, planned, loaded. No step where nothing is left but what waits for its last token, or could
-    /// never fit and has failed.
+    /// A step from nothing: scheduled, planned, loaded. No step where nothing is left but what waits for its last
+    /// token, or could never fit and has failed.
     fn replan(&mut self) -> Result<()> {
         self.scheduler.free_behind(&self.branches, &mut self.cache);
         let schedule = self.schedule();
@@ -105,8 +107,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// The step that the device has no memory for, again and in parts, each of which is a step of its own: halves of halves, down to
-    /// one row. What is in flight is collected before, so that every part knows the tokens of its rows.
+    /// The step that the device has no memory for, again and in parts, each of which is a step of its own: halves of
+    /// halves, down to one row. What is in flight is collected before, so that every part knows the tokens of its rows.
     fn replan_in_parts(&mut self, shortage: &Error) -> Result<()> {
         log::info!("a step is taken in parts: {shortage}");
         self.collect_all()?;
@@ -207,7 +209,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// What the steps after `schedule`, which is about to be submitted, have in common with it; `None` where it is not steady.
+    /// What the steps after `schedule`, which is about to be submitted, have in common with it; `None` where it is not
+    /// steady.
     fn steady(&self, schedule: &Schedule) -> Option<SteadySteps> {
         let Schedule { rows, requests, .. } = schedule;
         let mut steady = SteadySteps { steps: usize::MAX, uniforms: Vec::with_capacity(rows.len()) };
@@ -233,8 +236,8 @@ impl<B: Backend> Engine<B> {
         (requests.len() == rows.len()).then_some(steady)
     }
 
-    /// The rows of the loaded step that turn a page with the next token; `None` where the next step is not the loaded one, every
-    /// row one token further, or pages are too few for that.
+    /// The rows of the loaded step that turn a page with the next token; `None` where the next step is not the loaded
+    /// one, every row one token further, or pages are too few for that.
     fn full_rows(&self, loaded: &LoadedStep) -> Option<Vec<u32>> {
         let LoadedStep { schedule, steady, .. } = loaded;
         let goes_on = steady.as_ref().is_some_and(|steady| steady.steps > 0)
@@ -249,8 +252,8 @@ impl<B: Backend> Engine<B> {
         (full_rows.len() <= self.cache.pages.free()).then_some(full_rows)
     }
 
-    /// Submits the loaded step again, every row one token further. `None` where that is not the next, or memory is short for it: then
-    /// pages may be reserved for it, which a plan made anew uses as well.
+    /// Submits the loaded step again, every row one token further. `None` where that is not the next, or memory is
+    /// short for it: then pages may be reserved for it, which a plan made anew uses as well.
     fn advance(&mut self, mut loaded: LoadedStep) -> Result<Option<LoadedStep>> {
         let mut began = Instant::now();
         let Some(full_rows) = self.full_rows(&loaded) else { return Ok(None) };
@@ -353,8 +356,8 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Host memory did not take a branch that yields: it is computed again. An error only where its keys and values have been
-    /// given pages again since, which nothing can fill.
+    /// Host memory did not take a branch that yields: it is computed again. An error only where its keys and values
+    /// have been given pages again since, which nothing can fill.
     fn not_saved(&mut self, id: BranchId, error: Error) -> Result<()> {
         match self.branches.get_mut(&id) {
             Some(branch) if matches!(branch.hold, KvHold::Swapped(_)) => {

@@ -1,5 +1,5 @@
-//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it. Turning
-//! tokens into text and finding stops across them is the tokenizer's.
+//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it.
+//! Turning tokens into text and finding stops across them is the tokenizer's.
 
 use crate::engine::token_path::TokenPath;
 use crate::error::Result;
@@ -24,8 +24,8 @@ pub(super) struct TextPiece {
     pub stopped_by: Option<String>,
 }
 
-/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is for
-/// special tokens between.
+/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is
+/// for special tokens between.
 const CONTEXT: usize = 16;
 
 impl BranchText {

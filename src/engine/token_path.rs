@@ -1,6 +1,7 @@
 //! The tokens of a branch, prompt first. What they were when the branch was forked is shared with its forks and never
-//! copied; what came after the last fork is the branch's own. Which of them were sampled is kept with them, and how often
-//! each occurs is counted once for all that share them. What becomes of a token is left to the rest of the engine.
+//! copied; what came after the last fork is the branch's own. Which of them were sampled is kept with them, and how
+//! often each occurs is counted once for all that share them. What becomes of a token is left to the rest of the
+//! engine.
 
 use std::borrow::Cow;
 use std::ops::{Index, Range};

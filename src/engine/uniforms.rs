@@ -1,9 +1,9 @@
-//! Uniforms: the random numbers that sampling uses, as a pure function of (run seed, item, branch path, position). Nothing here
-//! has a state, so neither batch order nor the number of siblings can change a sample.
+//! Uniforms: the random numbers that sampling uses, as a pure function of (run seed, item, branch path, position).
+//! Nothing here has a state, so neither batch order nor the number of siblings can change a sample.
 //!
-//! The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-//! 2014), a bijection of 64 bits that passes as a counter-based generator: `mix(key + position * GOLDEN)`. Paths are hashed
-//! by the same function, one link at a time; item names by FNV-1a first.
+//! The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+//! generators", 2014), a bijection of 64 bits that passes as a counter-based generator: `mix(key + position * GOLDEN)`.
+//! Paths are hashed by the same function, one link at a time; item names by FNV-1a first.
 
 use serde::{Deserialize, Serialize};
 

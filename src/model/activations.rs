@@ -1,5 +1,5 @@
-//! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
-//! allocates nothing. Layers of one width share a buffer; each other width has one of its own.
+//! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady
+//! state allocates nothing. Layers of one width share a buffer; each other width has one of its own.
 
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
-//! A step's rows may belong to any number of sequences; the attention plans say who sees what.
+//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there
+//! or not. A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
 use crate::backend::{
     Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
@@ -164,8 +164,8 @@ impl<B: Backend> Decoder<B> {
         KvShape { heads: self.config.heads().collect(), dtype: self.dtype, pages }
     }
 
-    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was loaded
-    /// with. Steps made before are of no use then.
+    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was
+    /// loaded with. Steps made before are of no use then.
     pub fn set_batch_invariant(&mut self, backend: &mut B) {
         backend.set_batch_invariant();
         for hints in &mut self.hints {
@@ -197,8 +197,9 @@ impl<B: Backend> Decoder<B> {
         self.activations.resize(backend, shape)
     }
 
-    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.logit_rows.len(), vocab]`, as soon as it is
-    /// read), its samples can be collected, and the keys and values of all rows are in `kv` for whatever is enqueued after it.
+    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.logit_rows.len(), vocab]`, as soon
+    /// as it is read), its samples can be collected, and the keys and values of all rows are in `kv` for whatever is
+    /// enqueued after it.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -210,8 +211,8 @@ impl<B: Backend> Decoder<B> {
         self.enqueue(backend, kv, step, shape)
     }
 
-    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue ops that
-    /// read the same.
+    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue
+    /// ops that read the same.
     pub fn forward_observed(
         &mut self,
         backend: &mut B,
@@ -402,8 +403,8 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is told what
-    /// attention read.
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is
+    /// told what attention read.
     fn attend(
         &self,
         backend: &mut B,
@@ -426,8 +427,8 @@ impl<B: Backend> Layer<B> {
         observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
     }
 
-    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the feed-forward
-    /// part reads what attention read.
+    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the
+    /// feed-forward part reads what attention read.
     fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
         self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.places.heads]);
         if let Some(norm) = &self.feed_forward_norm {

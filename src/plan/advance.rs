@@ -1,10 +1,11 @@
-//! How a plan follows a step whose tree did not change but for one token a row. Items, merge lists and the rows of each stay;
-//! only what says how far a row's own span reaches changes.
+//! How a plan follows a step whose tree did not change but for one token a row. Items, merge lists and the rows of each
+//! stay; only what says how far a row's own span reaches changes.
 //!
-//! The invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row reads what
-//! it would read by a plan made anew. Where an item ends in a page that is full, the row brings a page
-//! ([`NewPage`]): it goes behind the span's others, which move to the end of `AttentionPlan::pages` where they have no room
-//! behind them. So a step costs the pages that were turned, and moves of whole lists, which double their room, are rare.
+//! The invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row
+//! reads what it would read by a plan made anew. Where an item ends in a page that is full, the row brings a page
+//! ([`NewPage`]): it goes behind the span's others, which move to the end of `AttentionPlan::pages` where they have no
+//! room behind them. So a step costs the pages that were turned, and moves of whole lists, which double their room, are
+//! rare.
 
 use super::{AttentionPlan, KvSpan};
 use crate::ids::PageId;
@@ -31,8 +32,8 @@ impl AttentionPlan {
         self.growing.len() == self.row_positions.len()
     }
 
-    /// Makes every row one token longer; only where `can_advance`. `new_pages` name, in rising order, exactly the rows that stand
-    /// in the last slot of a page.
+    /// Makes every row one token longer; only where `can_advance`. `new_pages` name, in rising order, exactly the rows
+    /// that stand in the last slot of a page.
     pub fn advance(&mut self, new_pages: &[NewPage]) {
         debug_assert!(self.can_advance() && self.are_full_rows(new_pages));
         for new_page in new_pages {

@@ -1,5 +1,5 @@
-//! The proof that a plan is right: every row covers each position it sees exactly once, reaches only its own path, and keeps
-//! its tiles whole. For tests and debug builds; costs about what planning costs.
+//! The proof that a plan is right: every row covers each position it sees exactly once, reaches only its own path, and
+//! keeps its tiles whole. For tests and debug builds; costs about what planning costs.
 
 use std::ops::Range;
 
@@ -126,7 +126,8 @@ impl AttentionPlan {
         }
     }
 
-    /// The row's merge list names its items, in rising positions that break between tiles and leave out nothing it sees.
+    /// The row's merge list names its items, in rising positions that break between tiles and leave out nothing it
+    /// sees.
     fn check_row(&self, row: u32, position: u32) -> Result<(), PlanFault> {
         let list = self.merge.offsets[row as usize] as usize..self.merge.offsets[row as usize + 1] as usize;
         let list = self.merge.values.get(list).unwrap_or_default();

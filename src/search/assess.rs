@@ -169,7 +169,7 @@ impl<'a> Assessor<'a> {
         Ok(())
     }
 
-    /// Waits for the next reply, at most [`PATIENCE`].
+    /// Waits for the next reply, at most `PATIENCE`.
     pub fn wait(&mut self) -> Result<()> {
         match self.replies.receiver.recv_timeout(PATIENCE) {
             Ok(reply) => self.receive(reply),

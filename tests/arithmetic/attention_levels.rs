@@ -1,5 +1,6 @@
-//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree attention
-//! itself: where every value says which level it lies in, a row's result is the share of its attention that fell on each.
+//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree
+//! attention itself: where every value says which level it lies in, a row's result is the share of its attention that
+//! fell on each.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
@@ -52,7 +53,8 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     kv
 }
 
-/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step rows, q_width]`.
+/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step
+/// rows, q_width]`.
 fn divide(
     cpu: &mut Cpu,
     setting: &Setting,
@@ -103,9 +105,9 @@ fn denominator(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.exp()).sum()
 }
 
-/// How far a logarithm of a sum of exponentials may be off: as much as a score. That is a sum of at most 80 products of together
-/// some 9 (queries up to 4, keys up to 1, over the root of 80), whose roundings walk: 4 sqrt(80) of them; and of 16 more, of
-/// exponents, their sum and its logarithm. A share of a denominator is off by as much, relative.
+/// How far a logarithm of a sum of exponentials may be off: as much as a score. That is a sum of at most 80 products of
+/// together some 9 (queries up to 4, keys up to 1, over the root of 80), whose roundings walk: 4 sqrt(80) of them; and
+/// of 16 more, of exponents, their sum and its logarithm. A share of a denominator is off by as much, relative.
 const LSE: f64 = (4.0 * 8.95 * 9.0 + 16.0) * Dtype::F32.rounding();
 
 #[test]

@@ -1,5 +1,5 @@
-//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of pages, with
-//! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
+//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of
+//! pages, with siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
@@ -17,7 +17,8 @@ fn text(tokens: usize, salt: u32) -> Vec<TokenId> {
     (0..tokens as u32).map(|i| TokenId((i * i + 31 * i + 17 * salt) % VOCAB)).collect()
 }
 
-/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's middle.
+/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's
+/// middle.
 struct Texts {
     trunk: Vec<TokenId>,
     from_end: [Vec<TokenId>; 3],

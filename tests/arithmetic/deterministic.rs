@@ -1,5 +1,5 @@
-//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and runs of
-//! the bundled demo that are stopped, planned otherwise and gone on with.
+//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and
+//! runs of the bundled demo that are stopped, planned otherwise and gone on with.
 
 use std::fs;
 

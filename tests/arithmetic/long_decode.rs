@@ -1,5 +1,5 @@
-//! The long decode of `offshoot check` on the CPU, whose results are exact: by the planner, the plans and the steps that users
-//! have, and by flat plans made anew at every step, every bit is the same.
+//! The long decode of `offshoot check` on the CPU, whose results are exact: by the planner, the plans and the steps
+//! that users have, and by flat plans made anew at every step, every bit is the same.
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::lab::check::{CheckEffort, CheckReport, long};

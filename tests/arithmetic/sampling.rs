@@ -1,5 +1,5 @@
-//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits, uniforms and
-//! parameters, and the definition itself does what its words say.
+//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits,
+//! uniforms and parameters, and the definition itself does what its words say.
 
 use offshoot::backend::cpu::sampling;
 use offshoot::backend::cpu::{Buffer, Isa};
@@ -83,8 +83,8 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     changes
 }
 
-/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a tail
-/// weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
+/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a
+/// tail weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
 const BORDER: f64 = 1e-6;
 
 proptest! {

@@ -1,6 +1,6 @@
-//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every instruction set
-//! and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan computes it and
-//! whatever other rows the step holds.
+//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every
+//! instruction set and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan
+//! computes it and whatever other rows the step holds.
 
 use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
@@ -122,8 +122,8 @@ fn attend(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, plan: &AttentionPla
     out
 }
 
-/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the result
-/// of one row and head.
+/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the
+/// result of one row and head.
 fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], row: usize, head: usize) -> Vec<f64> {
     let d = case.heads.head_dim;
     let kv_head = head / case.heads.group();
@@ -148,11 +148,12 @@ fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], 
 
 /// How far an element may be from the definition; keys and values are at most 1, so results are too.
 ///
-/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d * sharpness, times
-/// the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n positions are off by at
-/// most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators are rounded to bf16, each changes
-/// by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The largest numerator is 1 and does not change;
-/// a second one changes by 2^-9 at most, being below 1; the changes of more of them have either sign: 2^-9 in all.
+/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d *
+/// sharpness, times the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n
+/// positions are off by at most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators
+/// are rounded to bf16, each changes by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The
+/// largest numerator is 1 and does not change; a second one changes by 2^-9 at most, being below 1; the changes of more
+/// of them have either sign: 2^-9 in all.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;
@@ -171,8 +172,8 @@ fn alone(forest: &Forest, case: &Case) -> AttentionPlan {
     by_hand(case, forest, &contexts, items.collect())
 }
 
-/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in what
-/// they see).
+/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in
+/// what they see).
 fn tile_by_tile(forest: &Forest, case: &Case) -> AttentionPlan {
     let contexts = contexts(forest);
     let mut items = Vec::new();
@@ -262,7 +263,8 @@ fn bits(out: &Buffer, row: usize) -> Vec<u32> {
     out.row(row).iter().map(|x| x.to_bits()).collect()
 }
 
-/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked` rows.
+/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked`
+/// rows.
 fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
     let forest = &grown.forest;
     let contexts = contexts(forest);

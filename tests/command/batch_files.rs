@@ -373,7 +373,8 @@ fn chats_are_answered_by_models_with_a_template() {
     assert!(refused[0]["error"]["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);
 }
 
-/// A line asks for more keys and values than there is memory for: it is refused before anything is drawn, the others are answered.
+/// A line asks for more keys and values than there is memory for: it is refused before anything is drawn, the others
+/// are answered.
 #[test]
 fn a_line_that_cannot_be_held_is_refused_and_the_others_are_answered() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,5 @@
-//! The task files under tasks/: each loads, and renders the prompts of the data that it says it is for, where that is there.
+//! The task files under tasks/: each loads, and renders the prompts of the data that it says it is for, where that is
+//! there.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The first prompts of a task file on `data`, which lies beside the project; `None` and a word about it where it is absent.
+/// The first prompts of a task file on `data`, which lies beside the project; `None` and a word about it where it is
+/// absent.
 fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
     let data = root().join("../shared/data").join(data);
     if !data.exists() {

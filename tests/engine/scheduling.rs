@@ -1,5 +1,6 @@
-//! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and draws
-//! what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length is known.
+//! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and
+//! draws what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length
+//! is known.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -104,7 +105,8 @@ fn exact(jobs: &mut [Job]) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
-    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to be.
+    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to
+    /// be.
     #[test]
     fn no_prompt_is_computed_twice(mut jobs in at_once(), corner in corner()) {
         jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));
@@ -129,8 +131,9 @@ proptest! {
     }
 }
 
-/// Random cases in which somebody yielded. One that ran was left without pages that a waiting branch kept, which had been passed
-/// over as another went on from them; and a second fork of a prompt that ends inside a page was let in one page short.
+/// Random cases in which somebody yielded. One that ran was left without pages that a waiting branch kept, which had
+/// been passed over as another went on from them; and a second fork of a prompt that ends inside a page was let in one
+/// page short.
 #[test]
 fn nobody_yielded_in_these() {
     let job = |arrives, path: &str, samples, draws, again| {
@@ -158,7 +161,8 @@ fn nobody_yielded_in_these() {
     }
 }
 
-/// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from it meanwhile.
+/// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from
+/// it meanwhile.
 #[test]
 fn a_branch_that_rested_is_let_in_with_all_its_pages() {
     let p = PAGE_TOKENS;

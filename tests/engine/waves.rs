@@ -86,8 +86,8 @@ fn steps_are_full_while_prompts_wait() {
     assert!(fills.iter().all(|&rows| (step_rows * 9 / 10..=step_rows).contains(&rows)), "{fills:?}");
 }
 
-/// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full while prompts
-/// wait, and nobody has to yield.
+/// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full
+/// while prompts wait, and nobody has to yield.
 #[test]
 fn memory_is_full_while_prompts_wait() {
     for is_exact in [true, false] {
@@ -110,7 +110,8 @@ fn memory_is_full_while_prompts_wait() {
     }
 }
 
-/// A memory of a few long answers: whoever is let in is reckoned with as it grows, not with its last page from the start.
+/// A memory of a few long answers: whoever is let in is reckoned with as it grows, not with its last page from the
+/// start.
 #[test]
 fn few_long_answers_fill_a_small_memory() {
     let mut jobs = groups(80, 1, 64, 0, 0, true);
@@ -160,7 +161,8 @@ fn what_is_cancelled_says_nothing_of_lengths() {
     assert_eq!(engine.metrics().preemptions, 0);
 }
 
-/// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on from it.
+/// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on
+/// from it.
 #[test]
 fn what_is_shared_is_not_given_back() {
     const P: usize = PAGE_TOKENS;
@@ -190,7 +192,8 @@ fn crowds_of_short_prompts_end() {
     assert_eq!(played.metrics.preemptions, 0);
 }
 
-/// What is held is what distinct tokens need, but for pages that are not full: each level and each sample has two of those.
+/// What is held is what distinct tokens need, but for pages that are not full: each level and each sample has two of
+/// those.
 #[test]
 fn the_peak_is_what_distinct_tokens_need() {
     for (is_exact, pages) in [(true, 40_000), (true, 900), (false, 900)] {

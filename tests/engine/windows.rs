@@ -13,7 +13,8 @@ const WINDOW: usize = 21;
 const TILE: usize = 64;
 const PAGE: usize = 16;
 
-/// Pages of its own that a branch holds at most: its window, two tiles that are freed at once, and a page where they begin and end.
+/// Pages of its own that a branch holds at most: its window, two tiles that are freed at once, and a page where they
+/// begin and end.
 const OWN_PAGES: usize = (WINDOW + 2 * TILE).div_ceil(PAGE) + 2;
 
 #[test]

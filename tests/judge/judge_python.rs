@@ -1,5 +1,5 @@
-//! Python candidates from the outside: other people's solutions are accepted, odd but honest programs are judged as a reference
-//! harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
+//! Python candidates from the outside: other people's solutions are accepted, odd but honest programs are judged as a
+//! reference harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
 #![cfg(target_os = "linux")]
 
 use crate::judging;
@@ -103,8 +103,8 @@ fn human_evals_own_solutions_are_accepted() {
     assert_accepted("data/humaneval/HumanEval.jsonl.gz", 164);
 }
 
-/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the tests, so
-/// these are accepted too.
+/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the
+/// tests, so these are accepted too.
 #[test]
 fn mbpps_own_solutions_are_accepted() {
     assert_accepted("data/mbpp/mbpp.jsonl", 974);

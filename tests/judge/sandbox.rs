@@ -1,5 +1,6 @@
-//! Confined programs, honest and hostile: what the sandbox gives them, what it says of them, and what is left of them. Each hostile
-//! program of tests/hostile runs with namespaces and without, as in most containers. Those in Python are skipped where there is none.
+//! Confined programs, honest and hostile: what the sandbox gives them, what it says of them, and what is left of them.
+//! Each hostile program of tests/hostile runs with namespaces and without, as in most containers. Those in Python are
+//! skipped where there is none.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -81,7 +82,8 @@ struct Aftermath {
     text: String,
 }
 
-/// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our process.
+/// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our
+/// process.
 fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Some((interpreter, prefix)) = python() else {

@@ -1,5 +1,5 @@
-//! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked after
-//! each step, and a mock device memory that shows whether every branch would read what it wrote.
+//! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked
+//! after each step, and a mock device memory that shows whether every branch would read what it wrote.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 
-/// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
-/// last slot waits for.
+/// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that
+/// its last slot waits for.
 #[derive(Clone)]
 struct Lease {
     segment: SegmentId,
@@ -21,7 +21,8 @@ struct Lease {
     passed: u32,
 }
 
-/// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values do).
+/// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values
+/// do).
 struct Script {
     tree: PrefixTree,
     pool: PagePool,

@@ -14,8 +14,8 @@ fn hints(tile: u32, window: Option<u32>) -> PlanHints {
     PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
 }
 
-/// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each leaf
-/// has a row.
+/// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each
+/// leaf has a row.
 fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &GrownForest, Vec<StepRow>, Planner, PlanHints)) {
     for shape in ForestShape::ALL {
         let seeds = if matches!(shape, ForestShape::Many(_)) { 1 } else { seeds };
@@ -48,7 +48,8 @@ fn leaf_rows(grown: &mut GrownForest) -> Vec<StepRow> {
     rows
 }
 
-/// The forest once every row is a token further, and the new pages of those whose own are full: pages that no other row has.
+/// The forest once every row is a token further, and the new pages of those whose own are full: pages that no other row
+/// has.
 fn go_on(forest: &mut Forest) -> Vec<NewPage> {
     let mut new_pages = Vec::new();
     let mut turned = vec![None; forest.segments.len()];

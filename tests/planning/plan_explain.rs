@@ -1,5 +1,5 @@
-//! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it calls
-//! shared has an item.
+//! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it
+//! calls shared has an item.
 
 use offshoot::kv::Forest;
 use offshoot::lab::check::forests::{ForestShape, grow};

@@ -1,5 +1,6 @@
-//! Runs of jobs, on a modelled device and on this machine's: every request ends with exactly its tokens, the same job gives the same records, steps' times add up, memory
-//! stays within the pool, and traces that others recorded are read, or refused in one sentence.
+//! Runs of jobs, on a modelled device and on this machine's: every request ends with exactly its tokens, the same job
+//! gives the same records, steps' times add up, memory stays within the pool, and traces that others recorded are read,
+//! or refused in one sentence.
 
 use crate::shared;
 
@@ -139,7 +140,8 @@ fn policies_differ_in_what_they_share_and_in_their_limit() {
 #[test]
 fn groups_come_together_where_order_says_so() {
     let job = micro(400, 20, 8, 8, 50);
-    // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its prompts.
+    // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its
+    // prompts.
     let settings = |order| {
         let policy = Policy { order, ..Policy::OURS };
         ReplaySettings { policy, pool_bytes: pages(70), step_rows: 256, ..ReplaySettings::default() }

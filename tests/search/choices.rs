@@ -1,5 +1,5 @@
-//! Choosing among offered answers: the scores against whole prompts computed apart, what is computed how often, and the tasks
-//! that offer answers.
+//! Choosing among offered answers: the scores against whole prompts computed apart, what is computed how often, and the
+//! tasks that offer answers.
 
 use crate::job;
 use crate::shared;

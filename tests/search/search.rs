@@ -250,7 +250,8 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }
 
-/// A tree whose samples depend on their uniforms alone, as the engine's do, and so not on which others are drawn beside them.
+/// A tree whose samples depend on their uniforms alone, as the engine's do, and so not on which others are drawn beside
+/// them.
 fn drawing() -> SamplingTree {
     let engine = EngineHandle::scripted(|call| match call.continuation {
         Continuation::Sampled { uniforms, .. } => {

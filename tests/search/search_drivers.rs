@@ -21,9 +21,9 @@ use petgraph::graph::NodeIndex;
 use crate::job;
 use job::Order;
 
-/// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
-/// solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it says yes by
-/// `likely`.
+/// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them
+/// are a whole solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it
+/// says yes by `likely`.
 fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> SamplingTree {
     let mut draws: HashMap<String, usize> = HashMap::new();
     let engine = EngineHandle::scripted(move |call| {
@@ -311,7 +311,8 @@ fn visits_add_up(tree: &SamplingTree, simulations: u32) {
     }
 }
 
-/// How often UCB1 plays each of two arms that always pay 1 and 0, the first before the second; `before` other visits came first.
+/// How often UCB1 plays each of two arms that always pay 1 and 0, the first before the second; `before` other visits
+/// came first.
 fn two_arms(plays: u32, exploration: f64, before: u32) -> [u32; 2] {
     let (mut played, pays) = ([0u32; 2], [1.0, 0.0]);
     for play in 0..plays {

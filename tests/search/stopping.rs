@@ -1,5 +1,5 @@
-//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops its siblings,
-//! and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
+//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops
+//! its siblings, and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -281,7 +281,7 @@ fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
             Ok(())
         };
         let order = Order::default();
-        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(&grade), &mut record)).expect("others go on");
+        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(grade), &mut record)).expect("others go on");
         recorded.sort_by_key(|sample| sample.index);
         (outcome, recorded, tree.take_failures().len())
     };

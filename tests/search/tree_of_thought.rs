@@ -1,5 +1,5 @@
-//! Tree of thoughts on a scripted engine: which thoughts grow, how they are judged, merged, kept and given back, and how a search
-//! ends; and on the bundled model: what it shares, and that its uniforms are its own.
+//! Tree of thoughts on a scripted engine: which thoughts grow, how they are judged, merged, kept and given back, and
+//! how a search ends; and on the bundled model: what it shares, and that its uniforms are its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -63,8 +63,8 @@ fn scored(call: &ScriptedCall<'_>, yes: f64) -> ScriptedReply {
     ScriptedReply::scores(logprobs)
 }
 
-/// An engine on which `next` lists what can follow a path, `value` is the probability that it is worth something, and the answer
-/// is `win` after a thought with a `!`.
+/// An engine on which `next` lists what can follow a path, `value` is the probability that it is worth something, and
+/// the answer is `win` after a thought with a `!`.
 fn world(
     next: impl Fn(&str) -> String + Send + 'static,
     value: impl Fn(&str) -> f64 + Send + 'static,

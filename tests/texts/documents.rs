@@ -1,5 +1,5 @@
-//! Document question answering: documents of every shape meet questions of every shape, mistakes in either are told in a
-//! sentence, and prompts that share a document get the tokens of encoding each of them whole.
+//! Document question answering: documents of every shape meet questions of every shape, mistakes in either are told in
+//! a sentence, and prompts that share a document get the tokens of encoding each of them whole.
 
 use crate::shared;
 

@@ -1,5 +1,5 @@
-//! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades agree with
-//! other people's data.
+//! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades
+//! agree with other people's data.
 
 use crate::shared;
 

@@ -1,5 +1,6 @@
-//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it, chosen
-//! once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their rooms.
+//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it,
+//! chosen once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their
+//! rooms.
 
 mod activation;
 pub mod attention;
@@ -122,8 +123,8 @@ impl Backend for Cpu {
         self.kv = kv;
     }
 
-    /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is read, for a
-    /// copy reads and writes.
+    /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is
+    /// read, for a copy reads and writes.
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: 14e9, flops: 350e9 }
     }

@@ -1,5 +1,5 @@
-//! The step that the CPU's ops read: a batch whose tokens are known, and the samples that nobody collected yet. The work itself
-//! is done at once.
+//! The step that the CPU's ops read: a batch whose tokens are known, and the samples that nobody collected yet. The
+//! work itself is done at once.
 
 use std::collections::VecDeque;
 

@@ -1,17 +1,17 @@
-//! A device that computes nothing and keeps time: each op of `Backend` adds what it would take on a [`DeviceProfile`], from the
-//! shapes that it is given, to a [`Clock`] that nobody has to wait for. Weights, activations, keys and values take no memory
-//! here, but are counted against the profile's, so that what would not fit does not fit. What times are made of is `profile`'s
-//! and `attention`'s; who drives an engine by such a clock is left to floor 8.
+//! A device that computes nothing and keeps time: each op of `Backend` adds what it would take on a [`DeviceProfile`],
+//! from the shapes that it is given, to a [`Clock`] that nobody has to wait for. Weights, activations, keys and values
+//! take no memory here, but are counted against the profile's, so that what would not fit does not fit. What times are
+//! made of is `profile`'s and `attention`'s; who drives an engine by such a clock is left to floor 8.
 //!
 //! # How near it comes
-//! On the profile `h200`, beside benches/runs/2026-11-21-h200-wgmma (`cargo test --test modelled_times -- --nocapture` prints
-//! both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 0.97 (mean 0.94, for a
-//! device that works for long lowers its clocks); prompts 0.83 to 0.96, but 0.5 to 0.7 where a thousand branches and more
-//! begin at once, for what the host takes to begin a branch is left out.
+//! On the profile `h200`, beside benches/runs/2026-11-21-h200-wgmma (`cargo test --test modelled_times -- --nocapture`
+//! prints both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 0.97
+//! (mean 0.94, for a device that works for long lowers its clocks); prompts 0.83 to 0.96, but 0.5 to 0.7 where a
+//! thousand branches and more begin at once, for what the host takes to begin a branch is left out.
 //!
 //! # Samples
-//! Tokens are sampled as from a model whose logits are all equal ([`sample`]): a uniform has the same token in whatever batch it is
-//! tossed. Texts are meaningless, and so lengths are to come from `Stop::max_tokens`, with `ignore_eos`.
+//! Tokens are sampled as from a model whose logits are all equal ([`sample`]): a uniform has the same token in whatever
+//! batch it is tossed. Texts are meaningless, and so lengths are to come from `Stop::max_tokens`, with `ignore_eos`.
 
 mod attention;
 mod clock;

@@ -3,8 +3,8 @@
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// The sample that `request` asks for, of `vocab` tokens that are equally likely. Penalties and biases change nothing. It depends
-/// on the request alone: the same uniform samples the same token in whatever step.
+/// The sample that `request` asks for, of `vocab` tokens that are equally likely. Penalties and biases change nothing.
+/// It depends on the request alone: the same uniform samples the same token in whatever step.
 pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
     let logprob = -(vocab as f32).ln();
     let token = match request.pick {

@@ -1,29 +1,32 @@
-//! Who gets rows in the next step: branches that decode first, then prompts and given tokens, in chunks that fill the step. It
-//! also decides who runs at all while pages are short: branches wait to start (`admission`), and the last in line yields so
-//! that those before it can go on. Whose pages are taken is `room`'s. It moves no data and knows no model.
+//! Who gets rows in the next step: branches that decode first, then prompts and given tokens, in chunks that fill the
+//! step. It also decides who runs at all while pages are short: branches wait to start (`admission`), and the last in
+//! line yields so that those before it can go on. Whose pages are taken is `room`'s. It moves no data and knows no
+//! model.
 //!
 //! # Last logits
-//! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last row*
-//! of what they share. No logits are kept for that: a branch that wants logits and has nothing to compute asks for the last
-//! row of its path again. The row writes the same keys and values into the same slot, so nothing has to be undone, and the
-//! forks that ask in the same step share it: one row, read by as many samples as there are forks. A prompt whose forks wait
-//! for it spends no row more than its length. Nothing of this needs memory or a rule for eviction, and a branch that was
-//! dropped comes back by the same way.
+//! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last
+//! row* of what they share. No logits are kept for that: a branch that wants logits and has nothing to compute asks for
+//! the last row of its path again. The row writes the same keys and values into the same slot, so nothing has to be
+//! undone, and the forks that ask in the same step share it: one row, read by as many samples as there are forks. A
+//! prompt whose forks wait for it spends no row more than its length. Nothing of this needs memory or a rule for
+//! eviction, and a branch that was dropped comes back by the same way.
 //!
 //! # Order and fairness
-//! All branches with work stand in one line: those of the root that came first go first, and of one root the branches that
-//! were made first. So whoever names roots depth-first over the tree of their prompts has groups that share a prefix run
-//! together, and what has begun is ended before more is begun. Nobody overtakes: only the first of those that wait is let in,
-//! and only the last of those that run yields. The first in line never yields to another, so every branch finishes.
+//! All branches with work stand in one line: those of the root that came first go first, and of one root the branches
+//! that were made first. So whoever names roots depth-first over the tree of their prompts has groups that share a
+//! prefix run together, and what has begun is ended before more is begun. Nobody overtakes: only the first of those
+//! that wait is let in, and only the last of those that run yields. The first in line never yields to another, so every
+//! branch finishes.
 //!
 //! # No prefix is computed twice
-//! *Lemma.* Prompts in depth-first order of their prefix tree: what a later prompt has in common with an earlier one is a
-//! prefix of what the prompts between have in common with it. So the longest beginning of the *first waiting* prompt that is
-//! there covers all that anybody who waits could find there. *PrefixHold:* the first branch that waits keeps a lease on it;
-//! everything else without a lease is dead and goes first. Whoever yields keeps what it was given, too. Both fit beside
-//! whatever runs, because a branch is let in only while every branch could still be brought to its end alone beside all that
-//! was given (`admission`). So prompts cost as many rows as their prefix tree has tokens, exactly, whatever the lengths turn
-//! out to be, where prompts come depth-first and the pool holds any one path (each level of it from a page of its own on).
+//! *Lemma.* Prompts in depth-first order of their prefix tree: what a later prompt has in common with an earlier one is
+//! a prefix of what the prompts between have in common with it. So the longest beginning of the *first waiting* prompt
+//! that is there covers all that anybody who waits could find there. *PrefixHold:* the first branch that waits keeps a
+//! lease on it; everything else without a lease is dead and goes first. Whoever yields keeps what it was given, too.
+//! Both fit beside whatever runs, because a branch is let in only while every branch could still be brought to its end
+//! alone beside all that was given (`admission`). So prompts cost as many rows as their prefix tree has tokens,
+//! exactly, whatever the lengths turn out to be, where prompts come depth-first and the pool holds any one path (each
+//! level of it from a page of its own on).
 
 mod room;
 
@@ -47,8 +50,8 @@ struct QueueKey {
 #[derive(Clone, Copy, Debug)]
 struct PrefixHold {
     branch: BranchId,
-    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last things to
-    /// be given up.
+    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last
+    /// things to be given up.
     promised: bool,
 }
 
@@ -178,7 +181,8 @@ impl Scheduler {
         self.waiting_keep.remove(&place);
     }
 
-    /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone fail.
+    /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone
+    /// fail.
     pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut KvCache, budget: StepBudget) -> Schedule {
         self.changed = false;
         if self.keep_running(branches, cache) == Ready::AfterCollecting {
@@ -193,7 +197,8 @@ impl Scheduler {
         schedule
     }
 
-    /// Slots for what running branches have to compute, in the order of the line; while there are none, the last yields.
+    /// Slots for what running branches have to compute, in the order of the line; while there are none, the last
+    /// yields.
     fn keep_running(&mut self, branches: &mut Branches, cache: &mut KvCache) -> Ready {
         let mut at = 0;
         while let Some(&QueueKey { branch: id, .. }) = self.running.get(at) {
@@ -213,7 +218,8 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Rows of all that decode, then those of prompts and given tokens as far as the step has room; and what room it has left.
+    /// Rows of all that decode, then those of prompts and given tokens as far as the step has room; and what room it
+    /// has left.
     fn rows_of_running(&self, branches: &Branches, cache: &KvCache, budget: StepBudget) -> (Schedule, StepRoom) {
         let (decodes, chunks): (Vec<_>, Vec<_>) = self
             .running
@@ -233,8 +239,8 @@ impl Scheduler {
         (schedule, left)
     }
 
-    /// Starts branches in the order of the line, as long as the step has rows for them and pages are expected to suffice; one that
-    /// is alone starts in any case. What would have to wait for its rows holds no pages meanwhile.
+    /// Starts branches in the order of the line, as long as the step has rows for them and pages are expected to
+    /// suffice; one that is alone starts in any case. What would have to wait for its rows holds no pages meanwhile.
     fn admit(
         &mut self,
         branches: &mut Branches,

@@ -1,12 +1,13 @@
-//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what branches
-//! at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised; the own tokens of
-//! the last branch that runs, and of the next to last, and so on until one runs alone. Only then, which happens where a pool
-//! holds one path barely or not at all: its own tokens, laid out anew; what those keep that preempted; and the bookmark.
+//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what
+//! branches at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised;
+//! the own tokens of the last branch that runs, and of the next to last, and so on until one runs alone. Only then,
+//! which happens where a pool holds one path barely or not at all: its own tokens, laid out anew; what those keep that
+//! preempted; and the bookmark.
 //!
 //! # Preemption
-//! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and host
-//! memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place among the uniforms
-//! and in the line, and the samples that were submitted.
+//! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and
+//! host memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place
+//! among the uniforms and in the line, and the samples that were submitted.
 
 use super::{PrefixHold, QueueKey, Ready, Scheduler};
 use crate::engine::admission::Commitment;
@@ -17,8 +18,8 @@ use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
 impl Scheduler {
-    /// Lets the first waiting branch hold its longest cached prefix. When another branch becomes the first, its prefix is
-    /// looked up anew.
+    /// Lets the first waiting branch hold its longest cached prefix. When another branch becomes the first, its prefix
+    /// is looked up anew.
     pub(super) fn hold_first_prefix(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(first) = self.waiting.first().map(|place| place.branch) else {
             self.prefix_hold = None;
@@ -32,8 +33,8 @@ impl Scheduler {
         }
     }
 
-    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and is not to be
-    /// advanced.
+    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and
+    /// is not to be advanced.
     pub fn free_behind(&self, branches: &Branches, cache: &mut KvCache) {
         if cache.window.is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
@@ -75,7 +76,8 @@ impl Scheduler {
         }
     }
 
-    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised anything.
+    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised
+    /// anything.
     pub(super) fn reserve(
         &mut self,
         id: BranchId,
@@ -106,7 +108,8 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        // A branch that was skipped because another extends its path is tried again when that one has given up its pages.
+        // A branch that was skipped because another extends its path is tried again when that one has given up its
+        // pages.
         let mut gave_up = true;
         while std::mem::take(&mut gave_up) {
             let mut before = None;
@@ -140,9 +143,9 @@ impl Scheduler {
         }
     }
 
-    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split inside a page
-    /// take more pages than their tokens need; then, in a pool that holds nothing else, all of it. Whether a branch fits must
-    /// depend on neither.
+    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split
+    /// inside a page take more pages than their tokens need; then, in a pool that holds nothing else, all of it.
+    /// Whether a branch fits must depend on neither.
     pub(super) fn reserve_alone(
         &mut self,
         id: BranchId,
@@ -170,7 +173,8 @@ impl Scheduler {
     }
 }
 
-/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on its way.
+/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on
+/// its way.
 pub(super) fn brings_rows(branch: &Branch, cache: &KvCache) -> bool {
     let known = |upto: usize| {
         let (path, rest) = cache.look_up(branch, upto);

@@ -26,8 +26,8 @@ pub fn vote_at_k(votes: &VoteTally, right: impl Fn(&str) -> bool, k: u32) -> Opt
 }
 
 /// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples
-/// drawn, in all orders, of the vote with ties broken as [`VoteTally::leader`] breaks them (in a random order each of the
-/// tied answers is as likely the first). `groups` are the answers, with the number of samples that gave each and
+/// drawn, in all orders, of the vote with ties broken as [`VoteTally::leader`] breaks them (in a random order each of
+/// the tied answers is as likely the first). `groups` are the answers, with the number of samples that gave each and
 /// whether it is right; `silent` is the number of samples without an answer: they count as sampled but do not vote;
 /// without any vote the result is wrong. Biased where sampling stopped once the vote was decided. `None` where k is 0
 /// or more than were drawn.

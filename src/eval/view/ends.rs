@@ -24,7 +24,8 @@ type SampleKey = (usize, u64);
 /// sample's, but for space around it.
 pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<SampleEnd>> {
     let texts = trace.path_texts();
-    let (mut by_key, mut by_text): (HashMap<SampleKey, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
+    let mut by_key: HashMap<SampleKey, Vec<usize>> = HashMap::new();
+    let mut by_text: HashMap<&str, Vec<usize>> = HashMap::new();
     for (node, (text, keys)) in texts.iter().zip(keys(trace)).enumerate().skip(1) {
         by_text.entry(text.trim()).or_default().push(node);
         for key in keys.into_iter().flatten() {
@@ -109,7 +110,7 @@ mod tests {
         let path = json!({"index": 1, "text": "abc", "tokens": 5, "logprob": -1.5 + -0.1});
         assert_eq!(found(&trace, &[short, path]), [Some((2, true)), Some((3, true))]);
         let unknown = json!({"index": 0, "text": " ab ", "tokens": 7, "logprob": -0.7});
-        assert_eq!(found(&trace, &[unknown.clone()]), [Some((1, false))], "by its text and ordinal alone");
+        assert_eq!(found(&trace, std::slice::from_ref(&unknown)), [Some((1, false))], "by its text and ordinal alone");
         assert_eq!(
             found(&trace, &[unknown.clone(), unknown.clone(), unknown]),
             [Some((1, false)), Some((2, false)), None]

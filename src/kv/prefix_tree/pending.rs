@@ -6,8 +6,8 @@ use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
 impl PrefixTree {
-    /// Reserves a slot at the end of an open segment for a token that is still being sampled. Panics when the segment is sealed
-    /// or has such a slot already.
+    /// Reserves a slot at the end of an open segment for a token that is still being sampled. Panics when the segment
+    /// is sealed or has such a slot already.
     pub fn append_pending(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
         self.grow(pool, segment, 1)?;
         self.at_mut(segment).pending = true;
@@ -19,8 +19,8 @@ impl PrefixTree {
         self.at(segment).pending
     }
 
-    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when it
-    /// waits for none.
+    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when
+    /// it waits for none.
     pub fn settle(&mut self, segment: SegmentId, token: TokenId) {
         let settled = self.at_mut(segment);
         assert!(settled.pending, "segment {segment} waits for no token");

@@ -1,5 +1,5 @@
-//! Depth-first orders of a job's prompts: in each of them what is beneath a node follows each other, so that no beginning has to
-//! be kept, or computed again, for prompts that come much later.
+//! Depth-first orders of a job's prompts: in each of them what is beneath a node follows each other, so that no
+//! beginning has to be kept, or computed again, for prompts that come much later.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,10 +7,11 @@ use std::ops::Range;
 use super::PromptTree;
 
 impl PromptTree {
-    /// All prompts depth-first, at every level what samples most for its prompt tokens first: by the tokens that are expected to
-    /// be sampled beneath a node, `samples` of each prompt as it arrived, over the distinct prompt tokens beneath it. What samples
-    /// much is then under way while the prompts of others are computed (BatchLLM, section 4.2, where it orders its groups).
-    /// Prompts that end with a node come before its children, those that tie in the order of their tokens.
+    /// All prompts depth-first, at every level what samples most for its prompt tokens first: by the tokens that are
+    /// expected to be sampled beneath a node, `samples` of each prompt as it arrived, over the distinct prompt tokens
+    /// beneath it. What samples much is then under way while the prompts of others are computed (BatchLLM, section 4.2,
+    /// where it orders its groups). Prompts that end with a node come before its children, those that tie in the order
+    /// of their tokens.
     pub fn order_by(&self, samples: &[u64]) -> Vec<u32> {
         let sampled = |range: Range<usize>| {
             let prompts = self.sorted()[range].iter();

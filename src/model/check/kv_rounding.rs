@@ -1,5 +1,6 @@
-//! What it does to a model that keys and values are rounded: a text is sampled from the model as it is, and the log-probabilities of
-//! its tokens are compared with those that the same weights give it when keys and values are rounded.
+//! What it does to a model that keys and values are rounded: a text is sampled from the model as it is, and the
+//! log-probabilities of its tokens are compared with those that the same weights give it when keys and values are
+//! rounded.
 
 use std::fmt;
 
@@ -23,8 +24,8 @@ pub struct RoundingReport {
     pub turned: usize,
 }
 
-/// Samples `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that `backend` makes
-/// afterwards are not rounded.
+/// Samples `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that
+/// `backend` makes afterwards are not rounded.
 pub fn kv_rounding<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,

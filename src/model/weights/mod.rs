@@ -1,5 +1,5 @@
-//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they are stacked
-//! into is said by `layout`, how they are packed is the backend's.
+//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they
+//! are stacked into is said by `layout`, how they are packed is the backend's.
 
 mod checkpoint;
 mod random;

@@ -1,5 +1,6 @@
-//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain sampling at
-//! a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the sums.
+//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain
+//! sampling at a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the
+//! sums.
 
 use super::scores::{adjusted, safe};
 use crate::backend::cpu::Isa;
