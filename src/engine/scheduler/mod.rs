@@ -149,7 +149,7 @@ impl Scheduler {
     pub fn remove(&mut self, gone: &[BranchId], branches: &Branches) {
         self.running.retain(|place| gone.binary_search(&place.branch).is_err());
         // It may come back without what it kept.
-        self.prefix_hold = self.prefix_hold.filter(|bookmark| gone.binary_search(&bookmark.branch).is_err());
+        self.prefix_hold = self.prefix_hold.filter(|hold| gone.binary_search(&hold.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
             self.leave(QueueKey { priority: branch.priority, branch: branch.id });
         }

@@ -1,8 +1,8 @@
 //! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what
-//! branches at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised;
+//! branches at rest hold; what branches hold that wait, the last in line first, but for the promised prefix hold;
 //! the own tokens of the last branch that runs, and of the next to last, and so on until one runs alone. Only then,
 //! which happens where a pool holds one path barely or not at all: its own tokens, laid out anew; what those keep that
-//! preempted; and the bookmark.
+//! preempted; and the prefix hold.
 //!
 //! # Preemption
 //! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and

@@ -1,5 +1,5 @@
 //! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`tiling`, `encode`)
-//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that new_pages a page
+//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page
 //! has places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
 //! layout is `kernels/attention/plan.cuh`; buffers and launches are `attention`'s.
 
