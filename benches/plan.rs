@@ -11,7 +11,7 @@ use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;
@@ -33,7 +33,7 @@ fn main() {
     if std::env::args().any(|argument| argument == "decode") {
         return;
     }
-    for shape in Shape::ALL.into_iter().chain([Shape::Many(2560)]) {
+    for shape in ForestShape::ALL.into_iter().chain([ForestShape::Many(2560)]) {
         plan_all(shape);
     }
 }
@@ -155,7 +155,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
     }
 }
 
-fn plan_all(shape: Shape) {
+fn plan_all(shape: ForestShape) {
     let grown = grow(shape, 16, 1);
     println!("\n{shape:?}: {} rows, {} segments", grown.rows.len(), grown.forest.segments.len());
     let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();

@@ -1,7 +1,7 @@
-//! Which of several candidates go on: by value, or drawn in proportion to a weight. Numbers in, positions out; where values come
-//! from is left to `evaluate`.
+//! Selects candidates: by value, or at random in proportion to weights. Numbers in, indices out; `evaluate` produces
+//! the values.
 
-/// The positions of the `n` largest values, largest first; of equals the first.
+/// The indices of the `n` largest values, largest first; of equal ones, the first.
 pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
@@ -9,8 +9,8 @@ pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     order
 }
 
-/// `n` positions drawn without replacement, each in proportion to its weight among those left; where all of these are 0, each
-/// as likely as the other. `coin` gives numbers in [0, 1), one for each draw.
+/// `n` indices drawn without replacement, each in proportion to its weight among those left; uniformly if all of these
+/// are 0. `coin` returns numbers in [0, 1), one per draw.
 pub fn in_proportion(weights: &[f64], n: usize, mut coin: impl FnMut() -> f64) -> Vec<usize> {
     let mut left: Vec<usize> = (0..weights.len()).collect();
     let mut drawn = Vec::new();
@@ -22,7 +22,7 @@ pub fn in_proportion(weights: &[f64], n: usize, mut coin: impl FnMut() -> f64) -
             rest -= weight(at);
             rest < 0.0
         });
-        // Roundings may leave a remainder behind the last: it is the last's with a weight.
+        // Rounding may leave a remainder after the last index: it goes to the last index with a weight above 0.
         let hit = hit.or_else(|| left.iter().rposition(|&at| weight(at) > 0.0)).unwrap_or(0);
         drawn.push(left.remove(hit));
     }

@@ -11,7 +11,7 @@ use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
 use offshoot::lab::check::attention::{Setting, context, hints};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::Planner;
 
 const LAYER: LayerIx = LayerIx(0);
@@ -125,7 +125,8 @@ fn levels_divide(isa: Isa) {
         let heads = HeadLayout { q_heads, kv_heads, head_dim: dice.pick(&[8, 18, 32, 80]) };
         let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
         let setting = Setting { heads, dtype, kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]), window, sharpness: 4.0 };
-        let shape = dice.pick(&[Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Ragged]);
+        let shape =
+            dice.pick(&[ForestShape::MidPageForks, ForestShape::Star, ForestShape::EmptyLeaves, ForestShape::Ragged]);
         let grown = grow(shape, PAGE_TOKENS, seed);
         let forest = &grown.forest;
         let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(forest, row)).collect();

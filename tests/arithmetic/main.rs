@@ -4,6 +4,8 @@
 mod runs;
 #[path = "../common/shared.rs"]
 mod shared;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod attention_levels;
 mod batch_invariance;

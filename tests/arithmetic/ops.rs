@@ -129,7 +129,7 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
 #[test]
 fn the_twin_has_the_bits_of_bf16_dot_products() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
-        println!("skipped: this processor has no bf16 dot products");
+        crate::skip::skipped("this processor has no bf16 dot products");
         return;
     }
     for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {

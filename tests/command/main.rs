@@ -6,6 +6,8 @@ mod judging;
 mod runs;
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod attention_run;
 mod batch_files;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use offshoot::eval::task::{Overrides, Prompt, Task};
+use offshoot::eval::task::{Overrides, Task, TaskPrompt};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
     let data = root().join("../shared/data").join(data);
     if !data.exists() {
-        eprintln!("skipped: {} is absent", data.display());
+        crate::skip::skipped(format_args!("{} is absent", data.display()));
         return None;
     }
     let set = vec![format!("items.path={}", data.canonicalize().expect("it exists").display())];
@@ -20,8 +20,8 @@ fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
         Task::load(&root().join(task), &Overrides { set, ..Overrides::default() }).expect("the task file is right");
     let items = task.items(Some(3)).expect("the data are what the task is for");
     let text = |item| match task.prompt(item).expect("the prompt's fields are there") {
-        Prompt::Levels(levels) => levels.concat(),
-        Prompt::Chat { messages, .. } => messages.into_iter().map(|message| message.content).collect(),
+        TaskPrompt::Levels(levels) => levels.concat(),
+        TaskPrompt::Chat { messages, .. } => messages.into_iter().map(|message| message.content).collect(),
     };
     Some(items.iter().map(text).collect())
 }
@@ -70,7 +70,7 @@ fn math_is_read_and_graded_as_it_is() {
     let (_folder, task) = math500(&[], MATH_ROWS);
     let items = task.items(None).expect("the rows are what the task is for");
     assert_eq!(items.iter().map(|item| &item.id[..]).collect::<Vec<_>>()[1], "test/algebra/2.json");
-    let Prompt::Chat { messages, .. } = task.prompt(&items[0]).expect("the row has a problem") else {
+    let TaskPrompt::Chat { messages, .. } = task.prompt(&items[0]).expect("the row has a problem") else {
         panic!("a chat")
     };
     assert!(messages[0].content.contains("half of $1$"), "{}", messages[0].content);

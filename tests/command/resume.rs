@@ -338,7 +338,9 @@ fn untied_model(folder: &Path) -> (std::path::PathBuf, impl Fn(usize) -> std::op
     fs::create_dir(&model).expect("writable");
     for file in fs::read_dir(&demo).expect("readable") {
         let path = file.expect("readable").path();
-        fs::copy(&path, model.join(path.file_name().expect("a file"))).expect("writable");
+        if path.is_file() {
+            fs::copy(&path, model.join(path.file_name().expect("a file"))).expect("writable");
+        }
     }
     let config = fs::read_to_string(demo.join("config.json")).expect("readable");
     let mut config: Value = serde_json::from_str(&config).expect("JSON");

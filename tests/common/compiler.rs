@@ -6,7 +6,7 @@ use std::process::Command;
 pub fn has_compiler() -> bool {
     let found = Command::new("g++").arg("--version").output().is_ok_and(|said| said.status.success());
     if !found {
-        println!("skipped: no g++ here");
+        crate::skip::skipped("no g++ here");
     }
     found
 }

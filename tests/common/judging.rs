@@ -7,7 +7,10 @@ pub fn can_judge() -> bool {
     let doctor = Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["judge", "--doctor"]).output();
     let doctor = doctor.expect("the binary starts");
     if !doctor.status.success() {
-        println!("skipped: no sandbox or no python3 here: {}", String::from_utf8_lossy(&doctor.stderr));
+        crate::skip::skipped(format_args!(
+            "no sandbox or no python3 here: {}",
+            String::from_utf8_lossy(&doctor.stderr)
+        ));
     }
     doctor.status.success()
 }

@@ -8,7 +8,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
     let found = Some(root.join(path)).filter(|path| path.exists());
     if found.is_none() {
-        println!("skipped: ../shared is not here");
+        crate::skip::skipped("../shared is not here");
     }
     found
 }

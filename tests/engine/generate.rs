@@ -14,7 +14,7 @@ use offshoot::engine::{
 };
 use offshoot::ids::TokenId;
 use offshoot::launch::{
-    Draws, GenerateEvent, Generation, Generator, Order, PromptRequest, Release, SampleId, generate,
+    GenerateEvent, Generation, Generator, OutputTokens, PromptOrder, PromptRequest, Release, SampleId, generate,
 };
 use offshoot::tree::SamplingTree;
 
@@ -124,8 +124,8 @@ fn prompts_begin_depth_first_over_what_they_share() {
     let params = SamplingParams::default();
     let requests = prompts.iter().zip(&stops).map(|(tokens, stop)| request(tokens, 2, &params, stop));
     generate(&engine, requests.collect(), Hear::Finishes).collect_all().unwrap();
-    let draws = stops.iter().map(|stop| Draws { most: 2 * stop.max_tokens as u64, is_exact: true });
-    let mut order = Order::new(&prompts, draws.collect());
+    let draws = stops.iter().map(|stop| OutputTokens { most: 2 * stop.max_tokens as u64, is_exact: true });
+    let mut order = PromptOrder::new(&prompts, draws.collect());
     let order =
         std::iter::from_fn(|| order.next_prompt()).flat_map(|at| [text_of(&prompts[at]), text_of(&prompts[at])]);
     assert_eq!(*begun.lock().unwrap(), order.collect::<Vec<_>>());

@@ -60,12 +60,12 @@ fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass
 
 /// The softmax of a row's head over all that it sees, summed by level.
 fn dense_shares(shape: Shape, read: &Attended<'_, Cpu>, row: usize, head: usize) -> [f64; MOST_LEVELS] {
-    let heads = read.kv.shape().heads;
+    let heads = read.kv.heads(read.layer);
     let d = heads.head_dim;
     let query = &read.qkv.row(row)[head * d..][..d];
     let mut shares = [0.0; MOST_LEVELS];
     for p in 0..=row {
-        if matches!(shape, Shape::Windowed) && row - p >= 21 {
+        if !matches!(shape, Shape::Full) && row - p >= 21 {
             continue;
         }
         let key = &read.qkv.row(p)[heads.q_width() + head / heads.group() * d..][..d];
@@ -103,7 +103,9 @@ fn shares_are_those_of_dense_attention_whatever_the_chunks_and_the_plan() {
             let seen: Vec<bool> = mass[..4].iter().map(|&mass| mass > 0.0).collect();
             match shape {
                 Shape::Full => assert_eq!(seen, [true, true, true, drawn > 0]),
-                Shape::Windowed => assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0]),
+                Shape::Windowed | Shape::LongWindowed => {
+                    assert_eq!(seen, [false, 40 + drawn < 23 + 21, true, drawn > 0])
+                }
             }
         }
     }

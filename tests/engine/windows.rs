@@ -90,7 +90,7 @@ fn branches_behind_their_windows_share_a_pool_and_come_back_from_shortage() {
 #[test]
 fn swapped_branches_keep_only_what_their_windows_see() {
     let page_bytes = engine_of(Shape::LongWindowed, pages(1)).facts().page_bytes;
-    let engine = engine_of(Shape::LongWindowed, EngineConfig { swap_bytes: 1000 * page_bytes, ..pages(30) });
+    let engine = engine_of(Shape::LongWindowed, EngineConfig { swap_bytes: 1000 * page_bytes, ..pages(24) });
     mislead(&engine);
     let drawn = crowd(&engine);
     let metrics = engine.metrics().unwrap();

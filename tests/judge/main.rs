@@ -10,6 +10,8 @@ mod sandbox_setup;
 mod shared;
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod benchmark_files;
 mod judge_command;

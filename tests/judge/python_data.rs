@@ -19,7 +19,10 @@ fn can_judge() -> bool {
     let doctor = judge(&["--doctor"]);
     let can = doctor.status.success();
     if !can {
-        println!("skipped: no sandbox or no python3 here: {}", String::from_utf8_lossy(&doctor.stderr));
+        crate::skip::skipped(format_args!(
+            "no sandbox or no python3 here: {}",
+            String::from_utf8_lossy(&doctor.stderr)
+        ));
     }
     can
 }

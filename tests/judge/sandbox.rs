@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
 use offshoot::judge::problem::Limits;
-use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
+use offshoot::judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -35,7 +35,7 @@ fn modes() -> &'static [bool] {
     static MODES: OnceLock<&[bool]> = OnceLock::new();
     MODES.get_or_init(|| match Sandbox::set_up(&setup(false)) {
         Err(error @ Error::Value { .. }) => {
-            eprintln!("skipped: {error}");
+            crate::skip::skipped(format_args!("{error}"));
             &[]
         }
         _ => &[true, false],
@@ -50,8 +50,8 @@ fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> C
         readable: Vec::new(),
         folder: folder.into(),
         limits: LIMITS,
-        stdin: Input::Null,
-        stdout: Output::Capture,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
         channel: false,
     }
 }
@@ -85,7 +85,7 @@ struct Aftermath {
 fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Some((interpreter, prefix)) = python() else {
-        eprintln!("skipped: there is no python3");
+        crate::skip::skipped("there is no python3");
         return None;
     };
     let nonce = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -174,7 +174,7 @@ fn input_output_and_channel_flow_without_deadlock() {
     for &namespaces in modes() {
         let folder = sandbox(namespaces).folder().unwrap();
         let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
-        let cat = Confined { stdin: Input::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
+        let cat = Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
         let mut running = sandbox(namespaces).start(cat).unwrap();
         let input = vec![b'x'; 3 << 20];
         running.write_stdin(&input).unwrap();
@@ -183,7 +183,7 @@ fn input_output_and_channel_flow_without_deadlock() {
         assert_eq!((ended.how, ended.stdout.len()), (How::Exit(0), input.len()));
 
         let closes =
-            Confined { stdin: Input::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
+            Confined { stdin: StdinMode::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
         let mut running = sandbox(namespaces).start(closes).unwrap();
         running.write_stdin(&input).unwrap();
         assert_eq!(running.wait().unwrap().how, How::Exit(0));
@@ -279,8 +279,8 @@ fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
     }
     let said = sandbox(false).in_force().to_string();
     assert!(said.contains("namespaces   not in force: not wanted"), "{said}");
-    assert!(said.contains("trial        in force: "), "{said}");
-    let setup = Setup { helper: Some("/bin/true".into()), ..Setup::new(Isolation::Required) };
+    assert!(said.contains("probes       in force: "), "{said}");
+    let setup = SandboxSetup { helper: Some("/bin/true".into()), ..SandboxSetup::new(Isolation::Required) };
     assert!(
         Sandbox::set_up(&setup).unwrap_err().to_string().starts_with("/bin/true: cannot use as the sandbox's helper")
     );
@@ -359,7 +359,7 @@ fn shared_memory_is_its_own_and_bounded() {
 
 #[test]
 fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
-    let Some((interpreter, prefix)) = python() else { return eprintln!("skipped: there is no python3") };
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
     for &namespaces in modes() {
         let has_own = namespaces && sandbox(true).in_force().to_string().contains("a /dev/shm of its own");
         let folder = sandbox(namespaces).folder().unwrap();
@@ -477,7 +477,7 @@ fn calls_of_other_architectures_end_the_program() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/other_calls.c");
     let built = Command::new("cc").arg(source).arg("-o").arg(folder.path().join("other_calls")).status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there is no C compiler");
+        crate::skip::skipped("there is no C compiler");
         return;
     }
     let ended =

@@ -29,7 +29,7 @@ fn compiler(cache: &Path) -> Option<Compiler> {
     match Compiler::open(None) {
         Ok(compiler) => Some(compiler.with_cache(Cache::in_folder(cache))),
         Err(why) => {
-            eprintln!("skipped: {why}");
+            crate::skip::skipped(format_args!("{why}"));
             None
         }
     }
@@ -37,7 +37,7 @@ fn compiler(cache: &Path) -> Option<Compiler> {
 
 #[test]
 fn without_a_driver_one_sentence_says_so() {
-    let Err(of_probe) = probe() else { return eprintln!("skipped: there is a GPU") };
+    let Err(of_probe) = probe() else { return crate::skip::skipped("there is a GPU") };
     let Err(of_open) = Device::open(0) else { panic!("a device opens that the driver does not show") };
     for (error, device) in [(of_probe, "CUDA"), (of_open, "cuda:0")] {
         assert!(matches!(error, Error::NoDevice { .. }), "{error}");
@@ -113,12 +113,12 @@ fn nvrtc_is_found_where_pip_and_toolkits_put_it() {
     let folder = TempDir::new().unwrap();
     let nothing = failing_check(&["--arch", "sm_1"], &[]);
     if !nothing.contains("NVRTC is missing") {
-        return eprintln!("skipped: this machine has an NVRTC of its own");
+        return crate::skip::skipped("this machine has an NVRTC of its own");
     }
     assert!(nothing.contains("install it with `pip install nvidia-cuda-nvrtc`, or set OFFSHOOT_NVRTC"), "{nothing}");
     assert_eq!(nothing.lines().count(), 1, "{nothing}");
     let Some(file) = std::env::var_os("OFFSHOOT_NVRTC").map(PathBuf::from).filter(|file| file.is_file()) else {
-        return eprintln!("skipped: OFFSHOOT_NVRTC names no file to put there");
+        return crate::skip::skipped("OFFSHOOT_NVRTC names no file to put there");
     };
     for (variable, below) in [
         ("VIRTUAL_ENV", "lib/python3.12/site-packages/nvidia/cu13/lib"),

@@ -34,7 +34,7 @@ fn device() -> Option<Device> {
     match Device::open(0) {
         Ok(device) => Some(device),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            crate::skip::skipped(format_args!("{error}"));
             None
         }
     }
@@ -138,7 +138,7 @@ fn a_block_may_use_all_shared_memory() {
     let optin = device.facts().shared_optin;
     let shared = 4 * SHARED_COUNT as usize;
     if shared > optin {
-        return eprintln!("skipped: a block has {optin} bytes of shared memory");
+        return crate::skip::skipped(format_args!("a block has {optin} bytes of shared memory"));
     }
     let out = device.alloc(4).unwrap();
     let function = device.function(&unit(), "shared_sum").unwrap();
@@ -207,7 +207,7 @@ fn a_launch_that_fails_is_told_by_the_next_call() {
 fn arguments_that_do_not_fit_are_never_launched() {
     let Some(device) = device() else { return };
     if (device.facts().driver.major, device.facts().driver.minor) < (12, 4) {
-        return eprintln!("skipped: this driver cannot tell a kernel's parameters");
+        return crate::skip::skipped("this driver cannot tell a kernel's parameters");
     }
     let (x, function) = (device.alloc(4).unwrap(), add(&device));
     for args in [Args::new().memory(&x), Args::new().memory(&x).u64(1).memory(&x).f32(0.0)] {

@@ -20,7 +20,7 @@ use offshoot::kv::KvSlot;
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
 fn device() -> Option<Device> {
-    Device::open(0).map_err(|error| eprintln!("skipped: {error}")).ok()
+    Device::open(0).map_err(|error| crate::skip::skipped(format_args!("{error}"))).ok()
 }
 
 /// Numbers within 1 of zero.

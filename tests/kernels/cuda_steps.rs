@@ -21,7 +21,7 @@ fn setup() -> Option<Setup> {
     let mut cuda = match Cuda::open(0) {
         Ok(cuda) => cuda,
         Err(error) => {
-            eprintln!("skipped: {error}");
+            crate::skip::skipped(format_args!("{error}"));
             return None;
         }
     };

@@ -21,7 +21,7 @@ use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::attention::{Setting, context};
 use offshoot::lab::check::dense::relative_error;
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Grown, Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
@@ -108,7 +108,7 @@ fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize 
 
 /// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
 /// number.
-fn kv(setting: &Setting, grown: &Grown) -> Vec<u8> {
+fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
     let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
@@ -248,11 +248,11 @@ fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str
     assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
 }
 
-fn exact(setting: &Setting, grown: &Grown) -> Vec<Vec<f64>> {
+fn exact(setting: &Setting, grown: &GrownForest) -> Vec<Vec<f64>> {
     (0..grown.rows.len()).map(|row| setting.dense(row, &context(&grown.forest, row))).collect()
 }
 
-fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
+fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
@@ -276,7 +276,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: 
 
 /// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them
 /// out.
-fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
+fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let from = context(&grown.forest, row);
     let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
@@ -297,7 +297,7 @@ fn laid_anew(setting: &Setting, grown: &Grown, row: usize, kv: &[u8]) -> (Forest
 
 /// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
 /// lies.
-fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: Shape, seed: u64, blocks: usize) {
+fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let workers = Workers::BlocksAndDecodeWarps(blocks);
@@ -366,7 +366,13 @@ impl Variant {
 
     fn shapes(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(false) else { return };
-        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Many(60), Shape::OneTokenSegments];
+        let shapes = [
+            ForestShape::MidPageForks,
+            ForestShape::Star,
+            ForestShape::EmptyLeaves,
+            ForestShape::Many(60),
+            ForestShape::OneTokenSegments,
+        ];
         let layouts = [(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)];
         for seed in seeds {
             let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
@@ -380,7 +386,7 @@ impl Variant {
     fn few_rows(self) {
         let Some(kernel) = self.compile(false) else { return };
         let (setting, seed) = (self.setting((4, 1), None, 2), 0);
-        let grown = grow(Shape::Many(6), 32, seed);
+        let grown = grow(ForestShape::Many(6), 32, seed);
         let (kv, exact) = (kv(&setting, &grown), exact(&setting, &grown));
         let names: Vec<usize> = (0..grown.rows.len()).collect();
         let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
@@ -408,7 +414,13 @@ impl Variant {
 
     fn deterministic(self, seeds: Range<u64>) {
         let Some(kernel) = self.compile(true) else { return };
-        let shapes = [Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::DeepChain, Shape::Many(40)];
+        let shapes = [
+            ForestShape::MidPageForks,
+            ForestShape::Star,
+            ForestShape::EmptyLeaves,
+            ForestShape::DeepChain,
+            ForestShape::Many(40),
+        ];
         let layouts = [(4, 1), (6, 2), (7, 1), (1, 1), (16, 1)];
         // Longer than a tile, and shorter: rows of one item see other tiles of it.
         let windows = [None, Some(200), Some(70)];

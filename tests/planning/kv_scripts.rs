@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 
 /// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
 /// last slot waits for.
@@ -49,9 +49,9 @@ impl Script {
             0..20 => self.admit(),
             20..35 => self.fork(),
             35..45 => self.fork_at(),
-            45..56 => self.append(),
-            56..62 => self.draw(),
-            62..65 => self.free_behind(),
+            45..54 => self.append(),
+            54..59 => self.draw(),
+            59..65 => self.free_behind(),
             65..82 => self.compute(),
             82..85 => self.retain(),
             85..94 => _ = self.release(),
@@ -187,10 +187,15 @@ impl Script {
     /// Writes some more of a path into memory, from where it is computed on.
     fn compute(&mut self) {
         let Some(at) = self.any() else { return };
+        let segment = self.leases[at].segment;
+        let upto = self.dice.within(self.tree.computed(segment), self.tree.end(segment));
+        self.compute_upto(at, upto);
+    }
+
+    fn compute_upto(&mut self, at: usize, upto: u32) {
         let Lease { segment, mut tokens, drawing, .. } = self.leases[at].clone();
         tokens.extend(drawing);
         let first = self.tree.computed(segment);
-        let upto = self.dice.within(first, self.tree.end(segment));
         for position in first..upto {
             let KvSlot { page, slot } = self.tree.slot(segment, position);
             self.memory.insert((page, slot), tokens[..=position as usize].to_vec());
@@ -199,12 +204,17 @@ impl Script {
         self.leases[at].computed = upto as usize;
     }
 
-    /// A window has passed some of what a lease has computed.
+    /// A window has passed some of a branch, which is all computed.
     fn free_behind(&mut self) {
-        let Some(at) = self.any() else { return };
+        let open: Vec<usize> = (0..self.leases.len()).filter(|&at| self.leases[at].may_grow).collect();
+        if open.is_empty() {
+            return;
+        }
+        let at = self.dice.pick(&open);
         let segment = self.leases[at].segment;
-        let end = self.tree.computed(segment).min(self.tree.end(segment).saturating_sub(1));
+        self.compute_upto(at, self.tree.end(segment));
         let page_tokens = self.tree.page_tokens();
+        let end = self.tree.end(segment).saturating_sub(1);
         let upto = self.dice.within(0, end) / page_tokens * page_tokens;
         if upto > 0 {
             let (free, leased) = (self.pool.free(), self.tree.leased().pages);
@@ -347,7 +357,7 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
 
 #[test]
 fn grown_forests_are_sound() {
-    for shape in Shape::ALL {
+    for shape in ForestShape::ALL {
         for seed in 0..10 {
             let grown = grow(shape, 16, seed);
             let slots = grown.rows.iter().map(|r| grown.tree.slot(r.segment, r.position));

@@ -2,6 +2,8 @@
 
 #[path = "../common/shared.rs"]
 mod shared;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod kv_scripts;
 mod modelled_times;

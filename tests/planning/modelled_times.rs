@@ -17,7 +17,7 @@ use offshoot::engine::{
 };
 use offshoot::ids::TokenId;
 use offshoot::lab::bench::trees::read_trees;
-use offshoot::lab::bench::workload_file::{Job, read_jobs};
+use offshoot::lab::bench::workload_file::{Workload, read_jobs};
 use offshoot::model::{Decoder, ModelConfig};
 use offshoot::plan::{PlanHints, Planner};
 use serde_json::Value;
@@ -72,7 +72,7 @@ fn attention_takes_what_was_measured() {
             cost,
         };
         let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
-        let plan = Planner::Balanced.plan(&tree.plant(page_tokens).expect("pages enough").forest, &hints);
+        let plan = Planner::Balanced.plan(&tree.lay_out(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
         rows.push((tree.name, profile.attention_ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
     }
@@ -82,7 +82,7 @@ fn attention_takes_what_was_measured() {
 }
 
 /// A job's prompts, of which no two share more than their levels say.
-fn prompts(job: &Job, vocab: usize) -> Vec<Vec<TokenId>> {
+fn prompts(job: &Workload, vocab: usize) -> Vec<Vec<TokenId>> {
     let mut texts = vec![Vec::new()];
     for &(tokens, branching) in &job.levels {
         let longer = texts.iter().flat_map(|text: &Vec<TokenId>| {
@@ -97,7 +97,7 @@ fn prompts(job: &Job, vocab: usize) -> Vec<Vec<TokenId>> {
 }
 
 /// Seconds on the device's clock from the first command to the last token.
-fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Job, generate: usize) -> f64 {
+fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Workload, generate: usize) -> f64 {
     let begun = clock.now();
     let (mut branches, mut extends) = (Vec::new(), Vec::new());
     for (item, prompt) in prompts(job, handle.facts().vocab).into_iter().enumerate() {
@@ -143,7 +143,7 @@ fn whole_jobs_take_what_was_measured() {
         let page = backend.page_tokens() as usize;
         let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().expect("there are jobs");
         let config = EngineConfig {
-            max_branches: jobs.iter().map(Job::continuations).max().expect("there are jobs"),
+            max_branches: jobs.iter().map(Workload::continuations).max().expect("there are jobs"),
             step_rows: 4096,
             pool: PoolSize::Share { of_free: 0.9, at_most: (tokens + 64 * page) * model.kv_bytes_per_token() },
             run_ahead: true,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Grown, Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, PageTurn, PlanHints, Planner, WorkItem};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
@@ -16,9 +16,9 @@ fn hints(tile: u32, window: Option<u32>) -> PlanHints {
 
 /// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each leaf
 /// has a row.
-fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &Grown, Vec<StepRow>, Planner, PlanHints)) {
-    for shape in Shape::ALL {
-        let seeds = if matches!(shape, Shape::Many(_)) { 1 } else { seeds };
+fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &GrownForest, Vec<StepRow>, Planner, PlanHints)) {
+    for shape in ForestShape::ALL {
+        let seeds = if matches!(shape, ForestShape::Many(_)) { 1 } else { seeds };
         for (seed, page) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 32), (seed, 64)]) {
             let mut grown = grow(shape, page, seed);
             let rows = leaf_rows(&mut grown);
@@ -37,7 +37,7 @@ fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &Grown, Vec<Step
 }
 
 /// The newest token of each leaf, depth-first; whatever is before it has been computed.
-fn leaf_rows(grown: &mut Grown) -> Vec<StepRow> {
+fn leaf_rows(grown: &mut GrownForest) -> Vec<StepRow> {
     let forest = &grown.forest;
     let leaves = (0..forest.segments.len()).filter(|&index| forest.is_leaf(index));
     let held = leaves.map(|index| &forest.segments[index]).filter(|segment| segment.tokens > 0);

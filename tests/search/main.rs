@@ -4,6 +4,8 @@
 mod job;
 #[path = "../common/shared.rs"]
 mod shared;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod choices;
 mod sampling_tree;

@@ -2,6 +2,8 @@
 
 #[path = "../common/shared.rs"]
 mod shared;
+#[path = "../common/skip.rs"]
+mod skip;
 
 mod documents;
 mod documents_of_the_project;

@@ -50,7 +50,7 @@ impl Emulated {
     /// `None`, and a word on standard error, where there is no C++ compiler.
     pub fn compile(unit: &Unit, kernel: &str) -> Option<Self> {
         if Command::new("g++").arg("--version").output().is_err() {
-            eprintln!("skipped: there is no g++");
+            crate::skip::skipped("there is no g++");
             return None;
         }
         let folder = TempDir::new().expect("a folder for temporary files");
