@@ -1,7 +1,7 @@
-//! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32 prompts, of equal
-//! lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes nothing, so that the host has
-//! its caches to itself as beside a GPU; and on the CPU, by a model so small that its work counts for little (`-- simulated` and
-//! `-- cpu` measure one). Milliseconds a step.
+//! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32
+//! prompts, of equal lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes
+//! nothing, so that the host has its caches to itself as beside a GPU; and on the CPU, by a model so small that its
+//! work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,8 @@ use offshoot::backend::cpu::Cpu;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::model::{Decoder, ModelConfig};
@@ -50,9 +51,9 @@ fn measure<B: Backend>(device: &str, backend: B, branches: usize, ragged: bool, 
     for (item, prompt) in (0u64..).zip(prompts) {
         let root = engine.root(prompt).expect("it fits");
         for (ordinal, branch) in (0u64..).zip(engine.fork(root, branches / 32).expect("the root rests")) {
-            let coins = CoinKey::root(item, "bench").child(ForkKind::Sample, ordinal);
+            let uniforms = UniformKey::root(item, "bench").child(ForkKind::Sample, ordinal);
             let stop = Stop { ignore_eos: true, ..Stop::max_tokens(TOKENS) };
-            let continuation = Continuation::Sampled { params: SamplingParams::default(), stop, coins };
+            let continuation = Continuation::Sampled { params: SamplingParams::default(), stop, uniforms };
             extends.push(Extend { branch, continuation });
         }
     }

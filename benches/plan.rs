@@ -1,25 +1,30 @@
-//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of planning a
-//! decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in three levels, of
-//! different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is the same; then forests of
-//! every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With `-- decode` the former alone.
+//! `cargo bench --bench plan`: what a step costs in integers, before anything is multiplied. First every part of
+//! planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in
+//! three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is
+//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed. Medians of 200. With
+//! `-- decode` the former alone.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cuda::attention::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
+use offshoot::backend::cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, PageTurn, PlanHints, Planner};
+use offshoot::lab::check::forests::{ForestShape, grow};
+use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
 
 const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
 const HEADS: HeadLayout = HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 };
 /// An H200's.
-const TILING: Tiling =
-    Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(132), most_slots: usize::MAX };
+const TILING: Tiling = Tiling {
+    narrow_rows: 8,
+    wide_rows: Some(128),
+    workers: Workers::BlocksAndDecodeWarps(132),
+    most_slots: usize::MAX,
+};
 
 fn main() {
     for leaves in [256, 1024, 2560] {
@@ -29,7 +34,7 @@ fn main() {
     if std::env::args().any(|argument| argument == "decode") {
         return;
     }
-    for shape in Shape::ALL.into_iter().chain([Shape::Many(2560)]) {
+    for shape in ForestShape::ALL.into_iter().chain([ForestShape::Many(2560)]) {
         plan_all(shape);
     }
 }
@@ -68,7 +73,7 @@ struct Samples {
 
 fn samples(leaves: u32, lengths: Lengths) -> Samples {
     let mut dice = Dice::new(1);
-    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(100_000));
+    let (mut tree, mut pool) = (PrefixTree::new(KV_BLOCK_TOKENS), PagePool::new(100_000));
     let mut text = |tokens: u32| -> Vec<TokenId> { (0..tokens).map(|_| TokenId(dice.within(0, 4999))).collect() };
     let header = text(2400);
     let problems: Vec<_> = (0..20)
@@ -116,19 +121,19 @@ fn decode(leaves: u32, lengths: Lengths) {
     follow(batch(&tree, &ordered, vec![plan]), words);
 }
 
-/// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in which
-/// rows turn a page and of all others.
+/// The steps after it, by the same tree: what follows of the batch, the plan and its words. The medians of the steps in
+/// which rows turn a page and of all others.
 fn follow(mut batch: StepBatch, mut words: DevicePlan) {
-    let coins = vec![0.5; batch.tokens.len()];
+    let uniforms = vec![0.5; batch.tokens.len()];
     let (mut quiet, mut turning, mut turned) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..2 * PIECE_TOKENS {
+    for _ in 0..2 * KV_BLOCK_TOKENS {
         let start = Instant::now();
-        let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
-        let turns: Vec<PageTurn> = full.map(|(row, _)| PageTurn { row, page: PageId(1_000_000 + row) }).collect();
-        batch.advance(&coins, &turns);
-        black_box(words.advance(&turns)).expect("two pages may be turned");
-        turned += turns.len();
-        if turns.is_empty() { &mut quiet } else { &mut turning }.push(start.elapsed());
+        let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
+        let new_pages: Vec<NewPage> = full.map(|(row, _)| NewPage { row, page: PageId(1_000_000 + row) }).collect();
+        batch.advance(&uniforms, &new_pages);
+        black_box(words.advance(&new_pages)).expect("two pages may be turned");
+        turned += new_pages.len();
+        if new_pages.is_empty() { &mut quiet } else { &mut turning }.push(start.elapsed());
     }
     for (what, mut times) in [("advance", quiet), ("advance, turning", turning)] {
         times.sort();
@@ -136,22 +141,22 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
             println!("{what:>20}: {median:?}");
         }
     }
-    println!("{:>20}: {:.1} a step", "pages turned", turned as f64 / f64::from(2 * PIECE_TOKENS));
+    println!("{:>20}: {:.1} a step", "pages turned", turned as f64 / f64::from(2 * KV_BLOCK_TOKENS));
 }
 
 fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> StepBatch {
-    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, coin: 0.5 };
+    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, uniform: 0.5 };
     StepBatch {
-        tokens: (0..).take(rows.len()).map(RowToken::Drawn).collect(),
+        tokens: (0..).take(rows.len()).map(RowToken::Sampled).collect(),
         positions: rows.iter().map(|row| row.position).collect(),
         slots: rows.iter().map(|row| tree.slot(row.segment, row.position)).collect(),
-        wanted: (0..).take(rows.len()).collect(),
+        logit_rows: (0..).take(rows.len()).collect(),
         plans,
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
     }
 }
 
-fn plan_all(shape: Shape) {
+fn plan_all(shape: ForestShape) {
     let grown = grow(shape, 16, 1);
     println!("\n{shape:?}: {} rows, {} segments", grown.rows.len(), grown.forest.segments.len());
     let mut rows: Vec<StepRow> = grown.rows.iter().rev().copied().collect();

@@ -1,5 +1,5 @@
-//! A search of one's own: eight first lines of a solution are sampled, the two of which the model is surest are kept, each is
-//! finished eight times, and the sixteen answers vote. Beside it, sixteen solutions sampled at one go.
+//! A search of one's own: eight first lines of a solution are sampled, the two of which the model is surest are kept,
+//! each is finished eight times, and the sixteen answers vote. Beside it, sixteen solutions sampled at one go.
 //!
 //!     cargo run --release --example custom_search
 

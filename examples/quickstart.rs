@@ -1,4 +1,5 @@
-//! Eight answers to one question, sampled as one tree: the question's keys and values are stored, read and multiplied once.
+//! Eight answers to one question, sampled as one tree: the question's keys and values are stored, read and multiplied
+//! once.
 //!
 //!     cargo run --release --example quickstart
 

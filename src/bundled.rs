@@ -1,4 +1,4 @@
-//! Where the bundled tasks and their model lie.
+//! Finds the files of the bundled tasks and their model.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The one error type. Each variant says what was asked, what was found and where, in one sentence; `exit_code` says whose
-//! mistake it is. Nothing here decides how an error is shown.
+//! The one error type. Each variant says what was asked, what was found and where, in one sentence; `exit_code` says
+//! whose mistake it is. Nothing here decides how an error is shown.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,8 @@ pub enum Error {
     #[error("{needed} pages of keys and values are needed at once; the pool has {capacity} ({hint})")]
     OutOfPages { needed: usize, capacity: usize, hint: &'static str },
 
-    /// A GPU cannot be used: no driver, no such device, too old, or a library of CUDA is missing. `why` is one sentence.
+    /// A GPU cannot be used: no driver, no such device, too old, or a library of CUDA is missing. `why` is one
+    /// sentence.
     #[error("{device} cannot be used: {why}")]
     NoDevice { device: String, why: String },
 

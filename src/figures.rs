@@ -18,7 +18,8 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// `99.9 %`: how much fewer `some` are than `all`, in tenths of a percent, rounded down: what is left shows. 0 where there are none.
+/// `99.9 %`: how much fewer `some` are than `all`, in tenths of a percent, rounded down: what is left shows. 0 where
+/// there are none.
 pub fn saved(some: u64, all: u64) -> String {
     let left = i128::from(all) - i128::from(some);
     let tenths = (1000 * left).div_euclid(i128::from(all.max(1)));

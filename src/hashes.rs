@@ -1,5 +1,5 @@
-//! What files hold, as BLAKE3 hashes: those that a task names, one by one, and a model folder as a whole. What is compared with what
-//! is left to the manifest.
+//! BLAKE3 hashes of files: one for each file that a task names, and one for a whole model folder. The manifest compares
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ pub fn hashes(paths: impl IntoIterator<Item = PathBuf>, beside: &Path) -> Result
 
 /// Hashes every file that a string of the task names; `model` is a folder and hashed by itself.
 pub fn files_named(value: &Value, beside: &Path, files: &mut BTreeMap<String, String>) -> Result<()> {
-    /// Longer texts are no names.
+    /// The longest string that is taken for a file name, in bytes.
     const LONGEST_NAME: usize = 1024;
     match value {
         Value::String(name) if !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(['\n', '\0']) => {
@@ -44,15 +44,17 @@ fn hash_of_file(path: &Path) -> Result<String> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
-/// Of a large file: its beginning, which holds the header of a safetensors file, ...
+/// Bytes read from the beginning of a large file, which holds the header of a safetensors file.
 const WHOLE: u64 = 8 << 20;
-/// ... and samples of so many bytes, this far apart, the last of them at its end.
+/// Bytes of each sample behind the beginning; the last sample is the end of the file.
 const SAMPLE: u64 = 64 << 10;
-const IS_ASYNC: u64 = 16 << 20;
+/// Distance between the starts of two samples, in bytes.
+const SAMPLE_STRIDE: u64 = 16 << 20;
 
-/// BLAKE3 of a model folder: names, lengths and contents of its weights, configuration and tokenizer. Of files above 8 MiB only the
-/// first 8 MiB and 64 KiB every 16 MiB and at the end are read, so that a model of 16 GB takes a moment. So another model, another
-/// precision or another fine-tuning is told apart; a change of a few weights need not be.
+/// BLAKE3 of a model folder: names, lengths and contents of its weights, configuration and tokenizer. Of files above 8
+/// MiB only the first 8 MiB, and 64 KiB every 16 MiB and at the end, are read, so that a model of 16 GB takes a moment.
+/// The hash distinguishes another model, another precision or another fine-tuning; it may miss a change of a few
+/// weights.
 pub fn hash_of_folder(folder: &Path) -> Result<String> {
     const KINDS: [&str; 5] = ["json", "safetensors", "txt", "jinja", "model"];
     let mut paths = Vec::new();
@@ -80,11 +82,11 @@ pub fn hash_of_folder(folder: &Path) -> Result<String> {
     Ok(hash.finalize().to_hex().to_string())
 }
 
-/// The ranges of a file of so many bytes that are read: start and length.
+/// The ranges of a file that are read: (start, length) in bytes. `bytes` is the length of the file.
 fn read_of(bytes: u64) -> Vec<(u64, u64)> {
     let mut ranges = vec![(0, WHOLE)];
     if bytes > WHOLE {
-        ranges.extend((IS_ASYNC..bytes).step_by(IS_ASYNC as usize).map(|start| (start, SAMPLE)));
+        ranges.extend((SAMPLE_STRIDE..bytes).step_by(SAMPLE_STRIDE as usize).map(|start| (start, SAMPLE)));
         ranges.push((bytes.saturating_sub(SAMPLE).max(WHOLE), SAMPLE));
     }
     ranges

@@ -1,6 +1,6 @@
-//! Offshoot samples trees from language models. A *sampling tree* (few-shot prompt, problem, candidate answers; or thoughts that
-//! grow and are pruned) becomes multi-level attention: at every node the queries of all its descendants meet the node's keys and
-//! values in one product, read once; partial results merge through their log-sum-exp.
+//! Offshoot samples trees from language models. A *sampling tree* (few-shot prompt, problem, candidate answers; or
+//! thoughts that grow and are pruned) becomes multi-level attention: at every node the queries of all its descendants
+//! meet the node's keys and values in one product, read once; partial results merge through their log-sum-exp.
 //!
 //! # Rooms
 //! A room uses only rooms below it (`tests/texts/floors.rs` holds every edge):
@@ -24,17 +24,18 @@
 //! ```
 //!
 //! # The way of the data
-//! task file → items → prompts → tokens → `SamplingTree` (the search's record) → engine branches → segments of the prefix
-//! tree → `Forest` → `AttentionPlan` → logits → tokens → thoughts → answers, votes, verdicts → `samples.jsonl` → summary.
+//! task file → items → prompts → tokens → `SamplingTree` (the search's record) → engine branches → segments of the
+//! prefix tree → `Forest` → `AttentionPlan` → logits → tokens → thoughts → answers, votes, verdicts → `samples.jsonl` →
+//! summary.
 //!
 //! Sharing or not sharing a prefix is only a different plan: same model, same sampler; on the CPU the same bits.
 //!
 //! # Words
-//! *page* (KV memory) · *segment* (prefix-tree node: a run of tokens and its pages; open = one writer, sealed = shareable) ·
-//! *forest* (segments live in one step, depth-first) · *row* (one query token of a step) · *span* (contiguous KV of one
-//! segment) · *work item* (rows × spans → partial) · *partial* (o, m, l) · *tile* (the absolute positions a reduction breaks
-//! at) · *plan* · *step* · *branch* (engine-side leaf) · *node* (of the sampling tree) · *thought* (text of a node) ·
-//! *frontier*. Log-sum-exps and log-probabilities are natural.
+//! *page* (KV memory) · *segment* (prefix-tree node: a run of tokens and its pages; open = one writer, sealed =
+//! shareable) · *forest* (segments live in one step, depth-first) · *row* (one query token of a step) · *span*
+//! (contiguous KV of one segment) · *work item* (rows × spans → partial) · *partial* (o, m, l) · *tile* (the absolute
+//! positions a reduction breaks at) · *plan* · *step* · *branch* (engine-side leaf) · *node* (of the sampling tree) ·
+//! *thought* (text of a node) · *frontier*. Log-sum-exps and log-probabilities are natural.
 //!
 //! # Example
 //! ```no_run

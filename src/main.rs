@@ -1,10 +1,10 @@
-//! The `offshoot` command: reads the command line, hands it to the floor that does the work, and turns an error into one
+//! The `offshoot` command: reads the command line, calls the module that does the work, and turns an error into one
 //! sentence and an exit code.
 
 use std::process::ExitCode;
 
 use offshoot::cli::stopping::{exit_code, interrupt_flag};
-use offshoot::cli::{Bench, Cli, Command, Planned};
+use offshoot::cli::{Bench, Cli, Command, PlanCommand};
 use offshoot::error::{Error, Result};
 use offshoot::eval::{run, scoring, task, view};
 use offshoot::lab::bench::batches::BatchesOptions;
@@ -33,8 +33,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         None => out::text(welcome(device.open(0)?))?,
         Some(Command::Run(args)) => return run::run(&args.on(device), interrupt_flag()?.as_ref()),
         Some(Command::Plan(args)) => match args.into() {
-            Planned::Job(options) => estimate::main(&options)?,
-            Planned::Trace(options) => estimate::trace::main(&options)?,
+            PlanCommand::Job(options) => estimate::main(&options)?,
+            PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
         Some(Command::Check(args)) => return check::check(device, &args.into()),
         Some(Command::Bench(args)) => match args.what {
@@ -86,7 +86,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a GPU for what measures the processor alone.
+/// Refuses `--device cuda` for measurements of the CPU.
 fn on_the_cpu(device: DeviceChoice) -> Result<()> {
     match device {
         DeviceChoice::Auto | DeviceChoice::Cpu => Ok(()),

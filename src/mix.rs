@@ -1,5 +1,6 @@
-//! The hashes behind every seeded choice: the same on every machine and in every version of the compiler, for recorded runs
-//! depend on them. What is hashed is left to the callers. Maps by ids use them too, where each step looks up thousands.
+//! The hashes behind every seeded choice: the same on every machine and in every version of the compiler, for recorded
+//! runs depend on them. What is hashed is left to the callers. Maps by ids use them too, where each step looks up
+//! thousands.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,8 +8,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// 2^64 divided by the golden ratio, odd: SplitMix64's increment.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a bijection of
-/// 64 bits.
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
+/// bijection of 64 bits.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,5 +1,5 @@
 // The last kernel of `sample`: one token an ask, the best, the one given, or at random by the inverse of the cumulative
-// distribution in vocabulary order at the ask's coin; its log-probability by the model's own logits, which it puts back first
+// distribution in vocabulary order at the ask's uniform; its log-probability by the model's own logits, which it puts back first
 // where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf` of backend/cpu/sampling/clear.rs.
 // Grid: one block of one warp an ask. Limited by latency: it reads 16 bytes for 512 tokens, and one chunk of logits.
 #include "sampling/edit.cuh"
@@ -49,13 +49,13 @@ __device__ __forceinline__ u32 find_token(const Row& row, u32 c, float rate, Cut
 
 // `sums` is shared memory, one a chunk; each lane reads what it wrote.
 __device__ __forceinline__ u32 draw(const Row& row, const float* draw_sum, double* sums, const Request& request,
-                                    float best, Cut cut, double coin) {
+                                    float best, Cut cut, double uniform) {
     for (u32 c = lane(); c < row.chunks; c += WARP) {
         bool kept = key_of(row.maxima[c]) >= cut.key;
         sums[c] = kept ? draw_sum[c] * scale_of(row.maxima[c], best, request.temperature) : 0.0;
     }
     auto sum_at = [&](u32 c) { return sums[c]; };
-    double target = coin * sum_of_chunks(row.chunks, sum_at);
+    double target = uniform * sum_of_chunks(row.chunks, sum_at);
     Place place = find_place(row.chunks, sum_at, target);
     double scale = scale_of(row.maxima[place.chunk], best, request.temperature);
     return find_token(row, place.chunk, rate_of(request.temperature), cut, (target - place.before) / scale);
@@ -63,7 +63,7 @@ __device__ __forceinline__ u32 draw(const Row& row, const float* draw_sum, doubl
 
 // Dynamic shared memory: sums, f64 [chunks].
 extern "C" __global__ void __launch_bounds__(WARP)
-    sample_draw(float* all_logits, u32 vocab, u32 chunks, Header* header, const double* __restrict__ coins,
+    sample_draw(float* all_logits, u32 vocab, u32 chunks, Header* header, const double* __restrict__ uniforms,
                 const float* __restrict__ model_max, const float* __restrict__ model_sum,
                 const float* __restrict__ draw_max, const float* __restrict__ draw_sum,
                 const Newest* __restrict__ newest, const Cut* __restrict__ cuts, Drawn* __restrict__ results,
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
     } else if (request.pick == RANDOM) {
         Cut all{key_of(lowest_drawn(best, request.temperature)), ALL};
         Cut cut = has_filter(request, vocab) ? cuts[ask] : all;
-        token = draw(row, draw_sum + first_chunk, sums, request, best, cut, coins[ask]);
+        token = draw(row, draw_sum + first_chunk, sums, request, best, cut, uniforms[ask]);
     }
 
     if (has_edits(request)) {

@@ -1,5 +1,5 @@
-//! What keys and values are rounded to before they are stored. In how many bytes a backend keeps the rounded numbers is its own
-//! affair: in one where its kernels read that, else in those of the compute dtype, which holds them too.
+//! What keys and values are rounded to before they are stored. In how many bytes a backend keeps the rounded numbers is
+//! its own affair: in one where its kernels read that, else in those of the compute dtype, which holds them too.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub enum KvDtype {
     #[default]
     Model,
     /// 8 bits (e4m3, no scale): half the memory on Hopper, and results that differ by its rounding
-    // e4m3fn of "OCP 8-bit Floating Point Specification", revision 1.0: to nearest even, what is larger than 448 becomes 448,
-    // what is not a number stays so.
+    // e4m3fn of "OCP 8-bit Floating Point Specification", revision 1.0: to nearest even, what is larger than 448
+    // becomes 448, what is not a number stays so.
     Fp8,
 }
 
@@ -30,8 +30,8 @@ impl KvDtype {
         }
     }
 
-    /// Has `backend` keep the keys and values of a model so, whose layers have these heads and this compute dtype, and says where
-    /// that saves nothing.
+    /// Has `backend` keep the keys and values of a model so, whose layers have these heads and this compute dtype, and
+    /// says where that saves nothing.
     pub fn set_on<B: Backend>(self, backend: &mut B, heads: impl Iterator<Item = HeadLayout>, dtype: Dtype) {
         backend.set_kv_dtype(self);
         let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
@@ -66,8 +66,8 @@ pub fn e4m3(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The numbers of the specification, rising: subnormals in steps of 2^-9, then eight to each power of two; the last code is
-    /// no number.
+    /// The numbers of the specification, rising: subnormals in steps of 2^-9, then eight to each power of two; the last
+    /// code is no number.
     fn numbers() -> Vec<f32> {
         let number = |code: i32| match (code / 8, code % 8) {
             (0, fraction) => fraction as f32 * 2f32.powi(-9),

@@ -1,7 +1,7 @@
-//! Attention attribution: which share of a row's attention falls on each level of its context (a few-shot text, a problem, a
-//! sample's own text). A level is a range of positions and may begin anywhere in a segment or page. The ops are a trait of their
-//! own, given all their operands: nothing in a step, a plan or an engine knows of levels. Who attributes what is
-//! `model::Attribution`'s affair.
+//! Attention attribution: which share of a row's attention falls on each level of its context (a few-shot text, a
+//! problem, a sample's own text). A level is a range of positions and may begin anywhere in a segment or page. The ops
+//! are a trait of their own, given all their operands: nothing in a step, a plan or an engine knows of levels. Who
+//! attributes what is `model::Attribution`'s affair.
 
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ pub struct LevelBounds {
 pub type LevelMass = [f32; MOST_LEVELS];
 
 impl LevelBounds {
-    /// The first levels end at `ends`, one more has all behind them. `None` where that makes more than [`MOST_LEVELS`], or
-    /// where `ends` fall.
+    /// The first levels end at `ends`, one more has all behind them. `None` where that makes more than [`MOST_LEVELS`],
+    /// or where `ends` fall.
     pub fn behind(ends: &[u32]) -> Option<Self> {
         let mut begins = [0; MOST_LEVELS - 1];
         begins.get_mut(..ends.len())?.copy_from_slice(ends);
@@ -78,19 +78,20 @@ pub struct Attended<'a, B: Backend> {
 
 /// A backend that can attribute attention to levels.
 pub trait AttentionLevels: Backend + Sized {
-    /// Rows with their level bounds, and the plans that say what they see, where [`AttentionLevels::level_lse`] reads them.
+    /// Rows with their level bounds, and the plans that say what they see, where [`AttentionLevels::level_lse`] reads
+    /// them.
     type LevelRows;
 
     /// Puts there `rows` of a step that has these plans, over keys and values kept as in `kv`.
     fn level_rows(&mut self, kv: &Self::Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self::LevelRows>;
-    /// For each of `rows`, query head and level: the logarithm of the sum of `exp(q . k[p] * scale)` over the positions of the
-    /// level that the row sees by the layer's plan; -inf where it sees none. The exponentials of a head's levels add up to the
-    /// denominator of `tree_attention`. `out` is f32 `[rows.len(), q_heads * MOST_LEVELS]`, the levels of a head side by side.
-    /// Reads for every row the keys that it sees, unshared.
+    /// For each of `rows`, query head and level: the logarithm of the sum of `exp(q . k[p] * scale)` over the positions
+    /// of the level that the row sees by the layer's plan; -inf where it sees none. The exponentials of a head's levels
+    /// add up to the denominator of `tree_attention`. `out` is f32 `[rows.len(), q_heads * MOST_LEVELS]`, the levels of
+    /// a head side by side. Reads for every row the keys that it sees, unshared.
     fn level_lse(&mut self, out: &mut Self::Buffer, read: &Attended<'_, Self>, rows: &Self::LevelRows);
     /// Adds layer `layer` of `layers` to the share of attention that falls on each level, from its `level_lse`:
-    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`; layer 0 begins the sums instead.
-    /// `mass` is f32 `[rows.len(), MOST_LEVELS]`.
+    /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`; layer 0 begins the sums
+    /// instead. `mass` is f32 `[rows.len(), MOST_LEVELS]`.
     fn add_level_mass(&mut self, mass: &mut Self::Buffer, lse: &Self::Buffer, layer: LayerIx, layers: usize);
 }
 

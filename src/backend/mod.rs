@@ -1,22 +1,23 @@
-//! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again wherever they
-//! must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees memory.
+//! Floor 3: the ops of a transformer step, defined once here in prose, once on the CPU in clear loops, and again
+//! wherever they must be fast. Everything above sees rows, tokens, plans and opaque buffers; everything below sees
+//! memory.
 //!
-//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`ActivationDtype`] allows it, less. Three types
-//! are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the compute dtype: today that of
-//! the matrix's elements), and how keys and values are kept ([`KvDtype`]).
+//! Activations are buffers of `rows x width`, row-major, that hold f32 or, where [`ActivationDtype`] allows it, less.
+//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the
+//! compute dtype: today that of the matrix's elements), and how keys and values are kept ([`KvDtype`]).
 //!
-//! *Arithmetic by compute dtype*: f32: f32 operands, f32 accumulation; f16 and bf16: the activation operand of a dot product may
-//! be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store what
-//! [`ActivationDtype::Operands`] names in it. Keys and values are stored in the compute dtype, rounded to fewer bits before where
-//! that is asked for; attention follows the same rule (queries and softmax numerators may be rounded to the dtype of keys and
-//! values, or to f16 where they are fp8).
+//! *Arithmetic by compute dtype*: f32: f32 operands, f32 accumulation; f16 and bf16: the activation operand of a dot
+//! product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
+//! what [`ActivationDtype::Operands`] names in it. Keys and values are stored in the compute dtype, rounded to fewer
+//! bits before where that is asked for; attention follows the same rule (queries and softmax numerators may be rounded
+//! to the dtype of keys and values, or to f16 where they are fp8).
 //!
-//! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for attention. A
-//! backend whose tile is 1 does not promise it, until it is told to ([`Backend::set_batch_invariant`]).
+//! *Batch invariance*: an op's result for a row depends on that row's inputs alone, to the last bit; see `plan` for
+//! attention. A backend whose tile is 1 does not promise it, until it is told to ([`Backend::set_batch_invariant`]).
 //!
-//! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may enqueue
-//! work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order in which it
-//! was asked for, so that a page may be given to another as soon as its last reader is enqueued.
+//! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may
+//! enqueue work and return: results are waited for in `collect` and `read`, and nowhere else. Work is done in the order
+//! in which it was asked for, so that a page may be given to another as soon as its last reader is enqueued.
 
 pub mod cpu;
 pub mod cuda;
@@ -29,15 +30,16 @@ pub mod weights;
 
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, TokenId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, NewPage};
 
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_drawn};
+pub use weights::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes};
 
-/// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of `head_dim`.
+/// How one row of `qkv` is divided: `q_heads` heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
+/// `head_dim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLayout {
     pub q_heads: usize,
@@ -60,7 +62,8 @@ impl HeadLayout {
     }
 }
 
-/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in pairs.
+/// The widest head that the kernels of a device take. Every head has an even number of elements: keys of 16 bits lie in
+/// pairs.
 pub const MOST_HEAD_DIM: usize = 256;
 
 /// Which normalisation a head gets before rope (Qwen3's q_norm and k_norm).
@@ -91,9 +94,9 @@ impl KvShape {
     }
 }
 
-/// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor already.
-/// Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`:
-/// `(x[i], x[i + h]) -> (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
+/// Cosines and sines by position: `[positions, rotary / 2]` each, multiplied by the rope type's attention factor
+/// already. Rotates the first `rotary` elements of a head by halves, with h = `rotary / 2`: `(x[i], x[i + h]) -> (x[i]
+/// cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     pub rotary: usize,
@@ -110,8 +113,8 @@ pub enum ActivationDtype {
     Operands(Dtype),
 }
 
-/// How fast keys and values can be had that were given up: brought back from host memory, or computed again. Estimates, to
-/// choose between the two.
+/// How fast keys and values can be had that were given up: brought back from host memory, or computed again. Estimates,
+/// to choose between the two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwapRates {
     /// Bytes a second between host memory and the memory of keys and values, one way.
@@ -123,33 +126,34 @@ pub struct SwapRates {
 /// The most of the likeliest tokens that a request can want: what a kernel can list in its block's shared memory.
 pub const MOST_TOP: usize = 2048;
 
-/// The most tokens that the requests of a step count by themselves: a step whose requests have penalties can be advanced so many
-/// times until it must be loaded again, with all tokens seen until then.
+/// The most tokens that the requests of a step count by themselves: a step whose requests have penalties can be
+/// advanced so many times until it must be loaded again, with all tokens seen until then.
 pub const MOST_COUNTED: usize = 128;
 
-/// How the next token of one row is drawn. The CPU's order is the definition: penalties, temperature, top-k, top-p, min-p,
-/// then the inverse of the cumulative distribution in vocabulary order at `coin`.
+/// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p,
+/// min-p, then the inverse of the cumulative distribution in vocabulary order at `uniform`.
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
     pub pick: Pick,
-    /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds it.
+    /// Tokens seen so far that penalties apply to, each with its count in the sampled text and whether the prompt holds
+    /// it.
     pub seen: Vec<SeenToken>,
-    /// The step before this one draws this branch's newest token for its request of this index: one more sampled token, beside
-    /// `seen`, for penalties ([`StepBatch::count_unseen`]).
+    /// The step before this one samples this branch's newest token for its request of this index: one more sampled
+    /// token, beside `seen`, for penalties ([`StepBatch::count_unseen`]).
     pub unseen: Option<u32>,
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Never drawn (e.g. end-of-text below the minimal length).
+    /// Never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
     /// How many of the likeliest tokens to report beside the chosen one, at most [`MOST_TOP`].
     pub top_logprobs: usize,
 }
 
 impl SampleRequest {
-    /// A draw that depends on nothing but the logits.
+    /// A sample that depends on nothing but the logits.
     pub fn of(pick: Pick) -> Self {
         Self {
             pick,
@@ -164,10 +168,10 @@ impl SampleRequest {
         }
     }
 
-    /// The coin of the draw; 0 where none is tossed.
-    pub fn coin(&self) -> f64 {
+    /// The uniform of the sample; 0 where none is taken.
+    pub fn uniform(&self) -> f64 {
         match self.pick {
-            Pick::Random { coin, .. } => coin,
+            Pick::Random { uniform, .. } => uniform,
             Pick::Greedy | Pick::Given(_) => 0.0,
         }
     }
@@ -177,10 +181,10 @@ impl SampleRequest {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// Changes the coin of the draw, if it tosses one.
-    pub fn toss(&mut self, new: f64) {
-        if let Pick::Random { coin, .. } = &mut self.pick {
-            *coin = new;
+    /// Changes the uniform of the sample, if it takes one.
+    pub fn set_uniform(&mut self, new: f64) {
+        if let Pick::Random { uniform, .. } = &mut self.pick {
+            *uniform = new;
         }
     }
 }
@@ -196,8 +200,8 @@ pub struct SeenToken {
 pub enum Pick {
     /// The largest logit after penalties; of equals, the smallest token id.
     Greedy,
-    /// `coin` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
-    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64 },
+    /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
+    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
     /// The token is known (given text); only its log-probability is wanted.
     Given(TokenId),
 }
@@ -211,8 +215,8 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the decoder
-/// checks shapes when it loads a model, so a misfit here is our own mistake.
+/// The ops. `R` = rows of this step, `H` = hidden width, widths in elements. Panics on shapes that do not fit: the
+/// decoder checks shapes when it loads a model, so a misfit here is our own mistake.
 pub trait Backend: Send + 'static {
     /// Activations, `rows x width`; see [`ActivationDtype`].
     type Buffer: Send;
@@ -226,11 +230,11 @@ pub trait Backend: Send + 'static {
     type SavedPages: Send;
     /// A [`RopeTable`] where the ops read it.
     type Rope: Send;
-    /// The step loaded last, where the ops read it, and the draws that were not collected yet.
+    /// The step loaded last, where the ops read it, and the samples that were not collected yet.
     type Step: Send;
 
-    /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host memory
-    /// is room for what its own has none for.
+    /// Whether it computes by itself, in memory of its own: the host can then prepare the next step meanwhile, and host
+    /// memory is room for what its own has none for.
     const IS_ASYNC: bool;
 
     /// Whether weights of one compute dtype multiply activations kept for another ([`ActivationDtype::Operands`]).
@@ -247,10 +251,11 @@ pub trait Backend: Send + 'static {
     fn cost_model(&self) -> CostModel;
     /// The tile that its attention reduces by (see `plan`).
     fn tile(&self) -> u32;
-    /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use then.
+    /// From now on ops are batch-invariant, whatever that costs. Steps, and plans, that were made before are of no use
+    /// then.
     fn set_batch_invariant(&mut self);
-    /// From now on keys and values are kept so, as they are in the compute dtype before. Memory of theirs, and steps, that were
-    /// made before are of no use then.
+    /// From now on keys and values are kept so, as they are in the compute dtype before. Memory of theirs, and steps,
+    /// that were made before are of no use then.
     fn set_kv_dtype(&mut self, kv: KvDtype);
     /// What giving up keys and values costs.
     fn swap_rates(&self) -> SwapRates;
@@ -285,22 +290,23 @@ pub trait Backend: Send + 'static {
     /// Copies what was saved into `pages`, which may be other ones, in the same order.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
 
-    /// A step of nothing yet, for a model of this compute dtype and so many words. `heads`: of the layers that go by each of its
-    /// plans.
+    /// A step of nothing yet, for a model of this compute dtype and so many words. `heads`: of the layers that go by
+    /// each of its plans.
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;
-    /// Makes room in `step` for all that the shape of a batch bounds, so that no step up to this shape asks for it; returns the
-    /// shape that [`Backend::load`] would.
+    /// Makes room in `step` for all that the shape of a batch bounds, so that no step up to this shape asks for it;
+    /// returns the shape that [`Backend::load`] would.
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
         Ok(shape)
     }
-    /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and `run`, leaves a step
-    /// that another one, with fewer rows, can be loaded into.
+    /// Replaces what `step` holds. A shortage of memory ([`crate::Error::is_shortage`]), here as in `advance` and
+    /// `run`, leaves a step that another one, with fewer rows, can be loaded into.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
-    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has drawn counted ([`StepBatch::count_unseen`]); only
-    /// where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a request has penalties.
-    fn advance(&mut self, step: &mut Self::Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape>;
-    /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same shape.
-    /// They must therefore depend on nothing but the shape, and on buffers that are still the same.
+    /// Replaces it by what [`StepBatch::advance`] makes of it, with what it has sampled counted
+    /// ([`StepBatch::count_unseen`]); only where [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times where a
+    /// request has penalties.
+    fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
+    /// Enqueues the loaded step: calls `ops`, or enqueues again what they enqueued for an earlier step of the same
+    /// shape. They must therefore depend on nothing but the shape, and on buffers that are still the same.
     fn run(
         &mut self,
         step: &mut Self::Step,
@@ -316,7 +322,7 @@ pub trait Backend: Send + 'static {
     ) -> Result<()> {
         self.run(step, shape, ops)
     }
-    /// Waits for the oldest step that was run and not collected: one draw for each of its requests.
+    /// Waits for the oldest step that was run and not collected: one sample for each of its requests.
     fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
@@ -343,8 +349,8 @@ pub trait Backend: Send + 'static {
     /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded as they
     /// are kept.
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
-    /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it sees (see
-    /// `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
+    /// Tree attention by plan number `plan` of the step: for each row and query head, softmax over the positions it
+    /// sees (see `AttentionPlan`) of `q . k[p] * scale`, times the values. `out` is `[R, q_heads * head_dim]`.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
         &mut self,
@@ -362,6 +368,7 @@ pub trait Backend: Send + 'static {
     fn gelu(&mut self, x: &mut Self::Buffer);
     /// `out[i] = x[wanted[i]]`: the rows whose logits are wanted.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
-    /// Draws one token for each request of the step, from `logits` `[wanted, vocab]`, by the order that [`SampleRequest`] states.
+    /// Samples one token for each request of the step, from `logits` `[logit_rows, vocab]`, by the order that
+    /// [`SampleRequest`] states.
     fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
 }

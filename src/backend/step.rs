@@ -1,9 +1,9 @@
-//! One forward step as integers: which token each row holds, where it stands, where its key and value go, who sees what and
-//! what is drawn. Made by the engine, loaded by a backend (`Backend::load`), read by the ops.
+//! One forward step as integers: which token each row holds, where it stands, where its key and value go, who sees what
+//! and what is sampled. Made by the engine, loaded by a backend (`Backend::load`), read by the ops.
 
 use crate::ids::TokenId;
 use crate::kv::KvSlot;
-use crate::plan::{AttentionPlan, PageTurn};
+use crate::plan::{AttentionPlan, NewPage};
 
 use super::{SampleRequest, SeenToken};
 
@@ -11,8 +11,8 @@ use super::{SampleRequest, SeenToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowToken {
     Known(TokenId),
-    /// What the step loaded before this one draws for its request of this index: nobody need have read it yet.
-    Drawn(u32),
+    /// The token that the previous step samples for its request of this index; the host may not know it yet.
+    Sampled(u32),
 }
 
 /// The rows of one step, depth-first.
@@ -22,38 +22,38 @@ pub struct StepBatch {
     /// Absolute position of each row.
     pub positions: Vec<u32>,
     pub slots: Vec<KvSlot>,
-    /// Rows whose logits are wanted, rising; a row is named once for each draw that its logits serve.
-    pub wanted: Vec<u32>,
+    /// Rows whose logits are computed, rising; a row is named once for each sample that its logits serve.
+    pub logit_rows: Vec<u32>,
     /// One for each kind of attention (heads and window) of the model's layers, in the order of `Decoder::plan_hints`.
     pub plans: Vec<AttentionPlan>,
-    /// One for each of `wanted`, or none at all: then nothing is drawn, and logits are only computed.
+    /// One for each of `logit_rows`, or none at all: then nothing is sampled, and logits are only computed.
     pub requests: Vec<SampleRequest>,
 }
 
-/// How many rows a step's buffers have: as many as the batch, or more where a backend pads (what a padded row holds, nobody
-/// reads).
+/// Row counts of a step's buffers: those of the batch, or more if the backend pads (padded rows are never read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StepShape {
     pub rows: usize,
-    pub wanted: usize,
-    /// Whether tokens are drawn from the wanted rows.
-    pub draws: bool,
+    pub logit_rows: usize,
+    /// Whether tokens are sampled from the wanted rows.
+    pub samples: bool,
 }
 
 impl StepBatch {
     pub fn shape(&self) -> StepShape {
-        StepShape { rows: self.tokens.len(), wanted: self.wanted.len(), draws: !self.requests.is_empty() }
+        StepShape { rows: self.tokens.len(), logit_rows: self.logit_rows.len(), samples: !self.requests.is_empty() }
     }
 
-    /// Whether this batch with every row one token further is a step of its own: every row is drawn from once, in order,
-    /// so that request `r` draws the next token of row `r`, and every plan can.
+    /// Whether this batch with every row one token further is a step of its own: every row is sampled from once, in
+    /// order, so that request `r` samples the next token of row `r`, and every plan can.
     pub fn can_advance(&self) -> bool {
-        let each_once = self.wanted.len() == self.tokens.len() && (0u32..).zip(&self.wanted).all(|(r, &w)| r == w);
-        each_once && self.requests.len() == self.wanted.len() && self.plans.iter().all(AttentionPlan::can_advance)
+        let each_once =
+            self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
+        each_once && self.requests.len() == self.logit_rows.len() && self.plans.iter().all(AttentionPlan::can_advance)
     }
 
-    /// Counts what is unseen: `before` are the tokens that the step before this one drew, by request. The definition; a device does
-    /// it where its tokens are.
+    /// Counts what is unseen: `before` are the tokens that the step before this one sampled, by request. The
+    /// definition; a device does it where its tokens are.
     pub fn count_unseen(&mut self, before: &[TokenId]) {
         for request in &mut self.requests {
             let Some(unseen) = request.unseen.take() else { continue };
@@ -65,30 +65,30 @@ impl StepBatch {
         }
     }
 
-    /// Makes it that step: row `r` holds what request `r` draws, one position further; `coins` are the new draws' (of
-    /// requests that toss none, any number), `turns` the pages of the rows whose own are full, in rising order. What was unseen
-    /// before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
-    pub fn advance(&mut self, coins: &[f64], turns: &[PageTurn]) {
+    /// Makes it that step: row `r` holds what request `r` samples, one position further; `uniforms` are the new
+    /// samples' (of requests that take none, any number), `new_pages` the pages of the rows whose own are full, in
+    /// rising order. What was unseen before is counted by then ([`StepBatch::count_unseen`]), or nobody asks for it.
+    pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
         debug_assert!(self.can_advance());
         for (row, token) in (0u32..).zip(&mut self.tokens) {
-            *token = RowToken::Drawn(row);
+            *token = RowToken::Sampled(row);
         }
         self.positions.iter_mut().for_each(|position| *position += 1);
-        advance_slots(&mut self.slots, turns);
-        self.plans.iter_mut().for_each(|plan| plan.advance(turns));
+        advance_slots(&mut self.slots, new_pages);
+        self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
         for (row, request) in (0u32..).zip(&mut self.requests) {
             request.unseen = request.has_penalties().then_some(row);
         }
-        for (request, &coin) in self.requests.iter_mut().zip(coins) {
-            request.toss(coin);
+        for (request, &uniform) in self.requests.iter_mut().zip(uniforms) {
+            request.set_uniform(uniform);
         }
     }
 }
 
 /// Where the next token of each row goes.
-pub fn advance_slots(slots: &mut [KvSlot], turns: &[PageTurn]) {
+pub fn advance_slots(slots: &mut [KvSlot], new_pages: &[NewPage]) {
     slots.iter_mut().for_each(|slot| slot.slot += 1);
-    for &PageTurn { row, page } in turns {
+    for &NewPage { row, page } in new_pages {
         slots[row as usize] = KvSlot { page, slot: 0 };
     }
 }

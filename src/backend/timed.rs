@@ -1,5 +1,5 @@
-//! Backends whose steps can be timed, and the rates that such times are held against. On the CPU by the wall clock, with caches
-//! as the runs before left them; on a GPU by its own clock, with nothing in its cache.
+//! Backends whose steps can be timed, and the rates that such times are held against. On the CPU by the wall clock,
+//! with caches as the runs before left them; on a GPU by its own clock, with nothing in its cache.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,12 +33,12 @@ pub trait Timed: Backend {
         ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<Vec<f64>>;
 
-    /// Microseconds of one of `calls` calls behind one another, for each of `times` rounds. `call` is told its number in the
-    /// round.
+    /// Microseconds of one of `calls` calls behind one another, for each of `times` rounds. `call` is told its number
+    /// in the round.
     fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>>;
 
-    /// From now on linear layers go by the algorithm that the backend's library recommends, or by the fastest that is found in
-    /// this time by measuring anew. False where there is only one.
+    /// From now on linear layers go by the algorithm that the backend's library recommends, or by the fastest that is
+    /// found in this time by measuring anew. False where there is only one.
     fn choose_products(&mut self, measuring: Option<Duration>) -> bool;
 
     /// Measures for a second or so, products of `dtype`.

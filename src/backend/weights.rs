@@ -1,8 +1,8 @@
-//! Weights as they lie in a file (format, shape and bytes, borrowed) and the numbers that stand for them where there is no file.
-//! Loading is `model::weights`; packing is each backend's.
+//! Weights as they lie in a file (format, shape and bytes, borrowed) and the numbers that stand for them where there is
+//! no file. Loading is `model::weights`; packing is each backend's.
 //!
-//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the compute dtype),
-//! and how keys and values are kept (`KvDtype`).
+//! Three types are kept apart: how a matrix is stored ([`WeightFormat`]), what its products take ([`Dtype`], the
+//! compute dtype), and how keys and values are kept (`KvDtype`).
 
 use std::fmt;
 
@@ -30,7 +30,8 @@ impl Dtype {
         }
     }
 
-    /// One rounding to this dtype, relative: half the distance of neighbours above 1, the most that a normal number is off.
+    /// One rounding to this dtype, relative: half the distance of neighbours above 1, the most that a normal number is
+    /// off.
     pub const fn rounding(self) -> f64 {
         1.0 / match self {
             Dtype::F32 => (1 << 24) as f64,
@@ -69,8 +70,8 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// How a weight matrix is stored, in its file and on the device. A format whose elements carry scales (FP8 in blocks, 4-bit
-/// groups) is a variant here, with a part of its own in [`MatrixPart`].
+/// How a weight matrix is stored, in its file and on the device. A format whose elements carry scales (FP8 in blocks,
+/// 4-bit groups) is a variant here, with a part of its own in [`MatrixPart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
@@ -157,7 +158,7 @@ impl StackShape {
 }
 
 /// What `pack` makes of `parts` as they would lie in a file: random ones are drawn into host memory before.
-pub fn with_drawn<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
+pub fn with_bytes<T>(parts: &[MatrixPart<'_>], pack: impl FnOnce(&[WeightView<'_>]) -> T) -> T {
     let draw = |part: &MatrixPart<'_>| match part {
         MatrixPart::Dense(_) => Vec::new(),
         MatrixPart::Random(random) => random.draw(),
@@ -192,7 +193,8 @@ impl WeightView<'_> {
     }
 }
 
-/// Numbers within `reach` of `centre`, uniform: number `i` depends on `stream` and `i` alone, so that it can be drawn anywhere.
+/// Numbers within `reach` of `centre`, uniform: number `i` depends on `stream` and `i` alone, so that it can be drawn
+/// anywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Uniform {
     pub stream: u64,

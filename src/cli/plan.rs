@@ -13,22 +13,22 @@ use crate::lab::replay::{Policy, TraceReplay};
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Task file (.json), OpenAI Batch requests, or rows of prompts, a JSON object a line: {"prompt": "..."}, {"tokens": [1, 2]}
-    /// or {"prompt_tokens": 1500, "shared": [["few-shot", 400], ["document 7", 700]]}; each may have samples, and max_tokens
-    /// or output_tokens
+    /// Task file (.json), OpenAI Batch requests, or rows of prompts, one JSON object per line: {"prompt": "..."},
+    /// {"tokens": [1, 2]} or {"prompt_tokens": 1500, "shared": [["few-shot", 400], ["document 7", 700]]}; each may have
+    /// samples, and max_tokens or output_tokens
     #[arg(required_unless_present = "replay")]
     pub input: Option<PathBuf>,
-    /// Replay a recorded trace instead, without --explain, --svg and what says how a job is read: Mooncake's (.jsonl), lengths of
-    /// prompt and answer (.csv), lengths of prompts (.json)
+    /// Replay a recorded trace instead (not with --explain, --svg or options for reading a job): Mooncake's (.jsonl),
+    /// lengths of prompt and answer (.csv), lengths of prompts (.json)
     #[arg(long, alias = "simulate", value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub replay: Option<PathBuf>,
-    /// Of a trace: requests a second, as if they knew nothing of each other (default: as the trace says, or all at once)
+    /// For a trace: requests per second, arriving independently (default: the trace's arrival times, or all at once)
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]
     pub rate: Option<f64>,
-    /// Of a trace: only the first N requests
+    /// For a trace: only the first N requests
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), conflicts_with = "input")]
     pub requests: Option<usize>,
-    /// Of a trace: fcfs, batchllm, ours
+    /// For a trace: fcfs, batchllm, ours
     #[arg(
         long,
         value_name = "NAME",
@@ -37,38 +37,39 @@ pub struct PlanArgs {
         conflicts_with = "input"
     )]
     pub policy: Vec<Policy>,
-    /// Model folder, or a config.json where prompts come as tokens (default: the task's)
+    /// Model folder, or a config.json if prompts are given as tokens (default: the task's)
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
-    /// What the job would run on: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's
+    /// Device to estimate for: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's
     /// figures
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,
     /// Dtype of weights, keys and values (default: the config's)
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
-    /// Tokens that a sample is expected to have, where it may have more (default: all that it may)
+    /// Expected tokens per sample, if the limit is higher (default: the limit)
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub output_tokens: Option<u32>,
-    /// Of a task: only the first N items
+    /// For a task: only the first N items
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
-    /// Of a task: samples an item
+    /// For a task: samples per item
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
-    /// Of a task: change any value of the file
+    /// For a task: change any value of the file
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Whether the scheduler runs the job on a simulated device, to predict steps and time
     #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = said_of_predict())]
     pub predict: Predict,
-    /// Also say of each node of the tree whether the attention of a decode step shares, splits or folds it, and what that saves
+    /// Also report for each node of the tree whether the attention of a decode step shares, splits or folds it, and
+    /// what that saves
     #[arg(long)]
     pub explain: bool,
     /// One JSON object instead of lines
     #[arg(long)]
     pub json: bool,
-    /// Also draw the tree, and the tokens of each step for the policies, into this file
+    /// Also draw the tree, and the tokens of each step by policy, into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
@@ -83,20 +84,20 @@ fn said_of_predict() -> String {
     )
 }
 
-/// What has no meaning for a trace.
+/// Options that do not apply to a trace.
 const JOB: [&str; 8] = ["input", "limit", "samples", "set", "output_tokens", "predict", "explain", "svg"];
 
-/// Of what is asked, a job or a trace.
-pub enum Planned {
+/// What to estimate: a job or a trace.
+pub enum PlanCommand {
     Job(PlanOptions),
     Trace(TraceOptions),
 }
 
-impl From<PlanArgs> for Planned {
+impl From<PlanArgs> for PlanCommand {
     fn from(args: PlanArgs) -> Self {
         let budget = args.budget.into();
         match (args.input, args.replay, args.model) {
-            (None, Some(trace), Some(model)) => Planned::Trace(TraceOptions {
+            (None, Some(trace), Some(model)) => PlanCommand::Trace(TraceOptions {
                 replay: TraceReplay { trace, rate: args.rate, requests: args.requests, seed: 1 },
                 model,
                 dtype: args.dtype,
@@ -105,7 +106,7 @@ impl From<PlanArgs> for Planned {
                 policies: args.policy,
                 json: args.json,
             }),
-            (input, _, model) => Planned::Job(PlanOptions {
+            (input, _, model) => PlanCommand::Job(PlanOptions {
                 input: input.expect("clap wants an input where there is no trace, and a model where there is one"),
                 model,
                 dtype: args.dtype,

@@ -1,6 +1,5 @@
-//! The command line as it is read: what is wrong with an option is an error like all others, which names the option, what was
-//! expected and what was found, and so is an option that the command would have to ignore. Help, versions and options that nobody
-//! knows are clap's affair.
+//! Reads the command line. An invalid value is reported like all other errors, with the option, what was expected and
+//! what was found; so is an option that the command would ignore. Help, version and unknown options are left to clap.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
@@ -11,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::lab::bench::batches::Table;
 
 impl Cli {
-    /// Reads the command line; where clap has the last word, it is said and the process ends.
+    /// Reads the command line. Prints clap's own messages (help, version, unknown options) and ends the process.
     pub fn read() -> Result<Self> {
         let command = without_what_means_nothing(with_negative_numbers(Self::command()));
         let read = command.try_get_matches().and_then(|matches| {
@@ -24,7 +23,7 @@ impl Cli {
         Ok(cli)
     }
 
-    /// Refuses what the command of this name would have to ignore.
+    /// Refuses options that the command of this name would ignore.
     fn refuse_what_means_nothing(&self, name: &str) -> Result<()> {
         if let Some(Command::Bench(BenchArgs { what: Bench::Batches(batches), .. })) = &self.command
             && let Some((option, tables)) = batches.idle_option()
@@ -61,28 +60,28 @@ impl Cli {
     }
 }
 
-/// Options of all commands that mean nothing to the one of this name, which computes on no device.
+/// Global options that the command of this name ignores, because it computes on no device.
 fn means_nothing(command: &str) -> &'static [&'static str] {
     match command {
         "rescore" | "judge" | "new" => &["device", "threads"],
-        // It sorts prompts, by as many threads as it is told.
+        // It sorts prompts, with `--threads` threads.
         "plan" => &["device"],
         _ => &[],
     }
 }
 
-/// Does not list them; they are known still, to be refused in words.
+/// Hides ignored options from the help; they are still parsed, so that they can be refused with a message.
 fn without_what_means_nothing(command: clap::Command) -> clap::Command {
     let options: Vec<clap::Arg> = command.get_arguments().cloned().collect();
     command.mut_subcommands(|command| {
         let nothing = means_nothing(command.get_name());
         let hidden = options.iter().filter(|option| nothing.contains(&option.get_id().as_str()));
-        // Where a subcommand has an option of this name itself, it is not given the one of all.
+        // An option that the subcommand itself has replaces the global one of the same name.
         command.args(hidden.map(|option| option.clone().hide(true)))
     })
 }
 
-/// Has `-1` read as a value, which an option may refuse, and not as an option that nobody knows.
+/// Parses `-1` as a value, which an option may refuse, instead of as an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() && !arg.is_positional() {
         true => arg.allow_negative_numbers(true),
@@ -91,7 +90,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
-/// The error of a value that its option does not take; `None` for whatever else clap found.
+/// The error of an invalid value; `None` for other errors of clap.
 fn of_value(error: &clap::Error) -> Option<Error> {
     if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return None;

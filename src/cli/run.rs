@@ -20,17 +20,17 @@ pub struct RunArgs {
     /// Only the first N items
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
-    /// Samples an item, instead of the task's
+    /// Samples per item, instead of the task's
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
     pub samples: Option<u32>,
-    /// Seed of all coins, instead of the task's
+    /// Seed of all random numbers, instead of the task's
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
     /// Change any value of the task file: sampling.temperature=0.6
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a rounding with
-    /// --deterministic)
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
     #[arg(long, value_enum)]
     pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
@@ -39,15 +39,15 @@ pub struct RunArgs {
     /// The k of pass@k, maj@k and best@k (default: powers of two)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
-    /// Go on with a run that was stopped, or that is to have more samples or items: the one in --out, or the task's latest
-    /// that fits; where there is none yet, begin one. Samples on disk are not drawn again, failed items are tried again. What is
-    /// drawn is what would have been drawn without the stop: on the CPU, and on a GPU with --deterministic
+    /// Continue an interrupted run, or add samples or items to a run: the one in --out, or the task's latest that fits;
+    /// starts a new run if there is none. Samples on disk are kept, failed items are tried again. The result is that of
+    /// an uninterrupted run: on the CPU, and on a GPU with --deterministic
     #[arg(long)]
     pub resume: bool,
-    /// Also write every item's sampling tree under OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
+    /// Also write every item's sampling tree to OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
     #[arg(long)]
     pub trees: bool,
-    /// Moved: see `refused`
+    /// Removed; `refused` names the replacement
     #[arg(long, hide = true)]
     pub attention_levels: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing
@@ -85,12 +85,13 @@ impl RunArgs {
 
 #[derive(Debug, Args)]
 pub struct RescoreArgs {
-    /// Folder of a run's results; what was there is kept as *.before
+    /// Folder of a run's results; replaced files are kept as *.before
     pub run: PathBuf,
-    /// Task file to answer, grade and choose by, instead of the run's own
+    /// Task file with the rules to answer, grade and choose, instead of the run's own
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
-    /// Change how answers are found, graded and chosen: answer.regex='#### (.*)' (what decided the samples stays)
+    /// Change how answers are found, graded and chosen: answer.regex='#### (.*)' (the method that produced the samples
+    /// stays)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// The k of pass@k, maj@k and best@k (default: powers of two)

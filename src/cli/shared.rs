@@ -1,4 +1,4 @@
-//! Options that several commands have, and how values are read.
+//! Options that several commands share, and parsers of values.
 
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use clap::Args;
 use crate::backend::KvDtype;
 use crate::error::{Error, Result};
 use crate::judge::Isolation;
-use crate::launch::Budget;
+use crate::launch::EngineBudget;
 
-/// The judge of a task that has one.
+/// Options of the judge, for tasks that have one.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct JudgingArgs {
-    /// Candidate programs judged at once, where the task has a judge (default: one a core)
+    /// Candidate programs judged at once, if the task has a judge (default: one per core)
     #[arg(long, value_name = "N", value_parser = whole::<u16>(1..=1024))]
     pub judges: Option<u16>,
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub struct JudgingArgs {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Sandboxing {
-    /// Judge candidates also where their files and network cannot be isolated: they can then do whatever you can
+    /// Also judge candidates if files and network cannot be isolated: they can then do whatever you can
     #[arg(long)]
     pub unsafe_no_sandbox: bool,
 }
@@ -38,8 +38,8 @@ impl Sandboxing {
 pub struct EngineArgs {
     #[command(flatten)]
     pub budget: BudgetArgs,
-    /// What is drawn depends on a sample's own tokens and coins alone, to the last bit: not on what is computed beside it, on
-    /// the plan, or on where a run was resumed. The CPU always works so; a GPU takes longer for it
+    /// Make samples depend only on their own tokens and random numbers, to the last bit: not on other samples, the
+    /// plan, or where a run was resumed. Always true on the CPU; slower on a GPU
     #[arg(long)]
     pub deterministic: bool,
 }
@@ -47,7 +47,7 @@ pub struct EngineArgs {
 /// Budgets of the engine.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct BudgetArgs {
-    /// Branches that grow at once, a row each in every step; changes speed and memory (default: 128 on the CPU, up to 4096
+    /// Branches that run at once, one row each per step; affects speed and memory (default: 128 on the CPU, up to 4096
     /// on a GPU)
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
@@ -57,23 +57,23 @@ pub struct BudgetArgs {
     /// Memory for keys and values in MiB, instead of a share
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..), conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
-    /// Host memory in MiB for keys and values of branches that make room for others (default: none on the CPU; on a GPU a
-    /// quarter of what is free, at most 32768)
+    /// Host memory in MiB for keys and values of preempted branches (default: none on the CPU; on a GPU a quarter of
+    /// the free memory, at most 32768)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
     pub swap_memory: Option<usize>,
-    /// What keys and values are rounded to: with fp8, twice the tokens fit and other samples are drawn (`check --model DIR
-    /// --kv-dtype fp8` says how far off its log-probabilities are)
+    /// Storage format of keys and values. With fp8, twice the tokens fit, but samples differ (`check --model DIR
+    /// --kv-dtype fp8` reports the error of log-probabilities)
     #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
 }
 
-impl From<EngineArgs> for Budget {
+impl From<EngineArgs> for EngineBudget {
     fn from(args: EngineArgs) -> Self {
         Self { deterministic: args.deterministic, ..args.budget.into() }
     }
 }
 
-impl From<BudgetArgs> for Budget {
+impl From<BudgetArgs> for EngineBudget {
     fn from(args: BudgetArgs) -> Self {
         Self {
             max_branches: args.max_branches,
@@ -87,16 +87,16 @@ impl From<BudgetArgs> for Budget {
     }
 }
 
-/// The ks in their order, each once.
+/// The ks in rising order, each once.
 pub(super) fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
     ks.sort_unstable();
     ks.dedup();
     ks
 }
 
-// How values are read. Which option they are of, the errors learn where the command line is read as a whole.
+// Parsers of values. The option's name is added to their errors in `refused`.
 
-/// Whole numbers in `range`.
+/// Parses whole numbers in `range`.
 pub(super) fn whole<T: TryFrom<u64>>(
     range: impl RangeBounds<u64> + Clone + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<T> + Clone + Send + Sync + 'static {
@@ -127,26 +127,26 @@ pub(super) fn number(text: &str) -> Result<f64> {
     text.parse().map_err(|_| Error::value("number", "a number", text))
 }
 
-/// A span of time that can be waited for.
+/// Parses a duration in seconds.
 pub(super) fn seconds(text: &str) -> Result<Duration> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| Error::value("time", "a number of seconds from 0 up", text))
 }
 
-/// Something a second.
+/// Parses a positive finite number.
 pub(super) fn rate(text: &str) -> Result<f64> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or_else(|| Error::value("rate", "a number above 0", text))
 }
 
-/// Requests a second: not so few that their arrivals have no time.
+/// Parses requests per second, large enough that arrival times are finite.
 pub(super) fn arrivals(text: &str) -> Result<f64> {
     const FEWEST: f64 = 1e-6;
     let rate = rate(text).ok().filter(|rate| *rate >= FEWEST);
     rate.ok_or_else(|| Error::value("rate", format!("a finite number from {FEWEST} up"), text))
 }
 
-/// Bytes of so many MiB.
+/// Converts MiB to bytes.
 pub(super) fn mib(mib: usize) -> usize {
     mib.saturating_mul(1 << 20)
 }

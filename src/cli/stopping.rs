@@ -1,5 +1,5 @@
-//! How the command is stopped from outside: by Ctrl-C, or by a signal that asks it to end. The work looks at a flag; what it does
-//! then is its own. A signal that whoever started the command has it ignore (`nohup`, a shell's background job) stays ignored.
+//! Handles signals: Ctrl-C and requests to terminate set a flag, which the running command reads. A signal that the
+//! parent process ignores (`nohup`, a shell's background job) stays ignored.
 
 use std::fs;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::out;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The signal that came first; 0 before any.
+/// The first signal received; 0 before.
 static FIRST: AtomicI32 = AtomicI32::new(0);
 
 /// Set by the first of the signals; a second one ends the program at once.
@@ -35,15 +35,15 @@ pub fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The signals that this process ignores from its start on, each the bit of its number less one; none where the system does not
-/// say.
+/// Signals ignored since the start of the process, as a bit mask (bit number - 1); 0 if the system does not report
+/// them.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The error's own exit code; where the program was asked to stop, 128 and the number of the signal, as shells have it.
+/// The error's exit code; after a signal, 128 plus the signal's number, as in shells.
 pub fn exit_code(error: &Error) -> u8 {
     match (error, FIRST.load(Ordering::Relaxed)) {
         (Error::Interrupted, signal @ 1..=127) => 128 + signal as u8,

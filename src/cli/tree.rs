@@ -27,19 +27,19 @@ pub struct TreeArgs {
     /// Write the trees for programs
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// First compute which share of each sample's attention fell on each level of the prompt and on its own text (mean over its
-    /// tokens, layers and heads): the model of a run with --trees reads the samples' tokens once more, on --device. Written to
-    /// RUN/attention.jsonl, printed as a table (with --item a line a sample), and shown wherever samples are. At most 7 levels
-    /// of the prompt
+    /// First compute the share of each sample's attention on each level of the prompt and on its own text (mean over
+    /// its tokens, layers and heads): the model of a run with --trees reads the samples' tokens again, on --device.
+    /// Written to RUN/attention.jsonl, printed as a table (with --item, one line per sample), and shown with the
+    /// samples. At most 7 levels of the prompt
     #[arg(long)]
     pub attention: bool,
-    /// The run's model folder for --attention, where it has moved
+    /// The run's model folder for --attention, if it has moved
     #[arg(long, value_name = "DIR", requires = "attention")]
     pub model: Option<PathBuf>,
 }
 
 impl TreeArgs {
-    /// What is computed, if anything is, and what is shown, if anything else is.
+    /// The options of the attention to compute, if requested, and of the output to show, if any.
     pub fn on(self, device: DeviceChoice) -> (Option<AttentionOptions>, Option<ViewOptions>) {
         let Self { run, item, html, dot, json, svg, attention, model } = self;
         let writes = [&html, &dot, &json, &svg].iter().any(|file| file.is_some());

@@ -1,34 +1,36 @@
 //! From a schedule to the flat arrays of one forward step.
 
 use crate::backend::{RowToken, SampleRequest, StepBatch};
-use crate::engine::branch::{Branch, Work};
+use crate::engine::branch::{Branch, BranchWork};
 use crate::engine::cache::Branches;
-use crate::engine::schedule::{Ask, Schedule};
+use crate::engine::schedule::{LogitsRequest, Schedule};
 use crate::plan::AttentionPlan;
 
-/// The rows of a schedule as the decoder takes them. The schedule's asks are put in the order of their logits.
+/// The rows of a schedule as the decoder takes them. The schedule's requests are put in the order of their logits.
 pub(super) fn step_batch(
     schedule: &mut Schedule,
     branches: &Branches,
     plans: Vec<AttentionPlan>,
-    request: impl Fn(&Ask) -> SampleRequest,
+    request: impl Fn(&LogitsRequest) -> SampleRequest,
 ) -> StepBatch {
-    let wanted = schedule.answer_rows();
+    let logit_rows = schedule.logit_rows();
     StepBatch {
         tokens: schedule.rows.iter().map(|row| token(&branches[&row.branch], row.at.position)).collect(),
         positions: schedule.rows.iter().map(|row| row.at.position).collect(),
         slots: schedule.rows.iter().map(|row| row.slot).collect(),
-        wanted,
+        logit_rows,
         plans,
-        requests: schedule.asks.iter().map(request).collect(),
+        requests: schedule.requests.iter().map(request).collect(),
     }
 }
 
-/// The token at `position`, or the draw of the step before that it will be.
+/// The token at `position`, or the sample of the step before that it will be.
 fn token(branch: &Branch, position: u32) -> RowToken {
     match (branch.tokens.get(position as usize), &branch.work) {
         (Some(&token), _) => RowToken::Known(token),
-        (None, Work::Draw(drawing)) => RowToken::Drawn(drawing.ahead.request),
-        (None, Work::Rest | Work::Score(_)) => unreachable!("only what draws has rows ahead of its tokens"),
+        (None, BranchWork::Sample(sampling)) => RowToken::Sampled(sampling.in_flight.request),
+        (None, BranchWork::Idle | BranchWork::Score(_)) => {
+            unreachable!("only what samples has rows ahead of its tokens")
+        }
     }
 }

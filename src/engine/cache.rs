@@ -1,10 +1,11 @@
-//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own pages
-//! go to host memory and come back, where that is expected to cost less time than computing them again. Whom to take pages from
-//! when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers` say.
+//! What branches hold of the prefix tree and its pages: how a branch gets slots, how it gives them up, and how its own
+//! pages go to host memory and come back, where that is expected to cost less time than computing them again. Whom to
+//! take pages from when they are short is the scheduler's; the bytes themselves are moved by the engine, as `transfers`
+//! say.
 
 use std::borrow::Cow;
 
-use crate::engine::branch::{Branch, Hold, Lease, Need, Swapped};
+use crate::engine::branch::{Branch, KvHold, Lease, NeededPositions, Swapped};
 use crate::engine::token_path::SharedBeginning;
 use crate::ids::{BranchId, PageId, SegmentId, TokenId};
 use crate::kv::{OutOfPages, PagePool, PathMark, PrefixTree};
@@ -12,7 +13,7 @@ use crate::mix::IdMap;
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
 
-pub(super) struct Cache {
+pub(super) struct KvCache {
     pub prefix: PrefixTree,
     pub pages: PagePool,
     /// Where the tokens end that the branch which was matched last shares with others, as far as they are registered:
@@ -20,16 +21,16 @@ pub(super) struct Cache {
     matched: Option<(SharedBeginning, PathMark)>,
     /// Set where every layer of the model has a window.
     pub window: Option<Window>,
-    returning: Returning,
+    restore_cost: RestoreCost,
     /// Pages that host memory still has room for.
     swap_room: usize,
     /// What must be done before the next step is submitted, in this order.
     pub transfers: Vec<Transfer>,
 }
 
-/// What keys and values cost that a branch had to give up, in seconds: the rule by which they are swapped or dropped.
+/// Cost of restoring preempted keys and values, swap-in against recomputation, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Returning {
+pub(super) struct RestoreCost {
     /// To copy a page to host memory and back.
     pub swapped_page: f64,
     /// To compute a token again.
@@ -46,8 +47,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row may be asked
-    /// for again and a last slot taken back.
+    /// The position below which nothing is read by rows from `next - 1` on: one more than from `next`, for a last row
+    /// may be asked for again and a last slot taken back.
     fn passed(self, next: u32) -> u32 {
         let unread = next.saturating_sub(self.tokens);
         unread - unread % self.unit
@@ -64,7 +65,7 @@ impl Window {
     }
 }
 
-impl Returning {
+impl RestoreCost {
     /// `pages` that hold `rows` computed tokens cost less where they are swapped.
     fn swap_pays(self, pages: usize, rows: u32) -> bool {
         (pages as f64) * self.swapped_page < f64::from(rows) * self.computed_row
@@ -82,11 +83,19 @@ pub(super) enum Transfer {
     Forget { branch: BranchId },
 }
 
-impl Cache {
+impl KvCache {
     /// `swap_pages`: how many pages of branches that had to yield host memory may hold.
-    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, returning: Returning) -> Self {
+    pub fn new(page_tokens: u32, pages: usize, swap_pages: usize, restore_cost: RestoreCost) -> Self {
         let (prefix, pages) = (PrefixTree::new(page_tokens), PagePool::new(pages));
-        Cache { prefix, pages, matched: None, window: None, returning, swap_room: swap_pages, transfers: Vec::new() }
+        KvCache {
+            prefix,
+            pages,
+            matched: None,
+            window: None,
+            restore_cost,
+            swap_room: swap_pages,
+            transfers: Vec::new(),
+        }
     }
 
     /// Frees the pages of `branch`, which runs, that no row of it will read again and nobody else keeps.
@@ -100,7 +109,8 @@ impl Cache {
         }
     }
 
-    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give back pages.
+    /// How many tokens more a branch whose row is at `position`, in its own `segment`, may lay out before it is to give
+    /// back pages.
     pub fn steps_until_freed(&self, segment: SegmentId, position: u32) -> usize {
         let until = |window: Window| self.prefix.first_position(segment) + window.patience();
         self.window.map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
@@ -130,15 +140,15 @@ impl Cache {
         }
     }
 
-    /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is known: a
-    /// fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is left of it.
-    /// One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of its own. What was
-    /// reserved before a failure stays.
-    pub fn reserve(&mut self, branch: &mut Branch, need: Need) -> Result<(), OutOfPages> {
+    /// Reserves slots for all that `branch` needs next. A branch that comes (back) to run is matched with what is
+    /// known: a fork's siblings that were given the same tokens share them, and a branch that was dropped finds what is
+    /// left of it. One that was swapped gets its own tokens back. One that runs already goes on alone, in a segment of
+    /// its own. What was reserved before a failure stays.
+    pub fn reserve(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
-            Hold::Path(lease) if lease.used => lease,
-            Hold::Swapped(swapped) => self.swap_in(branch, swapped)?,
-            Hold::Nothing | Hold::Path(_) => {
+            KvHold::Path(lease) if lease.used => lease,
+            KvHold::Swapped(swapped) => self.swap_in(branch, swapped)?,
+            KvHold::Nothing | KvHold::Path(_) => {
                 let (path, rest) = self.look_up(branch, need.match_upto);
                 let segment = self.prefix.admit_behind(&mut self.pages, path, &rest)?;
                 self.note_matched(branch, segment);
@@ -146,7 +156,7 @@ impl Cache {
                 Lease { segment, own: false, used: true }
             }
         };
-        branch.hold = Hold::Path(lease);
+        branch.hold = KvHold::Path(lease);
         let end = self.prefix.end(lease.segment) as usize;
         if end >= need.end {
             return Ok(());
@@ -155,22 +165,22 @@ impl Cache {
         if !lease.own {
             self.prefix.release(lease.segment);
         }
-        branch.hold = Hold::Path(Lease { segment, own: true, used: true });
+        branch.hold = KvHold::Path(Lease { segment, own: true, used: true });
         let known = need.end.min(branch.tokens.len());
         self.prefix.append(&mut self.pages, segment, &branch.tokens.slice(end..known))?;
         match known < need.end {
-            true => self.prefix.append_drawing(&mut self.pages, segment),
+            true => self.prefix.append_pending(&mut self.pages, segment),
             false => Ok(()),
         }
     }
 
-    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One that has run
-    /// on its lease, or was swapped, keeps what it has.
-    pub fn bookmark(&mut self, branch: &mut Branch) {
+    /// Has a branch that does not run keep a lease on the longest beginning of what it was given that is there. One
+    /// that has run on its lease, or was swapped, keeps what it has.
+    pub fn hold_prefix(&mut self, branch: &mut Branch) {
         let keeps_more = match branch.hold {
-            Hold::Nothing => false,
-            Hold::Path(lease) => lease.used,
-            Hold::Swapped(_) => true,
+            KvHold::Nothing => false,
+            KvHold::Path(lease) => lease.used,
+            KvHold::Swapped(_) => true,
         };
         if keeps_more {
             return;
@@ -179,13 +189,13 @@ impl Cache {
         if let Some(segment) = self.prefix.retain_known(&mut self.pages, path, &rest) {
             self.note_matched(branch, segment);
             self.give_up(branch);
-            branch.hold = Hold::Path(Lease { segment, own: false, used: false });
+            branch.hold = KvHold::Path(Lease { segment, own: false, used: false });
         }
     }
 
     /// Tells the prefix tree what became of the slot, if `branch` has one, that was ahead of its token.
     pub fn settle(&mut self, branch: &Branch) {
-        let Some(lease) = branch.lease().filter(|lease| self.prefix.is_drawing(lease.segment)) else { return };
+        let Some(lease) = branch.lease().filter(|lease| self.prefix.is_pending(lease.segment)) else { return };
         let position = self.prefix.end(lease.segment) as usize - 1;
         match branch.tokens.get(position) {
             Some(&token) => self.prefix.settle(lease.segment, token),
@@ -195,13 +205,13 @@ impl Cache {
 
     /// Ends what a branch holds; its keys and values on the device stay as a cache. Returns the segment that it leased.
     pub fn give_up(&mut self, branch: &mut Branch) -> Option<SegmentId> {
-        let segment = match std::mem::replace(&mut branch.hold, Hold::Nothing) {
-            Hold::Nothing => return None,
-            Hold::Path(lease) => {
+        let segment = match std::mem::replace(&mut branch.hold, KvHold::Nothing) {
+            KvHold::Nothing => return None,
+            KvHold::Path(lease) => {
                 self.prefix.take_back(&mut self.pages, lease.segment);
                 lease.segment
             }
-            Hold::Swapped(swapped) => {
+            KvHold::Swapped(swapped) => {
                 self.swap_room += swapped.pages;
                 self.transfers.push(Transfer::Forget { branch: branch.id });
                 branch.start_over();
@@ -224,20 +234,20 @@ impl Cache {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
         let pages = self.prefix.pages_upto(segment, computed).to_vec();
-        let pays = self.returning.swap_pays(pages.len(), computed.saturating_sub(first));
+        let pays = self.restore_cost.swap_pays(pages.len(), computed.saturating_sub(first));
         let Some(before) = self.prefix.parent(segment).filter(|_| pays && pages.len() <= self.swap_room) else {
             return false;
         };
         self.prefix.retain(before);
         self.drop_now(branch);
         self.swap_room -= pages.len();
-        branch.hold = Hold::Swapped(Swapped { before, computed, pages: pages.len() });
+        branch.hold = KvHold::Swapped(Swapped { before, computed, pages: pages.len() });
         self.transfers.push(Transfer::Save { branch: branch.id, pages });
         true
     }
 
-    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and nothing
-    /// more is tried than to put back what was saved before.
+    /// Host memory did not take what `branch`, which is swapped, should have saved there: the branch is dropped, and
+    /// nothing more is tried than to put back what was saved before.
     pub fn not_saved(&mut self, branch: &mut Branch) {
         self.give_up(branch);
         self.swap_room = 0;
@@ -291,20 +301,20 @@ mod tests {
     const PAGES: usize = 8;
 
     /// Four tokens that others may share and six of its own, on pages of four: all computed.
-    fn run(cache: &mut Cache, branch: &mut Branch) {
-        let need = Need { match_upto: 4, logits_from: 3, end: 10 };
+    fn run(cache: &mut KvCache, branch: &mut Branch) {
+        let need = NeededPositions { match_upto: 4, logits_from: 3, end: 10 };
         cache.reserve(branch, need).expect("there are pages enough");
         cache.prefix.mark_computed(branch.lease().expect("it runs").segment, 10);
     }
 
     #[test]
     fn what_cannot_be_saved_is_dropped_and_no_more_is_tried() {
-        let mut cache = Cache::new(4, PAGES, 100, Returning { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache = KvCache::new(4, PAGES, 100, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut branch = Branch::root(BranchId(1), BranchId(1), (0..10).map(TokenId).collect());
         run(&mut cache, &mut branch);
         assert!(cache.swap_out(&mut branch));
         cache.not_saved(&mut branch);
-        assert!(matches!(branch.hold, Hold::Nothing));
+        assert!(matches!(branch.hold, KvHold::Nothing));
         assert_eq!(cache.transfers.last(), Some(&Transfer::Forget { branch: branch.id }));
 
         run(&mut cache, &mut branch);
@@ -319,14 +329,14 @@ mod tests {
         const PROMPT: usize = 100_000;
         const BRANCHES: u64 = 4096;
         let pages = PROMPT.div_ceil(16) + 2 * BRANCHES as usize;
-        let mut cache = Cache::new(16, pages, 0, Returning { swapped_page: 1.0, computed_row: 1.0 });
+        let mut cache = KvCache::new(16, pages, 0, RestoreCost { swapped_page: 1.0, computed_row: 1.0 });
         let mut root = Branch::root(BranchId(0), BranchId(0), (0..100_000).map(TokenId).collect());
-        let need = Need { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
+        let need = NeededPositions { match_upto: PROMPT, logits_from: PROMPT - 1, end: PROMPT };
         // The prompt is not registered yet, so that the forks have nothing to hold.
         let mut forks: Vec<Branch> = (1..=BRANCHES).map(|id| root.fork(BranchId(id))).collect();
         for fork in &mut forks {
             // As when it is looked at first, when it may begin, and when it begins.
-            cache.bookmark(fork);
+            cache.hold_prefix(fork);
             let (path, rest) = cache.look_up(fork, PROMPT);
             cache.prefix.known(path, &rest);
             cache.reserve(fork, need).expect("there are pages enough");

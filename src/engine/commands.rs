@@ -5,7 +5,7 @@ use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::backend::Backend;
 use crate::engine::Engine;
-use crate::engine::branch::{Ahead, Branch, Drawing, Hold, Scoring, Work};
+use crate::engine::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
 use crate::engine::events::EventSender;
 use crate::engine::handle::Command;
 use crate::engine::request::{Continuation, Event, Extend, FinishReason};
@@ -92,14 +92,14 @@ impl<B: Backend> Engine<B> {
             self.check_integrity()?;
             return Ok(Turn::Idle);
         }
-        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake them
-        // again, 60 microseconds in all.
+        // On a thread of the pool: from outside, each parallel loop of the step would put two threads to sleep and wake
+        // them again, 60 microseconds in all.
         rayon::scope(|_| self.step())?;
         Ok(Turn::Stepped)
     }
 
     fn has_work(&self) -> bool {
-        !(self.scheduler.is_idle() && self.flights.is_empty())
+        !(self.scheduler.is_idle() && self.submitted.is_empty())
     }
 
     fn check_integrity(&self) -> Result<()> {
@@ -112,8 +112,8 @@ impl<B: Backend> Engine<B> {
 
     fn obey(&mut self, command: Command) -> Result<()> {
         match command {
-            Command::Root { branch, line, tokens } => {
-                self.branches.insert(branch, Branch::root(branch, line, tokens));
+            Command::Root { branch, priority, tokens } => {
+                self.branches.insert(branch, Branch::root(branch, priority, tokens));
             }
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
@@ -132,7 +132,7 @@ impl<B: Backend> Engine<B> {
     fn fork(&mut self, at: BranchId, children: &[BranchId]) {
         let Some(parent) = self.branches.get_mut(&at).filter(|parent| parent.rests()) else { return };
         // Parent and children may all be given the same tokens next, which are then to be shared.
-        if let Hold::Path(lease) = &mut parent.hold {
+        if let KvHold::Path(lease) = &mut parent.hold {
             (lease.own, lease.used) = (false, false);
         }
         let forks: Vec<Branch> = children.iter().map(|&child| parent.fork(child)).collect();
@@ -161,38 +161,38 @@ impl<B: Backend> Engine<B> {
             return Err(Error::value("branch", "one that rests", format!("{id}, which is being extended")));
         }
         match continuation {
-            Continuation::Sampled { params, stop, coins } => {
+            Continuation::Sampled { params, stop, uniforms } => {
                 let stops = stop.strings.clone();
                 if self.tokenizer.is_none() && !stops.is_empty() {
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
                 let begin = branch.tokens.len();
-                let drawing = Drawing {
+                let sampling = SamplingState {
                     begin,
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
-                    ahead: Ahead::default(),
+                    in_flight: InFlight::default(),
                     logprobs: Vec::new(),
                     top: Vec::new(),
                     stop_logprob: None,
                     text,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
-                    coins,
+                    uniforms,
                     events: events.clone(),
                     params,
                     stop,
                 };
-                self.draw(id, drawing);
+                self.begin_sampling(id, sampling);
                 Ok(())
             }
             Continuation::Given { tokens, logprobs } => self.given(id, tokens, logprobs, events),
         }
     }
 
-    fn draw(&mut self, id: BranchId, drawing: Drawing) {
+    fn begin_sampling(&mut self, id: BranchId, sampling: SamplingState) {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
-        let is_full = drawing.begin >= self.facts.context;
-        branch.begin(Work::Draw(Box::new(drawing)));
+        let is_full = sampling.begin >= self.facts.context;
+        branch.begin(BranchWork::Sample(Box::new(sampling)));
         match is_full {
             true => branch.finish(FinishReason::ContextFull),
             false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
@@ -211,8 +211,8 @@ impl<B: Backend> Engine<B> {
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
         branch.tokens.give(&tokens);
-        let scoring = Scoring { events: events.clone(), begin, asked: 0, logprobs: Vec::new(), text };
-        branch.begin(Work::Score(Box::new(scoring)));
+        let scoring = ScoringState { events: events.clone(), begin, requested: 0, logprobs: Vec::new(), text };
+        branch.begin(BranchWork::Score(Box::new(scoring)));
         match logprobs && !tokens.is_empty() {
             true => self.scheduler.add(id, &mut self.branches, &mut self.cache),
             false => branch.finish(FinishReason::Given),

@@ -1,7 +1,7 @@
 //! The counters of what was submitted: rows, reads, memory.
 
 use crate::backend::Backend;
-use crate::engine::schedule::Row;
+use crate::engine::schedule::ScheduledRow;
 use crate::engine::{Engine, Metrics};
 use crate::plan::PlanStats;
 
@@ -29,9 +29,9 @@ impl<B: Backend> Engine<B> {
         Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
-    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute drawn
-    /// tokens, each for the first time, so that nobody asks.
-    pub(super) fn count_rows(&mut self, rows: &[Row]) {
+    /// Which tokens `rows` compute, asked for before they are marked as computed. The rows of an advanced step compute
+    /// sampled tokens, each for the first time, so that nobody asks.
+    pub(super) fn count_rows(&mut self, rows: &[ScheduledRow]) {
         for row in rows {
             let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");
             let position = row.at.position as usize;

@@ -27,8 +27,8 @@ pub struct EngineFacts {
     pub device: String,
     /// What decides the last bits of exact results (see `Backend::arithmetic`).
     pub arithmetic: String,
-    /// Whether what a branch draws depends on its own tokens and coins alone, to the last bit: not on other branches,
-    /// on plans, or on which steps computed it.
+    /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
+    /// branches, on plans, or on which steps computed it.
     pub exact: bool,
     pub page_tokens: usize,
     /// Bytes of one page, all layers.
@@ -41,25 +41,25 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Pages that a branch of `given` tokens takes by itself once it has drawn `drawn` more: the last one drawn has no
-    /// keys and values.
-    pub fn path_pages(&self, given: usize, drawn: usize) -> usize {
-        (given + drawn.saturating_sub(1)).div_ceil(self.page_tokens)
+    /// Pages that a branch of `given` tokens takes by itself once it has sampled `sampled` more: the last one sampled
+    /// has no keys and values.
+    pub fn path_pages(&self, given: usize, sampled: usize) -> usize {
+        (given + sampled.saturating_sub(1)).div_ceil(self.page_tokens)
     }
 
-    /// The most tokens, at least one, that such a branch can draw in all pages of the pool, if it has the given ones
+    /// The most tokens, at least one, that such a branch can sample in all pages of the pool, if it has the given ones
     /// there.
-    pub fn most_drawn(&self, given: usize) -> usize {
+    pub fn most_sampled(&self, given: usize) -> usize {
         (self.pool_pages * self.page_tokens).saturating_sub(given) + 1
     }
 }
 
 /// What travels to the engine's thread. Branches are named by the sender, so nothing waits for a reply but `Metrics`.
 pub(crate) enum Command {
-    /// `line`: the root in whose place it stands among branches that wait; its own, or one that was made before.
+    /// `priority`: the root whose queue priority it has: itself, or one that was made before.
     Root {
         branch: BranchId,
-        line: BranchId,
+        priority: BranchId,
         tokens: Vec<TokenId>,
     },
     Fork {
@@ -111,21 +111,21 @@ impl EngineHandle {
         &self.facts
     }
 
-    /// A new branch of these tokens. Nothing is computed before something is drawn or scored after them; what is known
-    /// of them by then is shared. Branches are served in the order in which their roots were made.
+    /// A new branch of these tokens. Nothing is computed before something is sampled or scored after them; what is
+    /// known of them by then is shared. Branches are served in the order in which their roots were made.
     pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line: branch, tokens })?;
+        self.send(Command::Root { branch, priority: branch, tokens })?;
         Ok(branch)
     }
 
-    /// The same in the place of the root `line`, which need not live any more: what is asked on the way is not to wait
-    /// for everything that began later.
-    pub fn root_beside(&self, line: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
+    /// The same with the queue priority of the root `priority`, which may be released already: a question asked during
+    /// a search does not wait for requests that came later.
+    pub fn root_beside(&self, priority: BranchId, tokens: Vec<TokenId>) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        self.send(Command::Root { branch, line, tokens })?;
+        self.send(Command::Root { branch, priority, tokens })?;
         Ok(branch)
     }
 

@@ -1,19 +1,20 @@
-//! Floor 5: the step loop. Defines the requests, the events and the channel client (`EngineHandle`) that everything above is
-//! built on, and hides the model, the backend and the prefix tree behind one thread. What a search does with branches is
-//! floor 6's affair.
+//! Floor 5: the step loop. Defines the requests, the events and the channel client (`EngineHandle`) that everything
+//! above is built on, and hides the model, the backend and the prefix tree behind one thread. What a search does with
+//! branches is floor 6's affair.
 //!
-//! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's affair
-//! alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the same way, by
-//! being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits that forks share.
+//! A branch is a list of tokens. What of it is kept in the prefix tree, and whether it is computed, is the engine's
+//! affair alone: a root, a fork, a continuation and a branch that had to give up its pages all become runnable in the
+//! same way, by being matched with what is there (`cache`). See `scheduler` for the order of rows and for the logits
+//! that forks share.
 //!
-//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone knows:
-//! its row names a draw of the step before, its slot is ahead of its token, and its coin is known by its position.
+//! A step is submitted, then collected (`step`). Where steps run ahead, a branch may be one token longer than anyone
+//! knows: its row names a sample of the step before, its slot is ahead of its token, and its uniform is known by its
+//! position.
 
 mod admission;
 mod batch;
 mod branch;
 mod cache;
-pub mod coins;
 mod commands;
 mod commit;
 mod count;
@@ -31,11 +32,11 @@ pub mod scripted;
 mod step;
 mod text;
 mod token_path;
+pub mod uniforms;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-pub use coins::{CoinKey, ForkKind};
 pub use commands::Turn;
 pub use count::Occupancy;
 pub use events::Hear;
@@ -45,14 +46,15 @@ pub use pool::PoolSize;
 pub use receiver::{EventReceiver, First};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use scripted::{ScriptedCall, ScriptedReply};
+pub use uniforms::{ForkKind, UniformKey};
 
 use crossbeam_channel::Receiver;
 
 use crate::backend::{Backend, StepShape};
-use crate::engine::cache::{Branches, Cache, Returning, Window};
+use crate::engine::cache::{Branches, KvCache, RestoreCost, Window};
 use crate::engine::handle::{Command, ExitReason};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::step::{Flight, Loaded};
+use crate::engine::step::{LoadedStep, SubmittedStep};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::BranchId;
@@ -60,22 +62,22 @@ use crate::model::Decoder;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// How an engine works. None of it changes what is drawn, but for roundings where results are not exact
+/// How an engine works. None of it changes what is sampled, but for roundings where results are not exact
 /// ([`EngineFacts::exact`]).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Branches that grow at once; each has one row in a step.
     pub max_branches: usize,
-    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share in any
-    /// case.
+    /// Rows of a step: one for each branch that decodes, and prompts and given tokens fill what is left, a small share
+    /// in any case.
     pub step_rows: usize,
     pub planner: Planner,
     /// Memory for keys and values, all layers.
     pub pool: PoolSize,
     /// Bytes of host memory for keys and values of branches that had to yield their pages.
     pub swap_bytes: usize,
-    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops, and
-    /// saves the host's time where the device works by itself.
+    /// Whether the next step is submitted while one is being computed. It costs a discarded token where a branch stops,
+    /// and saves the host's time where the device works by itself.
     pub run_ahead: bool,
     /// Whether results are exact, whatever that costs.
     pub deterministic: bool,
@@ -102,9 +104,9 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens are
-    /// scored in chunks worth their while. Memory for logits is set aside for so many.
-    pub fn max_asks(&self) -> usize {
+    /// Rows whose logits a step wants at most: one for each branch, and in any case a few hundred, so that given tokens
+    /// are scored in chunks worth their while. Memory for logits is set aside for so many.
+    pub fn max_logit_rows(&self) -> usize {
         self.max_branches.max(256)
     }
 
@@ -115,7 +117,7 @@ impl EngineConfig {
 
     fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, wanted: self.max_asks(), draws: true }
+        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true }
     }
 }
 
@@ -127,25 +129,25 @@ pub struct Engine<B: Backend> {
     /// Keys and values of swapped branches.
     swapped: HashMap<BranchId, B::SavedPages>,
     step: B::Step,
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedStep>,
     /// Oldest first; one at most between two calls of `step`.
-    flights: VecDeque<Flight>,
+    submitted: VecDeque<SubmittedStep>,
     tokenizer: Option<Arc<Tokenizer>>,
     facts: EngineFacts,
     config: EngineConfig,
-    cache: Cache,
+    cache: KvCache,
     branches: Branches,
     scheduler: Scheduler,
     metrics: Metrics,
     /// Dropped before the channel closes: whoever finds it closed asks why.
-    end: End,
+    end: ExitGuard,
     commands: Receiver<Command>,
 }
 
 /// The engine's end, which says of itself that it was dropped unless there is a better reason.
-struct End(ExitReason);
+struct ExitGuard(ExitReason);
 
-impl Drop for End {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         self.0.get_or_init(|| "it was dropped".to_owned());
     }
@@ -169,8 +171,8 @@ impl<B: Backend> Engine<B> {
         Ok(handle)
     }
 
-    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not wait
-    /// for events or metrics of the handle in between: nobody else makes them.
+    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
+    /// wait for events or metrics of the handle in between: nobody else makes them.
     pub fn build(
         mut backend: B,
         mut model: Decoder<B>,
@@ -214,12 +216,12 @@ impl<B: Backend> Engine<B> {
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let rates = backend.swap_rates();
-        let returning = Returning {
+        let restore_cost = RestoreCost {
             swapped_page: 2.0 * page_bytes as f64 / rates.host_bytes,
             computed_row: 2.0 * model.parameters() as f64 / rates.flops,
         };
         let page_tokens = backend.page_tokens();
-        let mut cache = Cache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, returning);
+        let mut cache = KvCache::new(page_tokens, pool_pages, config.swap_bytes / page_bytes, restore_cost);
         let unit = backend.tile().max(page_tokens);
         cache.window = model.config().longest_window().map(|tokens| Window { tokens, unit });
         let engine = Engine {
@@ -229,7 +231,7 @@ impl<B: Backend> Engine<B> {
             swapped: HashMap::new(),
             step,
             loaded: None,
-            flights: VecDeque::new(),
+            submitted: VecDeque::new(),
             tokenizer,
             facts,
             config,
@@ -237,7 +239,7 @@ impl<B: Backend> Engine<B> {
             branches: Branches::default(),
             scheduler: Scheduler::default(),
             metrics: Metrics::default(),
-            end: End(exit_reason),
+            end: ExitGuard(exit_reason),
             commands,
         };
         Ok((engine, handle))
@@ -252,8 +254,8 @@ impl<B: Backend> Engine<B> {
 /// Refuses steps whose rows and logits alone are more than the memory that is free.
 fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
     let config = model.config();
-    let (rows, wanted) = (shape.rows.saturating_mul(config.hidden), shape.wanted.saturating_mul(config.vocab));
-    let (needed, free) = (rows.saturating_add(wanted).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
+    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.vocab));
+    let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
         return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));

@@ -1,14 +1,14 @@
-//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how coins,
+//! What is asked of the engine and what it answers: continuations, parameters, stops, events. Plain data; how uniforms,
 //! penalties and stops act is defined here in words and done by `sampler` and `branch`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::MOST_TOP;
-use crate::engine::coins::CoinKey;
+use crate::engine::uniforms::UniformKey;
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
-/// How tokens are drawn: penalties, temperature, top-k, top-p, min-p, in this order, then the coin.
+/// How tokens are sampled: penalties, temperature, top-k, top-p, min-p, in this order, then the uniform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
@@ -20,15 +20,16 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Only tokens at least this share of the likeliest one's probability; 0: all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the prompt or drawn before; 1: off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt or sampled before; 1: off.
     pub repetition_penalty: f32,
-    /// Subtracted for each time that a token was drawn; 0: off.
+    /// Subtracted for each time that a token was sampled; 0: off.
     pub frequency_penalty: f32,
-    /// Subtracted once from tokens that were drawn; 0: off.
+    /// Subtracted once from tokens that were sampled; 0: off.
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each drawn one, at most [`MOST_TOP`]; `None`: nobody asks.
+    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: nobody
+    /// asks.
     pub top_logprobs: Option<usize>,
 }
 
@@ -53,7 +54,7 @@ impl SamplingParams {
         SamplingParams { temperature: 0.0, ..SamplingParams::default() }
     }
 
-    /// Whether a draw depends on the tokens before it.
+    /// Whether a sample depends on the tokens before it.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
@@ -110,9 +111,9 @@ fn check_token(what: &str, token: TokenId, vocab: usize) -> Result<()> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stop {
-    /// Tokens drawn at most, from 1 up.
+    /// Tokens sampled at most, from 1 up.
     pub max_tokens: usize,
-    /// No stop acts before this many tokens are drawn; end-of-text and stop tokens are not drawn before.
+    /// No stop acts before this many tokens are sampled; end-of-text and stop tokens are not sampled before.
     pub min_tokens: usize,
     /// Text that ends the branch, wherever token borders lie.
     pub strings: Vec<String>,
@@ -167,9 +168,9 @@ impl Stop {
 /// How a branch goes on.
 #[derive(Clone, Debug)]
 pub enum Continuation {
-    /// Tokens are drawn until a stop.
-    Sampled { params: SamplingParams, stop: Stop, coins: CoinKey },
-    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is drawn or
+    /// Tokens are sampled until a stop.
+    Sampled { params: SamplingParams, stop: Stop, uniforms: UniformKey },
+    /// These tokens follow. Without `logprobs` nothing is computed now: they finish at once, and whatever is sampled or
     /// scored after them computes them, once for all branches that share them.
     Given { tokens: Vec<TokenId>, logprobs: bool },
 }
@@ -181,10 +182,10 @@ pub struct Extend {
 }
 
 impl Extend {
-    /// Tokens are sampled until a stop, by the uniforms of `coins`.
-    pub fn sampled(branch: BranchId, params: &SamplingParams, stop: &Stop, coins: CoinKey) -> Self {
+    /// Tokens are sampled until a stop, by the uniforms of `uniforms`.
+    pub fn sampled(branch: BranchId, params: &SamplingParams, stop: &Stop, uniforms: UniformKey) -> Self {
         let (params, stop) = (params.clone(), stop.clone());
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     }
 
     /// These tokens follow, and are scored where their log-probabilities are wanted.
@@ -252,11 +253,11 @@ impl Event {
 pub enum FinishReason {
     /// One of the stop strings appeared in the text.
     StopString(String),
-    /// One of the stop tokens was drawn.
+    /// One of the stop tokens was sampled.
     StopToken(TokenId),
     /// The model ended its text.
     EndOfText,
-    /// `max_tokens` were drawn.
+    /// `max_tokens` were sampled.
     Length,
     /// The model's context has no room for another token.
     ContextFull,
@@ -279,7 +280,7 @@ pub struct Finish {
     pub reason: FinishReason,
     pub tokens: Vec<TokenId>,
     pub text: String,
-    /// Sum over all tokens drawn or scored by this extend, a stop token that was not kept included: the natural
+    /// Sum over all tokens sampled or scored by this extend, a stop token that was not kept included: the natural
     /// logarithm of the probability that the model, at temperature 1, goes on like this.
     pub logprob: f64,
     /// One for each of `tokens`. Empty for given tokens that were not scored.

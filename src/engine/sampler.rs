@@ -1,28 +1,29 @@
-//! From a branch to the request that draws its next token. The draw itself is the backend's (`Backend::sample` defines the
-//! order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: coins, counts, what is banned.
+//! From a branch to the request that samples its next token. The sample itself is the backend's (`Backend::sample`
+//! defines the order of penalties, temperature, top-k, top-p, min-p); this file decides what goes in: uniforms, counts,
+//! what is banned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::{Pick, SampleRequest, SeenToken};
-use crate::engine::branch::{Branch, Drawing, Work};
+use crate::engine::branch::{Branch, BranchWork, SamplingState};
 use crate::ids::TokenId;
 
 /// How often tokens occur.
 #[derive(Debug, Default)]
-pub(super) struct Counts(BTreeMap<TokenId, Count>);
+pub(super) struct RunCounts(BTreeMap<TokenId, TokenCount>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    drawn: u32,
+struct TokenCount {
+    sampled: u32,
     given: bool,
 }
 
-impl Counts {
-    pub fn add(&mut self, token: TokenId, drawn: bool) {
+impl RunCounts {
+    pub fn add(&mut self, token: TokenId, sampled: bool) {
         let count = self.0.entry(token).or_default();
-        count.drawn += u32::from(drawn);
-        count.given |= !drawn;
+        count.sampled += u32::from(sampled);
+        count.given |= !sampled;
     }
 }
 
@@ -30,23 +31,26 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct TokenCounts {
     /// Of what it shares with others, run by run.
-    shared: Vec<Arc<Counts>>,
-    own: Counts,
+    shared: Vec<Arc<RunCounts>>,
+    own: RunCounts,
 }
 
 impl TokenCounts {
-    pub fn new(shared: Vec<Arc<Counts>>, own: Counts) -> Self {
+    pub fn new(shared: Vec<Arc<RunCounts>>, own: RunCounts) -> Self {
         TokenCounts { shared, own }
     }
 
-    pub fn add(&mut self, token: TokenId, drawn: bool) {
-        self.own.add(token, drawn);
+    pub fn add(&mut self, token: TokenId, sampled: bool) {
+        self.own.add(token, sampled);
     }
 
     /// By token, rising.
     pub fn seen(&self) -> Vec<SeenToken> {
-        let seen =
-            |(&token, count): (&TokenId, &Count)| SeenToken { token, sampled: count.drawn, in_prompt: count.given };
+        let seen = |(&token, count): (&TokenId, &TokenCount)| SeenToken {
+            token,
+            sampled: count.sampled,
+            in_prompt: count.given,
+        };
         let each = self.shared.iter().map(|shared| &**shared).chain([&self.own]);
         let mut all: Vec<SeenToken> = each.flat_map(|counts| counts.0.iter().map(seen)).collect();
         if !self.shared.is_empty() {
@@ -73,14 +77,14 @@ impl TokenCounts {
 /// What is asked of the logits of the row at `position` of `branch`.
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
-        Work::Draw(drawing) => draw(drawing, position + 1, eos),
-        Work::Score(_) | Work::Rest => SampleRequest::of(Pick::Given(branch.tokens[position + 1])),
+        BranchWork::Sample(sampling) => sample_request(sampling, position + 1, eos),
+        BranchWork::Score(_) | BranchWork::Idle => SampleRequest::of(Pick::Given(branch.tokens[position + 1])),
     }
 }
 
 /// The request for the token at `position`.
-fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
-    let params = &drawing.params;
+fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) -> SampleRequest {
+    let params = &sampling.params;
     let pick = match params.temperature {
         0.0 => Pick::Greedy,
         temperature => Pick::Random {
@@ -88,18 +92,18 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
-            coin: coin(drawing, position),
+            uniform: uniform(sampling, position),
         },
     };
     SampleRequest {
-        seen: drawing.counts.as_ref().map_or_else(Vec::new, TokenCounts::seen),
-        unseen: (drawing.counts.is_some() && drawing.ahead.tokens > 0).then_some(drawing.ahead.request),
+        seen: sampling.counts.as_ref().map_or_else(Vec::new, TokenCounts::seen),
+        unseen: (sampling.counts.is_some() && sampling.in_flight.tokens > 0).then_some(sampling.in_flight.request),
         repetition_penalty: params.repetition_penalty,
         frequency_penalty: params.frequency_penalty,
         presence_penalty: params.presence_penalty,
         logit_bias: params.logit_bias.clone(),
-        banned: match bans_ends(drawing, position) {
-            true => ends(drawing, eos),
+        banned: match bans_ends(sampling, position) {
+            true => ends(sampling, eos),
             false => Vec::new(),
         },
         top_logprobs: params.top_logprobs.unwrap_or(0),
@@ -107,18 +111,18 @@ fn draw(drawing: &Drawing, position: usize, eos: &[TokenId]) -> SampleRequest {
     }
 }
 
-/// The coin of the token at `position`.
-fn coin(drawing: &Drawing, position: usize) -> f64 {
-    drawing.coins.coin(u32::try_from(position).expect("positions fit u32, as contexts do"))
+/// The uniform of the token at `position`.
+fn uniform(sampling: &SamplingState, position: usize) -> f64 {
+    sampling.uniforms.uniform(u32::try_from(position).expect("positions fit u32, as contexts do"))
 }
 
 /// Whether the text may not end yet with the token at `position`.
-pub(super) fn bans_ends(drawing: &Drawing, position: usize) -> bool {
-    position < drawing.may_end_at()
+pub(super) fn bans_ends(sampling: &SamplingState, position: usize) -> bool {
+    position < sampling.may_end_at()
 }
 
 /// The tokens that end the text.
-fn ends(drawing: &Drawing, eos: &[TokenId]) -> Vec<TokenId> {
-    let eos = if drawing.stop.ignore_eos { &[] } else { eos };
-    eos.iter().chain(&drawing.stop.tokens).copied().collect()
+fn ends(sampling: &SamplingState, eos: &[TokenId]) -> Vec<TokenId> {
+    let eos = if sampling.stop.ignore_eos { &[] } else { eos };
+    eos.iter().chain(&sampling.stop.tokens).copied().collect()
 }

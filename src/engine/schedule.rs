@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use crate::engine::branch::{Branch, Lease, Need};
-use crate::engine::cache::Cache;
+use crate::engine::branch::{Branch, Lease, NeededPositions};
+use crate::engine::cache::KvCache;
 use crate::ids::{BranchId, PageId, SegmentId};
 use crate::kv::{KvSlot, StepRow};
 use crate::mix::IdMap;
-use crate::plan::PageTurn;
+use crate::plan::NewPage;
 
 /// One query token of the step.
 #[derive(Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct ScheduledRow {
     /// In the segment that has the token.
     pub at: StepRow,
     pub slot: KvSlot,
@@ -25,21 +25,21 @@ pub(super) struct Row {
 
 /// A branch that wants the logits of a row, which is its position `position`.
 #[derive(Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct LogitsRequest {
     pub branch: BranchId,
-    /// The branch's turn when it asked.
-    pub turn: u64,
+    /// The branch's generation when the request was made.
+    pub generation: u64,
     pub position: usize,
-    /// `Row::taken`.
+    /// `ScheduledRow::taken`.
     row: u32,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct Schedule {
     /// Depth-first.
-    pub rows: Vec<Row>,
-    pub asks: Vec<Ask>,
-    /// `Row::taken` of the row in each slot.
+    pub rows: Vec<ScheduledRow>,
+    pub requests: Vec<LogitsRequest>,
+    /// `ScheduledRow::taken` of the row in each slot.
     taken: IdMap<(PageId, u32), u32>,
     /// For the segments of these: the position up to which nothing of the path is left to take.
     taken_upto: IdMap<SegmentId, u32>,
@@ -47,9 +47,9 @@ pub(super) struct Schedule {
 
 /// What a step may still take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct StepRoom {
     pub rows: usize,
-    pub asks: usize,
+    pub logit_rows: usize,
 }
 
 impl Schedule {
@@ -57,14 +57,14 @@ impl Schedule {
     pub fn for_rows(rows: usize) -> Self {
         let mut schedule = Schedule::default();
         schedule.rows.reserve(rows);
-        schedule.asks.reserve(rows);
+        schedule.requests.reserve(rows);
         schedule.taken.reserve(rows);
         schedule
     }
 
-    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments and rows
-    /// that no branch before it has taken, however long the path above them.
-    pub fn take_rows(&mut self, branch: &Branch, need: Need, cache: &Cache, left: &mut Left) {
+    /// Adds the rows that `branch` needs and that are not in the step yet, as many as `left` allows. Costs the segments
+    /// and rows that no branch before it has taken, however long the path above them.
+    pub fn take_rows(&mut self, branch: &Branch, need: NeededPositions, cache: &KvCache, left: &mut StepRoom) {
         let Lease { segment, own, .. } = branch.lease().expect("a running branch has a lease");
         let (logits_from, end) = (position(need.logits_from), position(need.end));
         let mut begin = position(first_row(branch, &need, cache));
@@ -82,17 +82,22 @@ impl Schedule {
             let mut at = StepRow { segment: id, position: begin.max(cache.prefix.first_position(id)) };
             while at.position < run_end {
                 let wanted = at.position >= logits_from;
-                let has_room = !wanted || left.asks > 0;
+                let has_room = !wanted || left.logit_rows > 0;
                 let taken = if has_room { self.take_row(branch.id, at, cache, left) } else { None };
                 let Some(row) = taken else { break };
                 if wanted {
-                    left.asks -= 1;
+                    left.logit_rows -= 1;
                     let position = at.position as usize;
-                    self.asks.push(Ask { branch: branch.id, turn: branch.turn, position, row });
+                    self.requests.push(LogitsRequest {
+                        branch: branch.id,
+                        generation: branch.generation,
+                        position,
+                        row,
+                    });
                 }
                 at.position += 1;
             }
-            // What lies in a segment that has a writer, nobody else asks for.
+            // What lies in a segment that has a writer, nobody else requests for.
             if !(own && id == segment) {
                 let upto = self.taken_upto.entry(id).or_default();
                 *upto = at.position.max(*upto);
@@ -103,22 +108,23 @@ impl Schedule {
         }
     }
 
-    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for it.
-    fn take_row(&mut self, branch: BranchId, at: StepRow, cache: &Cache, left: &mut Left) -> Option<u32> {
+    /// The number of the row `at`, which is taken for `branch` if it was not before; `None` where there is no room for
+    /// it.
+    fn take_row(&mut self, branch: BranchId, at: StepRow, cache: &KvCache, left: &mut StepRoom) -> Option<u32> {
         let slot = cache.prefix.slot(at.segment, at.position);
         match self.taken.entry((slot.page, slot.slot)) {
             Entry::Occupied(taken) => Some(*taken.get()),
             Entry::Vacant(vacant) => {
                 left.rows = left.rows.checked_sub(1)?;
                 let taken = *vacant.insert(position(self.rows.len()));
-                self.rows.push(Row { at, slot, branch, taken });
+                self.rows.push(ScheduledRow { at, slot, branch, taken });
                 Some(taken)
             }
         }
     }
 
-    /// The first half of the rows and the others, each with its asks; `None` of a single row. Rows are depth-first, so that what a row
-    /// sees lies in its own half or in the one before it.
+    /// The first half of the rows and the others, each with its requests; `None` of a single row. Rows are depth-first,
+    /// so that what a row sees lies in its own half or in the one before it.
     pub fn halves(&self) -> Option<[Schedule; 2]> {
         let middle = self.rows.len() / 2;
         (middle > 0).then(|| [0..middle, middle..self.rows.len()].map(|rows| self.part(rows)))
@@ -129,43 +135,47 @@ impl Schedule {
         let mut taken = HashMap::with_capacity(rows.len());
         for (number, row) in (0u32..).zip(&self.rows[rows]) {
             taken.insert(row.taken, number);
-            part.rows.push(Row { taken: number, ..*row });
+            part.rows.push(ScheduledRow { taken: number, ..*row });
         }
-        let asks = self.asks.iter().filter_map(|ask| Some(Ask { row: *taken.get(&ask.row)?, ..*ask }));
-        part.asks.extend(asks);
+        let requests = self
+            .requests
+            .iter()
+            .filter_map(|request| Some(LogitsRequest { row: *taken.get(&request.row)?, ..*request }));
+        part.requests.extend(requests);
         part
     }
 
-    /// The row of each ask, after sorting both by rows: asks in rising order of rows, those of one row by branch.
-    pub fn answer_rows(&mut self) -> Vec<u32> {
+    /// The row of each request, after sorting both by rows: requests in rising order of rows, those of one row by
+    /// branch.
+    pub fn logit_rows(&mut self) -> Vec<u32> {
         let mut index = vec![0; self.rows.len()];
         for (ix, row) in (0u32..).zip(&self.rows) {
             index[row.taken as usize] = ix;
         }
-        let answered = |ask: Ask| (index[ask.row as usize], ask);
-        let mut answered: Vec<(u32, Ask)> = self.asks.drain(..).map(answered).collect();
-        answered.sort_by_key(|(row, ask)| (*row, ask.branch, ask.position));
+        let answered = |request: LogitsRequest| (index[request.row as usize], request);
+        let mut answered: Vec<(u32, LogitsRequest)> = self.requests.drain(..).map(answered).collect();
+        answered.sort_by_key(|(row, request)| (*row, request.branch, request.position));
         let rows;
-        (rows, self.asks) = answered.into_iter().unzip();
+        (rows, self.requests) = answered.into_iter().unzip();
         rows
     }
 
-    /// Every row one token further, and its ask with it (each row has one, in the same order); `turns` are the pages of the
-    /// rows whose own are full.
-    pub fn advance(&mut self, turns: &[PageTurn]) {
+    /// Every row one token further, and its request with it (each row has one, in the same order); `new_pages` are the
+    /// pages of the rows whose own are full.
+    pub fn advance(&mut self, new_pages: &[NewPage]) {
         for row in &mut self.rows {
             row.at.position += 1;
             row.slot.slot += 1;
         }
-        for &PageTurn { row, page } in turns {
+        for &NewPage { row, page } in new_pages {
             self.rows[row as usize].slot = KvSlot { page, slot: 0 };
         }
-        self.asks.iter_mut().for_each(|ask| ask.position += 1);
+        self.requests.iter_mut().for_each(|request| request.position += 1);
     }
 }
 
 /// The first position that `branch` must compute: what is missing, or once more the row whose logits it wants.
-pub(super) fn first_row(branch: &Branch, need: &Need, cache: &Cache) -> usize {
+pub(super) fn first_row(branch: &Branch, need: &NeededPositions, cache: &KvCache) -> usize {
     let lease = branch.lease().expect("a running branch has a lease");
     (cache.prefix.computed(lease.segment) as usize).min(need.logits_from)
 }

@@ -1,5 +1,5 @@
-//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's promises
-//! about branches, events, cancelling and stopping, and none about speed or pages.
+//! An engine without a model: a closure answers each extend. Search drivers are tested on it; it keeps the real one's
+//! promises about branches, events, cancelling and stopping, and none about speed or pages.
 //!
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
@@ -40,7 +40,7 @@ pub struct ScriptedReply {
 }
 
 impl ScriptedReply {
-    /// Draws this text, one token a byte, each with log-probability -1, then ends the text.
+    /// Samples this text, one token a byte, each with log-probability -1, then ends the text.
     pub fn text(text: &str) -> Self {
         let tokens = tokens_of(text);
         ScriptedReply {
@@ -68,13 +68,13 @@ impl ScriptedReply {
         self
     }
 
-    /// The branch draws its text and then cannot go on.
+    /// The branch samples its text and then cannot go on.
     pub fn failing(mut self) -> Self {
         self.fails = true;
         self
     }
 
-    /// The branch never ends by itself: it draws its text and then waits to be cancelled.
+    /// The branch never ends by itself: it samples its text and then waits to be cancelled.
     pub fn until_cancelled(mut self) -> Self {
         self.holds = true;
         self
@@ -93,8 +93,8 @@ pub fn text_of(tokens: &[TokenId]) -> String {
 }
 
 impl EngineHandle {
-    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token each.
-    /// A panic of the script stops the engine, as a panic of the real one does.
+    /// A handle whose extends are answered by `script`. Branches that are extended together grow in turns, a token
+    /// each. A panic of the script stops the engine, as a panic of the real one does.
     pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
         let facts = EngineFacts {
             context: 1 << 20,
@@ -129,12 +129,12 @@ type Top = Vec<(TokenId, f32)>;
 struct Scripted<F> {
     script: F,
     branches: HashMap<BranchId, Vec<TokenId>>,
-    growing: Vec<Growing>,
+    growing: Vec<ScriptedBranch>,
     metrics: Metrics,
 }
 
 /// A branch in progress: `next` tokens of the reply have been told.
-struct Growing {
+struct ScriptedBranch {
     branch: BranchId,
     reply: ScriptedReply,
     /// As `SamplingParams::top_logprobs`.
@@ -189,7 +189,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         match &continuation {
             Continuation::Sampled { params, .. } => {
                 let (reply, tops) = ((self.script)(&call), params.top_logprobs);
-                self.growing.push(Growing { branch, reply, tops, next: 0, events: events.clone() });
+                self.growing.push(ScriptedBranch { branch, reply, tops, next: 0, events: events.clone() });
             }
             Continuation::Given { tokens: given, logprobs } => {
                 let logprobs = if *logprobs { (self.script)(&call).logprobs } else { Vec::new() };
@@ -242,7 +242,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     }
 }
 
-impl Growing {
+impl ScriptedBranch {
     fn finish(&self, reason: FinishReason) {
         let (tokens, logprobs) = (&self.reply.tokens[..self.next], &self.reply.logprobs[..self.next]);
         let top = self.tops.map_or_else(Vec::new, |tops| {
@@ -266,14 +266,14 @@ fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: Finis
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::coins::CoinKey;
     use crate::engine::request::{SamplingParams, Stop};
+    use crate::engine::uniforms::UniformKey;
 
     fn sampled(branch: BranchId) -> Extend {
-        let coins = CoinKey::root(0, "item");
+        let uniforms = UniformKey::root(0, "item");
         Extend {
             branch,
-            continuation: Continuation::Sampled { params: SamplingParams::default(), stop: Stop::default(), coins },
+            continuation: Continuation::Sampled { params: SamplingParams::default(), stop: Stop::default(), uniforms },
         }
     }
 

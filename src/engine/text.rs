@@ -1,12 +1,12 @@
-//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it. Turning
-//! tokens into text and finding stops across them is the tokenizer's.
+//! The text of one extend as it grows: which part of it is safe to show, and whether a stop string has ended it.
+//! Turning tokens into text and finding stops across them is the tokenizer's.
 
 use crate::engine::token_path::TokenPath;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tokenizer::{StopMatcher, TextStream, Tokenizer};
 
-/// The text drawn after some context.
+/// The text sampled after some context.
 pub(super) struct BranchText {
     /// Absent where there is no tokenizer, so no text.
     stream: Option<TextStream>,
@@ -17,15 +17,15 @@ pub(super) struct BranchText {
 }
 
 /// What one more token brought.
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     /// New text that nothing later can take back.
     pub text: String,
     /// The stop string that ended the text, if one did.
     pub stopped_by: Option<String>,
 }
 
-/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is for
-/// special tokens between.
+/// Tokens of the context that decide how the text after them is spelt: a character has at most four bytes, the rest is
+/// for special tokens between.
 const CONTEXT: usize = 16;
 
 impl BranchText {
@@ -43,7 +43,7 @@ impl BranchText {
     }
 
     /// Adds a token. Unless it may stop, its text is not searched.
-    pub fn push(&mut self, token: TokenId, may_stop: bool) -> Piece {
+    pub fn push(&mut self, token: TokenId, may_stop: bool) -> TextPiece {
         let text = self.stream.as_mut().map_or("", |stream| stream.push(token));
         let (text, by) = match may_stop {
             true => {
@@ -54,7 +54,7 @@ impl BranchText {
         };
         self.shown.push_str(&text);
         self.stopped = by.is_some();
-        Piece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
+        TextPiece { text, stopped_by: by.map(|by| self.strings[by].clone()) }
     }
 
     /// The whole text, cut at the stop; what was held back is certain now.

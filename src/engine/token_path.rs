@@ -1,12 +1,13 @@
 //! The tokens of a branch, prompt first. What they were when the branch was forked is shared with its forks and never
-//! copied; what came after the last fork is the branch's own. Which of them were drawn is kept with them, and how often
-//! each occurs is counted once for all that share them. What becomes of a token is left to the rest of the engine.
+//! copied; what came after the last fork is the branch's own. Which of them were sampled is kept with them, and how
+//! often each occurs is counted once for all that share them. What becomes of a token is left to the rest of the
+//! engine.
 
 use std::borrow::Cow;
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::engine::sampler::{Counts, TokenCounts};
+use crate::engine::sampler::{RunCounts, TokenCounts};
 use crate::ids::TokenId;
 
 /// A shared run has at least this many tokens, but for the last one: so a path of n tokens is in at most n/256 + 2
@@ -15,51 +16,52 @@ const SHORT: usize = 256;
 
 /// Tokens that stand one behind the other.
 #[derive(Default)]
-struct Run {
+struct TokenRun {
     tokens: Vec<TokenId>,
-    /// Which of them were drawn, by place in the run; rising, and no two touch. The others were given.
-    drawn: Vec<Range<usize>>,
-    counts: OnceLock<Arc<Counts>>,
+    /// Which of them were sampled, by place in the run; rising, and no two touch. The others were given.
+    sampled: Vec<Range<usize>>,
+    counts: OnceLock<Arc<RunCounts>>,
 }
 
-impl Run {
-    /// Of the first `upto` tokens, how many were drawn.
-    fn drawn_before(&self, upto: usize) -> usize {
-        let begun = self.drawn.iter().take_while(|range| range.start < upto);
+impl TokenRun {
+    /// Of the first `upto` tokens, how many were sampled.
+    fn sampled_before(&self, upto: usize) -> usize {
+        let begun = self.sampled.iter().take_while(|range| range.start < upto);
         begun.map(|range| range.end.min(upto) - range.start).sum()
     }
 
-    fn is_drawn(&self, at: usize) -> bool {
-        let after = self.drawn.partition_point(|range| range.start <= at);
-        after > 0 && self.drawn[after - 1].contains(&at)
+    fn is_sampled(&self, at: usize) -> bool {
+        let after = self.sampled.partition_point(|range| range.start <= at);
+        after > 0 && self.sampled[after - 1].contains(&at)
     }
 
-    fn push_drawn(&mut self, token: TokenId) {
+    fn push_sampled(&mut self, token: TokenId) {
         let at = self.tokens.len();
         self.tokens.push(token);
-        self.note_drawn(at..at + 1);
+        self.note_sampled(at..at + 1);
     }
 
-    fn note_drawn(&mut self, new: Range<usize>) {
-        match self.drawn.last_mut() {
+    fn note_sampled(&mut self, new: Range<usize>) {
+        match self.sampled.last_mut() {
             Some(last) if last.end == new.start => last.end = new.end,
-            _ => self.drawn.push(new),
+            _ => self.sampled.push(new),
         }
     }
 
     /// This run and then `next`.
-    fn joined(&self, next: Run) -> Run {
-        let mut joined = Run { tokens: self.tokens.clone(), drawn: self.drawn.clone(), counts: OnceLock::new() };
+    fn joined(&self, next: TokenRun) -> TokenRun {
+        let mut joined =
+            TokenRun { tokens: self.tokens.clone(), sampled: self.sampled.clone(), counts: OnceLock::new() };
         let begin = joined.tokens.len();
         joined.tokens.extend(next.tokens);
-        next.drawn.into_iter().for_each(|range| joined.note_drawn(begin + range.start..begin + range.end));
+        next.sampled.into_iter().for_each(|range| joined.note_sampled(begin + range.start..begin + range.end));
         joined
     }
 
-    fn count(&self) -> Counts {
-        let mut counts = Counts::default();
+    fn count(&self) -> RunCounts {
+        let mut counts = RunCounts::default();
         for (at, &token) in self.tokens.iter().enumerate() {
-            counts.add(token, self.is_drawn(at));
+            counts.add(token, self.is_sampled(at));
         }
         counts
     }
@@ -67,31 +69,31 @@ impl Run {
 
 /// A run that several branches may share, and the position after its last token.
 #[derive(Clone)]
-struct Shared {
-    run: Arc<Run>,
+struct SharedRun {
+    run: Arc<TokenRun>,
     end: usize,
 }
 
 pub(super) struct TokenPath {
     /// From position 0 on, without gaps; none is empty.
-    shared: Arc<[Shared]>,
+    shared: Arc<[SharedRun]>,
     /// Behind them.
-    own: Run,
+    own: TokenRun,
 }
 
 /// The beginning that a path shares with others, while one of them lives.
-pub(super) struct SharedBeginning(Weak<[Shared]>);
+pub(super) struct SharedBeginning(Weak<[SharedRun]>);
 
 impl TokenPath {
     /// Tokens that were given.
     pub fn new(tokens: Vec<TokenId>) -> Self {
-        TokenPath { shared: Arc::default(), own: Run { tokens, ..Run::default() } }
+        TokenPath { shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
     }
 
     /// The same tokens for another branch. All forks share one copy, which the first of them makes.
     pub fn fork(&mut self) -> Self {
         self.share();
-        TokenPath { shared: self.shared.clone(), own: Run::default() }
+        TokenPath { shared: self.shared.clone(), own: TokenRun::default() }
     }
 
     /// Makes its own tokens a run that can be shared.
@@ -105,7 +107,7 @@ impl TokenPath {
         if let Some(short) = runs.pop_if(|last| last.run.tokens.len() < SHORT) {
             own = short.run.joined(own);
         }
-        runs.push(Shared { run: Arc::new(own), end });
+        runs.push(SharedRun { run: Arc::new(own), end });
         self.shared = runs.into();
     }
 
@@ -129,7 +131,7 @@ impl TokenPath {
 
     /// The run of `position`, of which `own` is the last, and the position where it begins. Costs the logarithm of the
     /// runs.
-    fn run_at(&self, position: usize) -> (&Run, usize) {
+    fn run_at(&self, position: usize) -> (&TokenRun, usize) {
         let before = self.shared.partition_point(|shared| shared.end <= position);
         let begin = before.checked_sub(1).map_or(0, |last| self.shared[last].end);
         (self.shared.get(before).map_or(&self.own, |shared| &shared.run), begin)
@@ -149,9 +151,9 @@ impl TokenPath {
         Cow::Owned(positions.map(|position| self[position]).collect())
     }
 
-    /// Appends a token that was drawn.
-    pub fn push_drawn(&mut self, token: TokenId) {
-        self.own.push_drawn(token);
+    /// Appends a token that was sampled.
+    pub fn push_sampled(&mut self, token: TokenId) {
+        self.own.push_sampled(token);
     }
 
     /// Appends tokens that were given.
@@ -160,35 +162,35 @@ impl TokenPath {
     }
 
     /// Takes back what was given last, so that `len` tokens are left. Panics where others share what would go, or it
-    /// was drawn.
+    /// was sampled.
     pub fn take_back(&mut self, len: usize) {
         let left = len.checked_sub(self.shared_len()).expect("what others share is not taken back");
         self.own.tokens.truncate(left);
-        assert!(self.own.drawn.last().is_none_or(|last| last.end <= left), "only given tokens are taken back");
+        assert!(self.own.sampled.last().is_none_or(|last| last.end <= left), "only given tokens are taken back");
     }
 
-    pub fn is_drawn(&self, position: usize) -> bool {
+    pub fn is_sampled(&self, position: usize) -> bool {
         let (run, begin) = self.run_at(position);
-        run.is_drawn(position - begin)
+        run.is_sampled(position - begin)
     }
 
     /// How many of the tokens at `positions` were given.
     pub fn given_in(&self, positions: Range<usize>) -> usize {
-        positions.len() - (self.drawn_before(positions.end) - self.drawn_before(positions.start))
+        positions.len() - (self.sampled_before(positions.end) - self.sampled_before(positions.start))
     }
 
-    fn drawn_before(&self, upto: usize) -> usize {
-        let (mut drawn, mut begin) = (0, 0);
-        for Shared { run, end } in &*self.shared {
-            drawn += run.drawn_before(upto.saturating_sub(begin));
+    fn sampled_before(&self, upto: usize) -> usize {
+        let (mut sampled, mut begin) = (0, 0);
+        for SharedRun { run, end } in &*self.shared {
+            sampled += run.sampled_before(upto.saturating_sub(begin));
             begin = *end;
         }
-        drawn + self.own.drawn_before(upto.saturating_sub(begin))
+        sampled + self.own.sampled_before(upto.saturating_sub(begin))
     }
 
     /// How often each token occurs. What is shared is counted by the first that asks.
     pub fn count_tokens(&self) -> TokenCounts {
-        let counts = |shared: &Shared| shared.run.counts.get_or_init(|| Arc::new(shared.run.count())).clone();
+        let counts = |shared: &SharedRun| shared.run.counts.get_or_init(|| Arc::new(shared.run.count())).clone();
         TokenCounts::new(self.shared.iter().map(counts).collect(), self.own.count())
     }
 }
@@ -208,23 +210,23 @@ mod tests {
 
     use super::*;
 
-    /// What a path says of itself, against all its tokens in one list, each with whether it was drawn.
+    /// What a path says of itself, against all its tokens in one list, each with whether it was sampled.
     fn check(path: &TokenPath, all: &[(TokenId, bool)]) -> Result<(), TestCaseError> {
         prop_assert_eq!(path.len(), all.len());
         prop_assert_eq!(path.get(all.len()), None);
-        for (position, &(token, drawn)) in all.iter().enumerate() {
-            prop_assert_eq!((path[position], path.is_drawn(position)), (token, drawn));
+        for (position, &(token, sampled)) in all.iter().enumerate() {
+            prop_assert_eq!((path[position], path.is_sampled(position)), (token, sampled));
         }
         for first in (0..all.len()).step_by(37) {
             for end in (first..=all.len()).step_by(41) {
                 let tokens: Vec<TokenId> = all[first..end].iter().map(|&(token, _)| token).collect();
                 prop_assert_eq!(&*path.slice(first..end), tokens.as_slice());
-                let given = all[first..end].iter().filter(|&&(_, drawn)| !drawn).count();
+                let given = all[first..end].iter().filter(|&&(_, sampled)| !sampled).count();
                 prop_assert_eq!(path.given_in(first..end), given);
             }
         }
-        let mut counts = Counts::default();
-        all.iter().for_each(|&(token, drawn)| counts.add(token, drawn));
+        let mut counts = RunCounts::default();
+        all.iter().for_each(|&(token, sampled)| counts.add(token, sampled));
         let whole = TokenCounts::new(Vec::new(), counts);
         prop_assert_eq!(path.count_tokens().seen(), whole.seen());
         Ok(())
@@ -235,23 +237,23 @@ mod tests {
         #[test]
         fn a_path_in_runs_is_the_path_in_one_list(
             prompt in 1_usize..400,
-            // Tokens of each turn, whether they are drawn, and whether the path is forked behind them.
+            // Tokens of each turn, whether they are sampled, and whether the path is forked behind them.
             turns in prop::collection::vec((0_usize..300, any::<bool>(), any::<bool>()), 0..8),
         ) {
             let mut next = (0..).map(|n: usize| TokenId::new(n * 7 % 31));
             let mut all: Vec<(TokenId, bool)> = next.by_ref().take(prompt).map(|token| (token, false)).collect();
             let mut path = TokenPath::new(all.iter().map(|&(token, _)| token).collect());
-            for (tokens, drawn, forked) in turns {
+            for (tokens, sampled, forked) in turns {
                 let new: Vec<TokenId> = next.by_ref().take(tokens).collect();
-                match drawn {
-                    true => new.iter().for_each(|&token| path.push_drawn(token)),
+                match sampled {
+                    true => new.iter().for_each(|&token| path.push_sampled(token)),
                     false => {
                         path.give(&new);
                         path.give(&[TokenId(0)]);
                         path.take_back(path.len() - 1);
                     }
                 }
-                all.extend(new.into_iter().map(|token| (token, drawn)));
+                all.extend(new.into_iter().map(|token| (token, sampled)));
                 if forked {
                     let fork = path.fork();
                     check(&path, &all)?;
@@ -269,19 +271,19 @@ mod tests {
         let prompt = root.own.tokens.as_ptr();
         let mut forks: Vec<TokenPath> = (0..4096).map(|_| root.fork()).collect();
         let first = forks[0].count_tokens();
-        for (drawn, fork) in (0..).zip(&mut forks) {
+        for (sampled, fork) in (0..).zip(&mut forks) {
             assert_eq!(fork.slice(0..100_000).as_ptr(), prompt, "the prompt is where it was given");
-            fork.push_drawn(TokenId(drawn));
+            fork.push_sampled(TokenId(sampled));
             assert!(fork.count_tokens().shares_with(&first), "the prompt is counted once");
-            // A fork of a fork copies no more than what its parent drew.
+            // A fork of a fork copies no more than what its parent sampled.
             let beneath = fork.fork();
             assert_eq!(beneath.slice(0..100_000).as_ptr(), prompt);
             assert!(beneath.begins_with(&fork.beginning()) && !beneath.begins_with(&root.beginning()));
         }
-        // Where tokens are drawn and forked one by one, few are copied with each fork.
+        // Where tokens are sampled and forked one by one, few are copied with each fork.
         let mut path = TokenPath::new(vec![TokenId(0)]);
         for _ in 1..20_000 {
-            path.push_drawn(TokenId(1));
+            path.push_sampled(TokenId(1));
             path = path.fork();
         }
         assert!(path.shared.len() <= 20_000 / SHORT + 2, "{} runs", path.shared.len());

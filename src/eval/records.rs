@@ -1,7 +1,6 @@
-//! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line ends,
-//! with or without a byte order mark. JSON is read as Python writes it (see `json`), numbers that no
-//! value holds as texts of their digits. A record knows its place, so that an error can
-//! name it.
+//! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line
+//! ends, with or without a byte order mark. JSON is read as Python writes it (see `json`), numbers that no value holds
+//! as texts of their digits. Each record comes with its place, so that an error can name it.
 
 use std::fmt;
 use std::fs::File;
@@ -15,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::json;
 use crate::json::RawJson;
 
-/// The fields that hold test data as JSON, where they do not hold it as texts of JSON. A record keeps them as texts of JSON where a
-/// [`Value`] would change a number or a surrogate in them.
+/// The fields that may hold test data as JSON. A record keeps such a field as JSON text where a [`Value`] would change
+/// a number or a surrogate in it.
 const TEST_DATA: [&str; 3] = ["input_output", "base_input", "plus_input"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,28 +42,28 @@ impl Format {
 
 /// Where a record stands in its file; counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RecordPlace {
     Line(usize),
     Entry(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RecordPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(n) => write!(f, "line {n}"),
-            Place::Entry(n) => write!(f, "entry {n}"),
+            RecordPlace::Line(n) => write!(f, "line {n}"),
+            RecordPlace::Entry(n) => write!(f, "entry {n}"),
         }
     }
 }
 
-pub(crate) type Record = (Place, Map<String, Value>);
+pub(crate) type FileRecord = (RecordPlace, Map<String, Value>);
 
 /// The records of `path` in the file's order. `columns` names those of a CSV file without a header.
 pub(crate) fn records(
     path: &Path,
     format: Format,
     columns: Option<&[String]>,
-) -> Result<Box<dyn Iterator<Item = Result<Record>>>> {
+) -> Result<Box<dyn Iterator<Item = Result<FileRecord>>>> {
     let reader = open(path)?;
     Ok(match format {
         Format::JsonLines => Box::new(JsonLines::new(path, reader)),
@@ -77,7 +76,7 @@ pub(crate) fn records(
 pub(crate) fn lines_and_texts(
     path: &Path,
     reader: Box<dyn BufRead>,
-) -> impl Iterator<Item = Result<(Record, RawJson)>> {
+) -> impl Iterator<Item = Result<(FileRecord, RawJson)>> {
     let mut lines = JsonLines::new(path, reader);
     std::iter::from_fn(move || {
         let line = lines.next_line()?;
@@ -106,7 +105,7 @@ struct JsonLines {
 }
 
 impl Iterator for JsonLines {
-    type Item = Result<Record>;
+    type Item = Result<FileRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let line = self.next_line()?;
@@ -144,8 +143,8 @@ impl JsonLines {
         })
     }
 
-    fn parse(&self, line: &[u8]) -> Result<Record> {
-        let (place, text) = (Place::Line(self.line), self.text(line)?);
+    fn parse(&self, line: &[u8]) -> Result<FileRecord> {
+        let (place, text) = (RecordPlace::Line(self.line), self.text(line)?);
         match json::read_with_digits(text) {
             Ok(Value::Object(map)) => Ok((place, with_test_data(text, map))),
             Ok(_) => Err(Error::format(&self.path, format!("{place}: not a JSON object"))),
@@ -159,7 +158,7 @@ impl JsonLines {
     }
 }
 
-fn json_list(path: &Path, text: &str) -> Result<Vec<Record>> {
+fn json_list(path: &Path, text: &str) -> Result<Vec<FileRecord>> {
     let text = text.trim_start_matches('\u{feff}');
     let list: Vec<Value> = json::read_with_digits(text).map_err(|e| {
         Error::format(path, format!("not a JSON list of items (for one object a line say \"format\": \"jsonl\"): {e}"))
@@ -199,15 +198,15 @@ fn with_test_data(text: &str, mut fields: Map<String, Value>) -> Map<String, Val
 }
 
 /// Records out of a list of JSON values.
-pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<Record>> {
+pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<FileRecord>> {
     let object = |(ix, value)| match value {
-        Value::Object(map) => Ok((Place::Entry(ix + 1), map)),
-        _ => Err(Error::format(path, format!("{}: not a JSON object", Place::Entry(ix + 1)))),
+        Value::Object(map) => Ok((RecordPlace::Entry(ix + 1), map)),
+        _ => Err(Error::format(path, format!("{}: not a JSON object", RecordPlace::Entry(ix + 1)))),
     };
     list.into_iter().enumerate().map(object).collect()
 }
 
-fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<Record>> {
+fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<FileRecord>> {
     let mut rows = csv_rows(text.trim_start_matches('\u{feff}'))
         .map_err(|line| Error::format(path, format!("line {line}: a quoted field does not end")))?
         .into_iter();
@@ -221,7 +220,7 @@ fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<Record
             return Err(Error::format(path, what));
         }
         let fields = names.iter().cloned().zip(row.into_iter().map(Value::String));
-        Ok((Place::Line(line), fields.collect()))
+        Ok((RecordPlace::Line(line), fields.collect()))
     };
     rows.map(record).collect()
 }

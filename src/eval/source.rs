@@ -1,5 +1,5 @@
-//! Reading a task file as JSON: comments, overrides from the command line, and typed access to keys with errors that name
-//! the file, the key and what was found there. What the keys mean is left to the modules beside this one.
+//! Reading a task file as JSON: comments, overrides from the command line, and typed access to keys with errors that
+//! name the file, the key and what was found there. What the keys mean is left to the modules beside this one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use crate::json;
 use crate::json::{describe, listed};
 
 /// A task file's JSON, overrides applied, before anything is checked.
-pub(crate) struct Source {
+pub(crate) struct TaskSource {
     pub path: PathBuf,
     pub value: Value,
     /// Dotted paths that came from the command line, so that an error can say so.
     overridden: Vec<String>,
 }
 
-impl Source {
+impl TaskSource {
     /// Reads `path` and applies the overrides (`key=value`, `key` a dotted path, `value` JSON or else a string).
-    pub fn read(path: &Path, set: &[String]) -> Result<Source> {
+    pub fn read(path: &Path, set: &[String]) -> Result<TaskSource> {
         let text = read_text(path)?;
         if begins_with_request(&text) {
             return Err(Error::format(path, "holds requests for `offshoot batch`, not a task"));
@@ -30,12 +30,12 @@ impl Source {
         if let Some(items @ Value::Array(_)) = value.get_mut("items") {
             *items = json::read_with_digits::<Value>(&text).expect("it was read before")["items"].take();
         }
-        Source::of(path, value, set)
+        TaskSource::of(path, value, set)
     }
 
-    /// The same of a file that was read before, from `path`.
-    pub fn of(path: &Path, value: Value, set: &[String]) -> Result<Source> {
-        let mut source = Source { path: path.to_path_buf(), value, overridden: Vec::new() };
+    /// As [`TaskSource::read`], for a file that was read from `path` before.
+    pub fn of(path: &Path, value: Value, set: &[String]) -> Result<TaskSource> {
+        let mut source = TaskSource { path: path.to_path_buf(), value, overridden: Vec::new() };
         for assignment in set {
             source.set(assignment)?;
         }
@@ -58,7 +58,7 @@ impl Source {
         Ok(())
     }
 
-    /// `--samples`: the setting of whichever method the file names.
+    /// `--samples`: replaces the number of samples of the method in the file.
     pub fn set_samples(&mut self, samples: u32) {
         for (name, settings) in self.value.get_mut("method").and_then(Value::as_object_mut).into_iter().flatten() {
             if let Value::Object(settings) = settings {
@@ -74,11 +74,11 @@ impl Source {
     }
 
     /// The whole file as a section.
-    pub fn root(&self, keys: &'static [&'static str]) -> Result<Section<'_>> {
-        Section::open(self, String::new(), &self.value, keys)
+    pub fn root(&self, keys: &'static [&'static str]) -> Result<TaskSection<'_>> {
+        TaskSection::open(self, String::new(), &self.value, keys)
     }
 
-    /// What was found at `field`, with its origin when that is the command line.
+    /// The value found at `field`, for an error message; it says so when the value comes from the command line.
     fn found(&self, field: &str, value: Option<&Value>) -> String {
         let found = value.map_or("nothing (the key is missing)".to_string(), describe);
         match self.is_overridden(field) {
@@ -99,21 +99,21 @@ impl Source {
     }
 }
 
-/// One object of the task file, all of whose keys are known.
-pub(crate) struct Section<'a> {
-    pub source: &'a Source,
+/// One object of the task file. Its keys have been checked: all of them are known.
+pub(crate) struct TaskSection<'a> {
+    pub source: &'a TaskSource,
     at: String,
     map: &'a Map<String, Value>,
 }
 
-impl<'a> Section<'a> {
+impl<'a> TaskSection<'a> {
     /// `value` at the dotted path `at` as an object with no other keys than `keys`.
-    pub fn open(source: &'a Source, at: String, value: &'a Value, keys: &[&str]) -> Result<Section<'a>> {
+    pub fn open(source: &'a TaskSource, at: String, value: &'a Value, keys: &[&str]) -> Result<TaskSection<'a>> {
         let Value::Object(map) = value else {
             let name = if at.is_empty() { "the task" } else { &at };
             return Err(source.wrong(name, format!("an object with keys of {}", listed(keys)), Some(value)));
         };
-        let section = Section { source, at, map };
+        let section = TaskSection { source, at, map };
         match map.keys().find(|key| !keys.contains(&key.as_str())) {
             Some(key) => Err(section.unknown(key, keys)),
             None => Ok(section),
@@ -140,7 +140,7 @@ impl<'a> Section<'a> {
         self.source.wrong(&self.field(key), expected, self.get(key))
     }
 
-    /// The value of `key`; `null` is as good as absent.
+    /// The value of `key`; `null` counts as absent.
     pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -170,13 +170,13 @@ impl<'a> Section<'a> {
             .transpose()
     }
 
-    /// As [`Section::whole`], for counts, which fit in 32 bits.
+    /// As [`TaskSection::whole`], for counts, which fit in 32 bits.
     pub fn count(&self, key: &str, least: u32) -> Result<Option<u32>> {
         let Some(n) = self.whole(key, least.into())? else { return Ok(None) };
         u32::try_from(n).map(Some).map_err(|_| self.wrong(key, format!("a whole number of at most {}", u32::MAX)))
     }
 
-    /// A number for which `ok` holds; `expected` says which those are.
+    /// A number that `ok` accepts; `expected` describes these numbers in the error message.
     pub fn real(&self, key: &str, expected: &str, ok: impl Fn(f64) -> bool) -> Result<Option<f64>> {
         let read = |v: &Value| v.as_f64().filter(|x| ok(*x));
         self.get(key).map(|v| read(v).ok_or_else(|| self.wrong(key, expected))).transpose()
@@ -201,7 +201,7 @@ fn begins_with_request(text: &str) -> bool {
     first.is_some_and(|line| ["custom_id", "url", "body"].iter().any(|key| line.contains_key(*key)))
 }
 
-/// Whether `text` is a task file: for whoever expects something else.
+/// Whether `text` is a task file, for the error messages of commands that expect another file.
 pub(crate) fn is_task(text: &str) -> bool {
     let task = || serde_json::from_str::<Map<String, Value>>(&strip_comments(text)).ok();
     !begins_with_request(text) && task().is_some_and(|task| task.contains_key("items") && task.contains_key("prompt"))
@@ -244,8 +244,8 @@ fn strip_comments(text: &str) -> String {
     String::from_utf8(out).expect("whole comments and single ASCII commas were replaced by spaces")
 }
 
-/// Sets the value at a dotted path, making objects on the way; a number in the path indexes a list. On failure, the path
-/// that is neither an object nor a list and what is there.
+/// Sets the value at a dotted path, making objects on the way; a number in the path indexes a list. On failure, the
+/// path that is neither an object nor a list and what is there.
 fn assign(root: &mut Value, path: &str, new: Value) -> Result<(), (String, String)> {
     let mut place = root;
     let mut done: Vec<&str> = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
-/// The names of an item's fields, for an error.
+/// The names of an item's fields, for an error message.
 pub(crate) fn names(fields: &Map<String, Value>) -> String {
     listed(&fields.keys().collect::<Vec<_>>())
 }

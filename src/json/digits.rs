@@ -1,12 +1,13 @@
-//! The digits of JSON numbers: whether serde_json's values hold what is written, and numbers written out without an exponent. Where
-//! numbers stand in a text is left to `json`.
+//! The digits of JSON numbers: whether serde_json holds a number exactly, and numbers written without an exponent.
+//! `json` finds the numbers in a text.
 
 use serde_json::Number;
 
-/// Numbers with so many characters and no exponent are held for sure: a double tells 15 digits apart.
+/// Numbers of at most this many characters without an exponent are held exactly: a double distinguishes 15 digits.
 const SURELY_HELD: usize = 15;
 
-/// Whether a [`Number`] has exactly the value that is written in a valid JSON text; of any other word than a number, that it has.
+/// Whether a [`Number`] has exactly the value that is written in a valid JSON text; of any other word than a number,
+/// that it has.
 pub(crate) fn is_held(bare: &str) -> bool {
     let is_number = bare.strip_prefix('-').unwrap_or(bare).starts_with(|c: char| c.is_ascii_digit());
     let is_short = bare.len() <= SURELY_HELD && !bare.contains(['e', 'E']);
@@ -48,7 +49,7 @@ impl Decimal {
         Some(Decimal { is_negative, digits, exponent })
     }
 
-    /// Of a double, whose exponent is small.
+    /// The number without an exponent. It must come from a double: the exponent is then small.
     fn written_out(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         let zeros = |count: i64| "0".repeat(count.max(0) as usize);

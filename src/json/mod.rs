@@ -1,6 +1,7 @@
-//! JSON as Python's `json` writes it, in which benchmarks' files come: NaN and infinities stand as bare words, texts may hold halves
-//! of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is read as the nearest that
-//! serde_json has (`read`), or with its digits (`read_with_digits`); test data, which Python alone looks at, stays the text that it is ([`RawJson`]).
+//! JSON as Python's `json` writes it, in which benchmarks' files come: NaN and infinities stand as bare words, texts
+//! may hold halves of surrogate pairs (`\ud800`), whole numbers have any length. Where a value is looked at here, it is
+//! read as the nearest that serde_json has (`read`), or with its digits (`read_with_digits`); test data, which Python
+//! alone looks at, stays the text that it is ([`RawJson`]).
 
 mod describe;
 pub(crate) mod digits;
@@ -16,8 +17,8 @@ use serde_json::Value;
 
 use crate::json::digits::is_held;
 
-/// Reads `text`, strictly but for what Python alone writes: NaN, infinities and numbers beyond a double are `null`, half a surrogate
-/// pair is U+FFFD. Whole numbers beyond 64 bits are the nearest doubles.
+/// Reads `text`, strictly but for what Python alone writes: NaN, infinities and numbers beyond a double are `null`,
+/// half a surrogate pair is U+FFFD. Whole numbers beyond 64 bits are the nearest doubles.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     serde_json::from_str(text).or_else(|error| match standard(text) {
         Cow::Borrowed(_) => Err(error),
@@ -28,15 +29,19 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 /// As [`read`], but numbers that serde_json does not hold exactly are texts of what is written.
 pub(crate) fn read_with_digits<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let value = read(text)?;
-    let lost = |(range, piece): &(Range<usize>, Piece)| matches!(piece, Piece::Bare) && !is_held(&text[range.clone()]);
-    let quoted = |(range, _): (Range<usize>, Piece)| (range.clone(), Cow::Owned(format!("\"{}\"", &text[range])));
+    let lost = |(range, piece): &(Range<usize>, SpecialToken)| {
+        matches!(piece, SpecialToken::Bare) && !is_held(&text[range.clone()])
+    };
+    let quoted =
+        |(range, _): (Range<usize>, SpecialToken)| (range.clone(), Cow::Owned(format!("\"{}\"", &text[range])));
     match rewritten(text, pieces(text).filter(lost).map(quoted)) {
         Cow::Borrowed(_) => Ok(value),
         Cow::Owned(text) => read(&text),
     }
 }
 
-/// One JSON value as the text that it is in its file, for Python's `json` to read: no digit and no surrogate is lost on the way.
+/// One JSON value as the text that it is in its file, for Python's `json` to read: no digit and no surrogate is lost on
+/// the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawJson(Box<str>);
 
@@ -90,8 +95,8 @@ impl RawJson {
     /// Whether a [`Value`] holds it and writes it so that Python reads the same.
     pub fn is_held_by_value(&self) -> bool {
         pieces(&self.0).all(|(range, piece)| match (piece, &self.0[range]) {
-            (Piece::HalfPair, _) | (Piece::Bare, "-0") => false,
-            (Piece::Bare, bare) => !is_no_double(bare) && is_held(bare),
+            (SpecialToken::HalfPair, _) | (SpecialToken::Bare, "-0") => false,
+            (SpecialToken::Bare, bare) => !is_no_double(bare) && is_held(bare),
         })
     }
 
@@ -148,9 +153,9 @@ fn parts(text: &str) -> Vec<&str> {
 
 /// `text` with what Python alone writes rewritten; all else, right or wrong, stays as it is.
 fn standard(text: &str) -> Cow<'_, str> {
-    let instead = |(range, piece): (Range<usize>, Piece)| match piece {
-        Piece::HalfPair => Some((range, Cow::Borrowed("\\ufffd"))),
-        Piece::Bare => is_no_double(&text[range.clone()]).then_some((range, Cow::Borrowed("null"))),
+    let instead = |(range, piece): (Range<usize>, SpecialToken)| match piece {
+        SpecialToken::HalfPair => Some((range, Cow::Borrowed("\\ufffd"))),
+        SpecialToken::Bare => is_no_double(&text[range.clone()]).then_some((range, Cow::Borrowed("null"))),
     };
     rewritten(text, pieces(text).filter_map(instead))
 }
@@ -170,14 +175,14 @@ fn rewritten<'t>(text: &'t str, instead: impl Iterator<Item = (Range<usize>, Cow
     Cow::Owned(out)
 }
 
-enum Piece {
+enum SpecialToken {
     /// The escape of half a surrogate pair, without its other half, in a string.
     HalfPair,
     /// A number or a word outside strings.
     Bare,
 }
 
-fn pieces(text: &str) -> impl Iterator<Item = (Range<usize>, Piece)> {
+fn pieces(text: &str) -> impl Iterator<Item = (Range<usize>, SpecialToken)> {
     let bytes = text.as_bytes();
     let (mut at, mut in_string) = (0, false);
     std::iter::from_fn(move || {
@@ -196,14 +201,14 @@ fn pieces(text: &str) -> impl Iterator<Item = (Range<usize>, Piece)> {
                             _ => continue,
                         };
                         if half {
-                            return Some((start..at, Piece::HalfPair));
+                            return Some((start..at, SpecialToken::HalfPair));
                         }
                         at += 6;
                     }
                 },
                 byte if !in_string && is_bare(byte) => {
                     at += bytes[at..].iter().take_while(|byte| is_bare(byte)).count();
-                    return Some((start..at, Piece::Bare));
+                    return Some((start..at, SpecialToken::Bare));
                 }
                 _ => {}
             }
@@ -317,8 +322,8 @@ mod tests {
         texts
     }
 
-    /// What Python says of each text: nothing where it refuses it, else the value as this file's `read` is to give it, whether
-    /// serde_json's values hold it, and the parts of a list or object, each as its representation.
+    /// What Python says of each text: nothing where it refuses it, else the value as this file's `read` is to give it,
+    /// whether serde_json's values hold it, and the parts of a list or object, each as its representation.
     const PYTHON: &str = r#"
 import json, math, re, sys
 HALF = re.compile("[\ud800-\udfff]")

@@ -1,9 +1,10 @@
-//! When an output is right, as bytes: what a candidate writes need not be text. Checkers, which are programs, are run by the
-//! streams executor.
+//! When an output is right, as bytes: what a candidate writes need not be text. Checkers, which are programs, are run
+//! by the streams executor.
 
 use crate::judge::problem::Compare;
 
-/// Why `output` is not as expected, in a line; `None` where it is right. A checker is not asked here: it finds nothing wrong.
+/// Why `output` is not as expected, in a line; `None` where it is right. A checker is not asked here: it finds nothing
+/// wrong.
 pub(super) fn difference(compare: &Compare, output: &[u8], expected: &[u8]) -> Option<String> {
     match compare {
         Compare::Exact => {

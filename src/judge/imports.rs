@@ -1,6 +1,6 @@
-//! The names of Python's standard library that benchmarks of contest problems import on every program's behalf (APPS and
-//! LiveCodeBench do, as contest sites did for the people whose code they hold). Only what a program names is imported, so that it
-//! pays for nothing else.
+//! The names of Python's standard library that benchmarks of contest problems import for every program (APPS and
+//! LiveCodeBench do, as the contest sites did). Only the names that a program uses are imported, so that it pays for no
+//! others.
 
 use std::sync::LazyLock;
 
@@ -97,8 +97,8 @@ const PREAMBLE: &str = "import sys; sys.setrecursionlimit(50000)";
 static WORD: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b([A-Za-z_][A-Za-z0-9_]*)\b(\.?)").expect("a constant pattern"));
 
-/// The program with one line more: the imports of the names that it uses. The line stands first, below `from __future__` where
-/// the program has that.
+/// The program with one line more: the imports of the names that it uses. The line stands first, below `from
+/// __future__` where the program has that.
 pub(crate) fn with_imports(program: &str) -> String {
     let line = imports(program);
     let future = program.match_indices("from __future__").filter(|(at, _)| *at == 0 || program[..*at].ends_with('\n'));

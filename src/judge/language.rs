@@ -1,4 +1,5 @@
-//! What a candidate program is written in. Data only: finding an interpreter or a compiler, and running them, is the judge's.
+//! What a candidate program is written in. Data only: finding an interpreter or a compiler, and running them, is the
+//! judge's.
 
 use std::path::PathBuf;
 
@@ -17,8 +18,9 @@ pub enum Language {
     Command(Commands),
 }
 
-/// A language that its commands say: the program's text is put into `file`, `compile` is run once where there is one, `run` for
-/// each test, all in the same folder. The first word of a command is a program of the search path or a path into the folder.
+/// A language that its commands say: the program's text is put into `file`, `compile` is run once where there is one,
+/// `run` for each test, all in the same folder. The first word of a command is a program of the search path or a path
+/// into the folder.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commands {

@@ -1,6 +1,6 @@
-//! The judge: runs untrusted candidate programs against a problem's tests in an operating-system sandbox and says what a
-//! contest's judge says. A verdict is made here and in checker processes of our own, never from what a candidate claims. Reading
-//! problems is `task`'s; what a verdict is worth to a search is the search's.
+//! The judge: runs untrusted candidate programs against a problem's tests in an operating-system sandbox and says what
+//! a contest's judge says. A verdict is made here and in checker processes of our own, never from what a candidate
+//! claims. Reading problems is `task`'s; what a verdict is worth to a search is the search's.
 
 mod compare;
 mod imports;
@@ -20,11 +20,11 @@ use python::{Extent, Python};
 use sandbox::Sandbox;
 
 use crate::error::{Error, Result};
-use crate::judge::problem::{Problem, Suite};
+use crate::judge::problem::{Problem, TestSuite};
 
 pub use crate::judge::language::Language;
 pub use sandbox::Isolation;
-pub use toolchain::{Compiler, Interpreter};
+pub use toolchain::{CppCompiler, Interpreter};
 pub use verdict::{Judgement, TestVerdict, Verdict};
 
 /// Judges candidates; shared by the threads that do.
@@ -32,13 +32,14 @@ pub struct Judge {
     sandbox: Sandbox,
     /// Looked for when first needed.
     interpreter: OnceLock<Interpreter>,
-    compiler: OnceLock<Compiler>,
+    compiler: OnceLock<CppCompiler>,
     python: OnceLock<Python>,
     all_tests: bool,
 }
 
 impl Judge {
-    /// Probes the sandbox. Fails in one sentence where files and network cannot be isolated and `isolation` requires it.
+    /// Probes the sandbox. Fails in one sentence where files and network cannot be isolated and `isolation` requires
+    /// it.
     pub fn open(isolation: Isolation) -> Result<Judge> {
         Sandbox::probe(isolation).map(Judge::over)
     }
@@ -63,8 +64,9 @@ impl Judge {
         Judge { all_tests: true, ..self }
     }
 
-    /// Judges the candidate of a sample's text; blocks until that is done, and may be called from several threads at once.
-    /// Fails for what is not the candidate's fault: no interpreter, a full disk, a suite that is not for this language, and
+    /// Judges the candidate of a sample's text; blocks until that is done, and may be called from several threads at
+    /// once. Fails for what is not the candidate's fault: no interpreter, a full disk, a suite that is not for this
+    /// language, and
     /// [`Error::Unjudgeable`] for tests or a reference that fail by themselves.
     pub fn judge(&self, problem: &Problem, language: &Language, text: &str) -> Result<Judgement> {
         match language {
@@ -76,14 +78,14 @@ impl Judge {
     /// As [`Judge::judge`] of a whole program.
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
         match (&problem.suite, language) {
-            (Suite::Streams(streams), _) => streams::judge(self, streams, problem.limits, language, program),
-            (Suite::Script(script), Language::Python) => {
+            (TestSuite::Streams(streams), _) => streams::judge(self, streams, problem.limits, language, program),
+            (TestSuite::Script(script), Language::Python) => {
                 self.python()?.script(&self.sandbox, program, script, problem.limits)
             }
-            (Suite::Calls(calls), Language::Python) => {
+            (TestSuite::Calls(calls), Language::Python) => {
                 self.python()?.calls(&self.sandbox, program, calls, problem.limits, self.extent())
             }
-            (Suite::Reference(reference), Language::Python) => {
+            (TestSuite::Reference(reference), Language::Python) => {
                 let python = self.python()?;
                 Ok(python.reference(&self.sandbox, program, reference, problem.limits, self.extent())?.joined())
             }
@@ -108,8 +110,8 @@ impl Judge {
         if self.all_tests { Extent::All } else { Extent::FirstFailure }
     }
 
-    fn compiler(&self) -> Result<&Compiler> {
-        found(&self.compiler, Compiler::find)
+    fn compiler(&self) -> Result<&CppCompiler> {
+        found(&self.compiler, CppCompiler::find)
     }
 }
 

@@ -1,5 +1,5 @@
-//! A programming problem as the benchmark files give it: how a sample's text becomes a program, and by what tests the program is
-//! judged. Text only: reading the benchmark files is `benchmark`'s, running anything the judge's.
+//! A programming problem: how a sample's text becomes a program, and the tests that judge the program. Data only:
+//! `benchmark` reads the files, the judge runs the tests.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::judge::imports::with_imports;
 pub struct Problem {
     pub id: String,
     pub assembly: Assembly,
-    pub suite: Suite,
+    pub suite: TestSuite,
     pub limits: Limits,
 }
 
@@ -20,7 +20,7 @@ pub struct Problem {
 pub enum Assembly {
     /// The text is the program.
     Whole,
-    /// The text goes on where this ends (HumanEval's `prompt`).
+    /// The text continues this one (HumanEval's `prompt`).
     After(String),
     /// The text is the program, and names of Python's standard library need no import (APPS, LiveCodeBench).
     WithImports,
@@ -44,11 +44,11 @@ impl Assembly {
     }
 }
 
-/// What a candidate may use while one test (a whole [`Script`]) runs.
+/// What a candidate may use while one test (a whole [`ScriptSuite`]) runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Processor time of all its processes; on the clock it may take twice that and a second, so that a machine with as much other
-    /// work again fails nobody.
+    /// Processor time of all its processes. The limit of wall-clock time is twice that and a second, so that a
+    /// candidate does not fail where the machine is busy with as much other work.
     pub cpu: Duration,
     pub memory_bytes: u64,
     /// Standard output and standard error, each.
@@ -64,17 +64,18 @@ impl Default for Limits {
 
 /// The tests of a problem.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Suite {
-    Script(Script),
-    Calls(Calls),
-    Reference(Reference),
-    Streams(Streams),
+pub enum TestSuite {
+    Script(ScriptSuite),
+    Calls(CallSuite),
+    Reference(ReferenceSuite),
+    Streams(StreamSuite),
 }
 
-/// Python test code that calls the candidate's functions (HumanEval's `check`, MBPP's asserts). It runs in a process that
-/// the candidate has no part in; names that it uses and neither it, nor `helpers`, nor Python defines are the candidate's.
+/// Python test code that calls the candidate's functions (HumanEval's `check`, MBPP's asserts). It runs in a process
+/// that the candidate cannot reach. A name that neither this code, nor `helpers`, nor Python defines is looked up in
+/// the candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
+pub struct ScriptSuite {
     /// Python code run before `code`, on the tests' side (the functions that a HumanEval prompt defines whole).
     pub helpers: String,
     pub code: String,
@@ -82,9 +83,9 @@ pub struct Script {
     pub entry: Option<String>,
 }
 
-/// Python functions called with data, whose results are compared as data (APPS and LiveCodeBench, call-based).
+/// Python functions called with data; the results are compared as data (APPS and LiveCodeBench, call-based).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Calls {
+pub struct CallSuite {
     /// A function, or a method of the class `Solution` where the program defines that.
     pub function: String,
     pub tests: Vec<CallTest>,
@@ -98,9 +99,9 @@ pub struct CallTest {
     pub expected: Vec<RawJson>,
 }
 
-/// Python functions held against a reference on given inputs (EvalPlus).
+/// Python functions compared with a reference on given inputs (EvalPlus).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reference {
+pub struct ReferenceSuite {
     /// The whole reference program.
     pub program: String,
     pub entry: String,
@@ -115,7 +116,7 @@ pub struct Reference {
 
 /// A program that reads standard input and writes standard output.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Streams {
+pub struct StreamSuite {
     pub tests: Vec<StreamTest>,
     pub compare: Compare,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Judge;
 use super::message::first_error;
-use super::sandbox::{Confined, Ended, How, Input, Limit, Output, WorkFolder};
+use super::sandbox::{Confined, Ended, How, Limit, StdinMode, StdoutMode, WorkFolder};
 use super::toolchain::on_search_path;
 use crate::error::{Error, Result};
 use crate::judge::language::{Commands, Language};
@@ -18,7 +18,7 @@ const COMPILING: Limits =
     Limits { cpu: Duration::from_secs(10), memory_bytes: 1 << 30, output_bytes: 1 << 20, processes: 32 };
 
 /// A candidate that can be run, any number of times.
-pub(super) struct Program {
+pub(super) struct CandidateProgram {
     home: WorkFolder,
     program: PathBuf,
     arguments: Vec<String>,
@@ -27,14 +27,14 @@ pub(super) struct Program {
     at_home: bool,
 }
 
-pub(super) enum Prepared {
-    Ready(Program),
-    /// It does not compile; the compiler's first complaint.
+pub(super) enum CompiledCandidate {
+    Ready(CandidateProgram),
+    /// The program does not compile; the compiler's first complaint.
     Rejected(String),
 }
 
-impl Program {
-    pub fn prepare(judge: &Judge, language: &Language, text: &str) -> Result<Prepared> {
+impl CandidateProgram {
+    pub fn prepare(judge: &Judge, language: &Language, text: &str) -> Result<CompiledCandidate> {
         let home = judge.sandbox.folder()?;
         match language {
             Language::Python => {
@@ -42,7 +42,7 @@ impl Program {
                 let file = put(&home, "main.py", text)?;
                 let mut readable = python.readable.clone();
                 readable.push(home.path().to_path_buf());
-                Ok(Prepared::Ready(Program {
+                Ok(CompiledCandidate::Ready(CandidateProgram {
                     program: python.path.clone(),
                     arguments: vec!["-I".to_string(), "-B".to_string(), file.display().to_string()],
                     readable,
@@ -55,9 +55,9 @@ impl Program {
                 put(&home, "main.cpp", text)?;
                 let arguments = ["-O2", "-std=c++17", "-o", "main", "main.cpp"].map(str::to_string).to_vec();
                 if let Some(complaint) = compile(judge, &home, compiler.path.clone(), arguments, Vec::new())? {
-                    return Ok(Prepared::Rejected(complaint));
+                    return Ok(CompiledCandidate::Rejected(complaint));
                 }
-                Ok(Prepared::Ready(Program {
+                Ok(CompiledCandidate::Ready(CandidateProgram {
                     program: home.path().join("main"),
                     arguments: Vec::new(),
                     readable: vec![home.path().to_path_buf()],
@@ -79,8 +79,8 @@ impl Program {
             readable: self.readable.clone(),
             folder: fresh.as_ref().unwrap_or(&self.home).path().to_path_buf(),
             limits,
-            stdin: Input::Pipe,
-            stdout: Output::Capture,
+            stdin: StdinMode::Pipe,
+            stdout: StdoutMode::Capture,
             channel: false,
         })?;
         running.write_stdin(input)?;
@@ -88,16 +88,22 @@ impl Program {
     }
 }
 
-fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<Prepared> {
+fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<CompiledCandidate> {
     put(&home, &commands.file, text)?;
     if let Some(words) = &commands.compile {
         let (program, arguments) = command(&home, words)?;
         if let Some(complaint) = compile(judge, &home, program, arguments, commands.readable.clone())? {
-            return Ok(Prepared::Rejected(complaint));
+            return Ok(CompiledCandidate::Rejected(complaint));
         }
     }
     let (program, arguments) = command(&home, &commands.run)?;
-    Ok(Prepared::Ready(Program { program, arguments, readable: commands.readable.clone(), at_home: true, home }))
+    Ok(CompiledCandidate::Ready(CandidateProgram {
+        program,
+        arguments,
+        readable: commands.readable.clone(),
+        at_home: true,
+        home,
+    }))
 }
 
 /// The program and the arguments of a command's words.
@@ -112,7 +118,8 @@ fn command(home: &WorkFolder, words: &[String]) -> Result<(PathBuf, Vec<String>)
     Ok((program, arguments.to_vec()))
 }
 
-/// Compiles in the candidate's folder: compilers read what they are told to, and a candidate can tell. The complaint, if any.
+/// Compiles in the candidate's folder, confined: the program's text decides which files a compiler reads. Returns the
+/// compiler's first complaint, if any.
 fn compile(
     judge: &Judge,
     home: &WorkFolder,
@@ -127,8 +134,8 @@ fn compile(
         readable,
         folder: home.path().to_path_buf(),
         limits: COMPILING,
-        stdin: Input::Null,
-        stdout: Output::Capture,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
         channel: false,
     })?;
     let ended = running.wait()?;
@@ -146,7 +153,8 @@ fn compile(
     })
 }
 
-/// Where candidates are the caller's own user the linker may not change a file's mode, so that what it wrote cannot be run.
+/// Where candidates are the caller's own user the linker may not change a file's mode, so that what it wrote cannot be
+/// run.
 fn make_executable(home: &WorkFolder) -> Result<()> {
     for entry in fs::read_dir(home.path()).map_err(Error::io(home.path(), "list"))? {
         let entry = entry.map_err(Error::io(home.path(), "list"))?;

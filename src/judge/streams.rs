@@ -1,30 +1,30 @@
-//! Programs that read standard input and write standard output: a process of its own for each test, real pipes, and the output
-//! compared here. An expected output never enters a candidate's process.
+//! Judges programs that read standard input and write standard output: one process per test, real pipes, and the output
+//! is compared here. An expected output never enters a candidate's process.
 
 use std::fs;
 use std::time::Duration;
 
 use super::compare::difference;
 use super::message::last_line;
-use super::program::{Prepared, Program};
-use super::sandbox::{Confined, Ended, How, Input, Output};
+use super::program::{CandidateProgram, CompiledCandidate};
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode};
 use super::{Judge, Judgement, TestVerdict, Verdict};
 use crate::error::{Error, Result};
 use crate::judge::language::Language;
-use crate::judge::problem::{Compare, Limits, StreamTest, Streams};
+use crate::judge::problem::{Compare, Limits, StreamSuite, StreamTest};
 
 pub(super) fn judge(
     judge: &Judge,
-    streams: &Streams,
+    streams: &StreamSuite,
     limits: Limits,
     language: &Language,
     text: &str,
 ) -> Result<Judgement> {
-    let program = match Program::prepare(judge, language, text)? {
-        Prepared::Ready(program) => program,
-        Prepared::Rejected(complaint) => return Ok(rejected(complaint)),
+    let program = match CandidateProgram::prepare(judge, language, text)? {
+        CompiledCandidate::Ready(program) => program,
+        CompiledCandidate::Rejected(complaint) => return Ok(rejected(complaint)),
     };
-    let mut course = Course::default();
+    let mut course = TestResults::default();
     for test in &streams.tests {
         let ended = program.run(judge, test.input.as_bytes(), limits)?;
         let verdict = verdict(judge, streams, test, &ended, language)?;
@@ -48,16 +48,16 @@ fn rejected(complaint: String) -> Judgement {
     }
 }
 
-/// The tests run so far and what they took together.
+/// The verdicts of the tests run so far, and their total time and peak memory.
 #[derive(Default)]
-struct Course {
+struct TestResults {
     tests: Vec<TestVerdict>,
     wall: Duration,
     cpu: Duration,
     peak_bytes: u64,
 }
 
-impl Course {
+impl TestResults {
     fn add(&mut self, ended: &Ended, verdict: TestVerdict) {
         self.tests.push(verdict);
         self.wall += ended.wall;
@@ -66,7 +66,7 @@ impl Course {
     }
 
     fn judgement(self) -> Judgement {
-        let Course { tests, wall, cpu, peak_bytes } = self;
+        let TestResults { tests, wall, cpu, peak_bytes } = self;
         let failed = tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
         let verdict = failed.map_or(Verdict::Accepted, |(_, test)| test.verdict);
         let message = failed.map(|(ix, test)| match &test.message {
@@ -79,7 +79,7 @@ impl Course {
 
 fn verdict(
     judge: &Judge,
-    streams: &Streams,
+    streams: &StreamSuite,
     test: &StreamTest,
     ended: &Ended,
     language: &Language,
@@ -112,11 +112,12 @@ fn verdict(
         },
         How::Limit(limit) => failed((*limit).into(), None),
         How::Sandbox(call) => failed(Verdict::Sandbox, Some(format!("called {call}"))),
-        How::Killed => return Err(Error::Internal("a candidate that nobody killed was killed".to_string())),
+        How::Killed => return Err(Error::Internal("a candidate was killed without a request".to_string())),
     })
 }
 
-/// How a runtime says that it was refused memory, which only a limit does here. Who says so without need fails all the same.
+/// Whether a runtime reports that it was refused memory; only a limit refuses memory here. A program that prints this
+/// without need fails anyway.
 fn is_out_of_memory(line: &str) -> bool {
     line.starts_with("MemoryError") || line.contains("std::bad_alloc")
 }
@@ -126,7 +127,8 @@ fn is_syntax(line: &str) -> bool {
     ["SyntaxError:", "IndentationError:", "TabError:"].iter().any(|name| line.starts_with(name))
 }
 
-/// Runs the task's checker on the three texts. What it finds wrong, in its own words where it has some.
+/// Runs the task's checker on input, output and expected output. Returns what it finds wrong: its last line of output,
+/// if any.
 fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Result<Option<String>> {
     let python = judge.interpreter()?;
     let folder = judge.sandbox.folder()?;
@@ -145,8 +147,8 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         readable: python.readable.clone(),
         folder: folder.path().to_path_buf(),
         limits: Limits::default(),
-        stdin: Input::Null,
-        stdout: Output::Capture,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
         channel: false,
     })?;
     let ended = running.wait()?;

@@ -1,4 +1,5 @@
-//! The programs that run candidates: the Python interpreter and the C++ compiler of this machine, found on the search path.
+//! The programs that run candidates: the Python interpreter and the C++ compiler of this machine, found on the search
+//! path.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,14 +22,14 @@ pub struct Interpreter {
 
 /// A C++ compiler.
 #[derive(Clone, Debug)]
-pub struct Compiler {
+pub struct CppCompiler {
     pub path: PathBuf,
     pub version: String,
 }
 
-/// What an interpreter says of itself.
+/// What an interpreter reports about itself.
 #[derive(Deserialize)]
-struct Said {
+struct InterpreterFacts {
     executable: PathBuf,
     version: String,
     folders: Vec<PathBuf>,
@@ -62,20 +63,20 @@ impl Interpreter {
     }
 }
 
-fn ask(path: &Path) -> Option<Said> {
+fn ask(path: &Path) -> Option<InterpreterFacts> {
     let output = Command::new(path).args(["-I", "-c", ASK]).stdin(Stdio::null()).output().ok()?;
-    let said: Said = serde_json::from_slice(&output.stdout).ok()?;
+    let said: InterpreterFacts = serde_json::from_slice(&output.stdout).ok()?;
     said.version.starts_with("3.").then_some(said)
 }
 
-impl Compiler {
+impl CppCompiler {
     /// `g++` or `clang++` of the search path.
-    pub fn find() -> Result<Compiler> {
+    pub fn find() -> Result<CppCompiler> {
         let found = ["g++", "clang++"].into_iter().find_map(|name| {
             let path = on_search_path(name)?;
             let output = Command::new(&path).arg("--version").stdin(Stdio::null()).output().ok()?;
             let version = String::from_utf8_lossy(&output.stdout).lines().next()?.to_string();
-            output.status.success().then_some(Compiler { path, version })
+            output.status.success().then_some(CppCompiler { path, version })
         });
         found.ok_or_else(|| Error::value("C++", "a `g++` or `clang++` on the search path", "none"))
     }

@@ -1,11 +1,11 @@
-//! What the judge says of a candidate: a verdict, and what its run took.
+//! The judge's result on a candidate: a verdict, and the time and memory of its run.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// In rising order of when it happens; of several tests the first that is not accepted decides.
+/// Verdicts as contest judges abbreviate them. Of several tests the first that is not accepted decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     #[serde(rename = "AC")]
@@ -22,7 +22,7 @@ pub enum Verdict {
     RuntimeError,
     #[serde(rename = "CE")]
     CompileError,
-    /// It did what the sandbox ends a program for (tracing, mounting, loading kernel code, ...).
+    /// It made a system call that ends a program in the sandbox (tracing, mounting, loading kernel code, ...).
     #[serde(rename = "SANDBOX")]
     Sandbox,
 }
@@ -68,7 +68,7 @@ pub struct TestVerdict {
     pub message: Option<String>,
 }
 
-/// What the judge says of one candidate.
+/// The judge's result on one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
     pub verdict: Verdict,
@@ -77,7 +77,7 @@ pub struct Judgement {
     pub message: Option<String>,
     /// Test by test as far as they were run; a script of asserts is one test.
     pub tests: Vec<TestVerdict>,
-    /// On the clock, over all its processes, from start to end: it also waits while tests that call it compute.
+    /// Wall-clock time from the start to the end of its processes; includes the time that the tests themselves compute.
     pub wall: Duration,
     /// Processor time of all its processes.
     pub cpu: Duration,

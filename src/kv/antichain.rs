@@ -1,8 +1,8 @@
-//! Which nodes of a forest to choose, none beneath another, so that they are worth most: the one shared level of a plan or of a
-//! job. What a node is worth is left to the caller.
+//! Which nodes of a forest to choose, none beneath another, so that they are worth most: the one shared level of a plan
+//! or of a job. What a node is worth is left to the caller.
 //!
-//! The recurrence: `best(v) = max(worth(v), sum of best(c) over the children c of v)`. It is exact, because a choice beneath `v`
-//! is either `v` alone or choices beneath its children, which do not restrict each other.
+//! The recurrence: `best(v) = max(worth(v), sum of best(c) over the children c of v)`. It is exact, because a choice
+//! beneath `v` is either `v` alone or choices beneath its children, which do not restrict each other.
 
 /// The chosen nodes, rising. `parent` names a node's parent, which stands before it. Of two choices that
 /// are worth the same it takes the one nearer the roots; a node that is worth nothing is never chosen.

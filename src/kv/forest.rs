@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use crate::ids::{PageId, SegmentId};
 
-/// One query token of a step, as the scheduler asks for it: the token at `position` of the branch that ends in `segment`.
-/// The token itself already belongs to the path of `segment` (its slot is reserved before the forest is taken).
+/// One query token of a step, as the scheduler asks for it: the token at `position` of the branch that ends in
+/// `segment`. The token itself already belongs to the path of `segment` (its slot is reserved before the forest is
+/// taken).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRow {
     pub segment: SegmentId,
@@ -22,8 +23,8 @@ pub struct ForestSegment {
     pub first_position: u32,
     /// Tokens whose keys and values exist once this step's are appended.
     pub tokens: u32,
-    /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page. Empty where no
-    /// row of the step sees anything of the segment, as its keys and values are gone.
+    /// Range into `Forest::pages`. The first token lies in slot `first_position % page_tokens` of the first page. Empty
+    /// where no row of the step sees anything of the segment, as its keys and values are gone.
     pub pages: Range<u32>,
     /// The rows of this segment and of everything beneath it: first its own, by rising position, then its children's.
     pub rows: Range<u32>,

@@ -1,6 +1,6 @@
-//! Floor 1, integers only: which tokens are kept where. `page_pool` hands out pages, `prefix_tree` knows which runs of tokens
-//! share them, `forest` is the snapshot of what is live in one step, `prompt_tree` what all prompts of a job share. No keys, no
-//! values, no device: those belong to a backend.
+//! Floor 1, integers only: which tokens are kept where. `page_pool` hands out pages, `prefix_tree` knows which runs of
+//! tokens share them, `forest` is the snapshot of what is live in one step, `prompt_tree` what all prompts of a job
+//! share. No keys, no values, no device: those belong to a backend.
 
 pub mod antichain;
 pub mod forest;

@@ -1,5 +1,5 @@
-//! Hands out and takes back page ids; knows its capacity and how many hold each page, nothing else. What a page holds and
-//! who may have one is decided above.
+//! Hands out and takes back page ids; knows its capacity and how many hold each page, nothing else. What a page holds
+//! and who may have one is decided above.
 
 use crate::ids::PageId;
 

@@ -1,5 +1,6 @@
-//! The laboratory: `check` holds a device to its definition, `bench` measures it, `replay` drives the scheduler through recorded jobs
-//! on a simulated device, and `estimate` says what a job will come to. Nothing outside the laboratory depends on it.
+//! The laboratory: `check` checks a device against its definition, `bench` measures it, `replay` runs recorded jobs
+//! through the scheduler on a simulated device, and `estimate` estimates a job without running it. Nothing outside
+//! depends on it.
 
 pub mod bench;
 pub mod check;

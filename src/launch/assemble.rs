@@ -1,11 +1,11 @@
-//! From a device, its budgets and a model to an engine that runs: what `run`, `batch`, `bench` and programs of one's
-//! own begin with.
+//! Builds a running engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench` and of
+//! programs that use the library.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Budget, Device, DeviceChoice, DeviceFacts, OnDevice, WhyNotCuda};
+use super::{Device, DeviceChoice, DeviceKind, EngineBudget, OnDevice, WhyNotCuda};
 use crate::backend::{Backend, Dtype, WeightFormat};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle};
 use crate::error::{Error, Result};
@@ -14,8 +14,8 @@ use crate::model::{Decoder, ModelConfig, ModelFolder};
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-/// A model folder ready to sample from, on the first device that will do and with the default budgets: for programs of
-/// one's own.
+/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets: for programs
+/// that use the library.
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
@@ -23,7 +23,7 @@ pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
         model: ModelSource::folder(&folder)?,
         tokenizer: Some(tokenizer.clone()),
         device: DeviceChoice::Auto,
-        budget: Budget::default(),
+        budget: EngineBudget::default(),
         planner: Planner::default(),
         demand: Demand::unbounded(),
     };
@@ -39,7 +39,7 @@ pub struct ModelSource<'a> {
     folder: Option<&'a ModelFolder>,
 }
 
-/// Of random weights: every run has the same.
+/// Seed of random weights, so that every run has the same ones.
 const SEED: u64 = 1;
 
 impl<'a> ModelSource<'a> {
@@ -73,11 +73,12 @@ impl<'a> ModelSource<'a> {
     }
 }
 
-/// What a job can make use of at most.
+/// Upper bounds on what a job can use.
 pub struct Demand<'a> {
     /// Branches that grow at once.
     pub branches: usize,
-    /// Tokens of keys and values worth holding, where so many branches grow at once in pages of so many tokens.
+    /// Tokens of keys and values worth caching, as a function of the number of branches that run at once and the page
+    /// size in tokens.
     pub tokens: Box<dyn Fn(usize, usize) -> usize + 'a>,
 }
 
@@ -86,19 +87,19 @@ impl<'a> Demand<'a> {
         Demand { branches, tokens: Box::new(tokens) }
     }
 
-    /// Of a job that nobody knows yet.
+    /// No bounds: for jobs that are not known in advance.
     pub fn unbounded() -> Self {
         Demand::new(usize::MAX, |_, _| usize::MAX)
     }
 }
 
-/// What an engine is assembled from.
+/// The inputs from which an engine is built.
 pub struct Launch<'a> {
     pub model: ModelSource<'a>,
-    /// `None`: the engine's text is empty.
+    /// `None`: the engine returns tokens without text.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub device: DeviceChoice,
-    pub budget: Budget,
+    pub budget: EngineBudget,
     pub planner: Planner,
     pub demand: Demand<'a>,
 }
@@ -106,14 +107,14 @@ pub struct Launch<'a> {
 /// A model in memory, and the engine that runs it.
 pub struct Launched {
     pub engine: EngineHandle,
-    /// Why no GPU works, where the choice was the machine's.
+    /// Why no GPU is used; `None` if the user chose the device or a GPU is used.
     pub not_cuda: Option<WhyNotCuda>,
     pub seconds_loading: f64,
 }
 
-/// What an engine would work with, as far as is known before the model is loaded.
-pub struct Sizes {
-    /// One line for people.
+/// Sizes of an engine, as far as they are known before the model is loaded.
+pub struct LaunchSizes {
+    /// The device's name, one line.
     pub device: String,
     /// Branches that grow at once.
     pub branches: usize,
@@ -123,15 +124,15 @@ pub struct Sizes {
 }
 
 impl Launch<'_> {
-    /// Loads the model on the device chosen and starts its engine, with as much memory for keys and values as the
-    /// budget allows and the job can use.
+    /// Loads the model on the chosen device and starts its engine. The KV cache gets as much memory as the budget
+    /// allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
         let opened = self.device.open(self.model.weight_bytes())?;
         let not_cuda = opened.not_cuda().cloned();
         Ok(Launched { not_cuda, ..opened.with(Start(self))? })
     }
 
-    /// The same on a backend that is open.
+    /// The same on an open backend.
     pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
         let started = Instant::now();
         let (backend, decoder, config) = self.assemble(backend)?;
@@ -141,24 +142,24 @@ impl Launch<'_> {
         Ok(Launched { engine, not_cuda: None, seconds_loading })
     }
 
-    /// What `Engine::start` and `Engine::build` take.
+    /// The arguments of `Engine::start` and `Engine::build`.
     pub fn assemble<B: Backend>(&self, mut backend: B) -> Result<(B, Decoder<B>, EngineConfig)> {
         self.budget.kv.set_on(&mut backend, self.model.config.heads(), self.model.dtype());
         let decoder = self.model.load(&mut backend)?;
         let free = backend.free_bytes()?;
-        let config = self.engine_config(DeviceFacts::of(&backend), free, decoder.kv_bytes_per_token());
+        let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
         Ok((backend, decoder, config))
     }
 
-    /// What the engine would work with.
-    pub fn sizes(&self) -> Result<Sizes> {
+    /// The sizes of the engine, without loading the model.
+    pub fn sizes(&self) -> Result<LaunchSizes> {
         let opened = self.device.open(self.model.weight_bytes())?;
         let device = opened.to_string();
-        Ok(Sizes { device, ..opened.with(Size(self))? })
+        Ok(LaunchSizes { device, ..opened.with(Size(self))? })
     }
 
-    /// `free`: bytes beside the weights.
-    fn engine_config(&self, device: DeviceFacts, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
+    /// `free`: bytes of device memory left after the weights.
+    fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> EngineConfig {
         let branches = self.budget.branches(device, self.model.config, free).min(self.demand.branches);
         let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
         self.budget.engine_config(device, branches, self.planner, useful)
@@ -178,28 +179,28 @@ impl OnDevice for Start<'_> {
 struct Size<'a>(&'a Launch<'a>);
 
 impl OnDevice for Size<'_> {
-    type Output = Sizes;
+    type Output = LaunchSizes;
 
-    fn run<B: Device>(self, mut backend: B) -> Result<Sizes> {
+    fn run<B: Device>(self, mut backend: B) -> Result<LaunchSizes> {
         let Launch { model, budget, .. } = self.0;
         budget.kv.set_on(&mut backend, model.config.heads(), model.dtype());
         let kv_bytes_per_token =
             model.config.kv_bytes_per_token(|heads| backend.kv_element_bytes(heads, model.dtype()));
         let free = backend.free_bytes()?.saturating_sub(model.weight_bytes());
-        let config = self.0.engine_config(DeviceFacts::of(&backend), free, kv_bytes_per_token);
+        let config = self.0.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token);
         let (branches, pool) = (config.max_branches, config.pool.bytes(free)?);
-        Ok(Sizes { device: String::new(), branches, pool, kv_bytes_per_token })
+        Ok(LaunchSizes { device: String::new(), branches, pool, kv_bytes_per_token })
     }
 }
 
 impl Launched {
-    /// An error in the units of the command line: memory rather than pages.
+    /// Rewrites an error in the units of the command line: bytes instead of pages.
     pub fn in_bytes(&self, error: Error) -> Error {
         in_bytes(error, self.engine.facts())
     }
 }
 
-/// Pages that are lacking, as the options and the memory that they stand for.
+/// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.
 pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
     let Error::OutOfPages { needed, capacity, .. } = error else { return error };
     let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);

@@ -1,4 +1,4 @@
-//! The engine's budgets: what the user sets of them, and what the device and the model make of the rest.
+//! The engine's budgets: the user's settings, and the defaults derived from the device and the model.
 
 use crate::backend::KvDtype;
 use crate::backend::cpu::free_bytes;
@@ -8,47 +8,51 @@ use crate::figures::bytes;
 use crate::model::ModelConfig;
 use crate::plan::Planner;
 
-use super::DeviceFacts;
+use super::DeviceKind;
 
-/// What the user sets of the engine; `None` leaves it to the device.
+/// The user's engine settings; `None`: a default for the device.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Budget {
-    /// Branches that grow at once.
+pub struct EngineBudget {
+    /// Most branches that run at once.
     pub max_branches: Option<usize>,
-    /// Rows of a step.
+    /// Most rows of a step.
     pub step_rows: Option<usize>,
     /// Bytes for keys and values.
     pub pool_bytes: Option<usize>,
-    /// The share of the device's free memory that they take instead.
+    /// Share of the device's free memory for keys and values, in (0, 1]; used when `pool_bytes` is `None`.
     pub memory: Option<f64>,
-    /// Bytes of host memory for keys and values of branches that had to yield.
+    /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: Option<usize>,
-    /// Whether results are exact, whatever that costs.
+    /// Whether results must be bit-identical between runs, at the cost of speed.
     pub deterministic: bool,
-    /// What keys and values are rounded to.
+    /// Storage format of keys and values.
     pub kv: KvDtype,
 }
 
-/// Shares of the free memory: of the host's, which others use too, and of a device that nothing else needs.
+/// Default shares of free memory: of the host's memory, which other programs use too, and of a GPU's memory.
 const HOST_SHARE: f64 = 0.5;
 const DEVICE_SHARE: f64 = 0.9;
 
-/// The most and the fewest branches that grow at once on a device apart. Between them, so many that their logits take
-/// no more than this part of its free memory.
+/// Bounds on the branches that run at once on an asynchronous device. Between them, as many branches as have logits in
+/// at most 1/`LOGITS_PART` of the free memory.
 const MOST_BRANCHES: usize = 4096;
 const FEWEST_BRANCHES: usize = 128;
 const LOGITS_PART: usize = 32;
 
-/// Rows of a step on a device apart: many times what makes products as fast as they get (about 200 rows of 16-bit
-/// weights on an H200), so that little of a step is overhead.
+/// Rows of a step on an asynchronous device: ten times the rows at which matrix products reach full speed (about 200
+/// rows of 16-bit weights on an H200), so that the fixed cost of a step is small.
 const DEVICE_STEP_ROWS: usize = 2048;
 
-/// Host memory for swapped branches: this part of what is free, and no more than so many bytes.
+/// Host memory for swapped branches: 1/`SWAP_PART` of the free memory, at most `MOST_SWAP` bytes.
 const SWAP_PART: usize = 4;
 const MOST_SWAP: usize = 32 << 30;
 
-impl Budget {
-    /// Names the budget that nothing can be done with.
+impl EngineBudget {
+    /// Checks the budgets.
+    ///
+    /// # Errors
+    ///
+    /// The first budget out of its range, with the range.
     pub fn check(&self) -> Result<()> {
         if let Some(memory) = self.memory.filter(|&memory| !(memory > 0.0 && memory <= 1.0)) {
             return Err(Error::value("--memory", "a number above 0, at most 1", memory.to_string()));
@@ -64,8 +68,8 @@ impl Budget {
         }
     }
 
-    /// Branches that grow at once where `free` bytes are free beside the weights.
-    pub fn branches(&self, device: DeviceFacts, config: &ModelConfig, free: usize) -> usize {
+    /// Branches that run at once when `free` bytes are left after the weights.
+    pub fn branches(&self, device: DeviceKind, config: &ModelConfig, free: usize) -> usize {
         let logits = config.vocab * size_of::<f32>();
         self.max_branches.unwrap_or_else(|| match device.is_async {
             true => (free / LOGITS_PART / logits).clamp(FEWEST_BRANCHES, MOST_BRANCHES),
@@ -73,8 +77,8 @@ impl Budget {
         })
     }
 
-    /// The engine's configuration; `useful` is the most KV bytes that the job can make use of.
-    pub fn engine_config(&self, device: DeviceFacts, branches: usize, planner: Planner, useful: usize) -> EngineConfig {
+    /// The engine's configuration; `useful`: the most bytes of keys and values that the job can use.
+    pub fn engine_config(&self, device: DeviceKind, branches: usize, planner: Planner, useful: usize) -> EngineConfig {
         let host = EngineConfig {
             max_branches: branches,
             step_rows: self.step_rows.unwrap_or(EngineConfig::default().step_rows),
@@ -103,8 +107,8 @@ impl Budget {
     }
 }
 
-/// Refuses `what`, of `given` tokens and at most `drawn` more, where it could not have the keys and values of all of
-/// them even alone.
+/// Refuses `what`, a sequence of `given` prompt tokens and at most `drawn` sampled ones, if its keys and values do not
+/// fit into the pool even when it runs alone.
 pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usize, drawn: usize) -> Result<()> {
     let (needed, pool) = (facts.path_pages(given, drawn), facts.pool_pages);
     if needed <= pool {

@@ -1,6 +1,5 @@
-//! Which device works: what the user asks for (`--device`), and the backend that this comes to on the machine at hand.
-//! Whoever needs the backend itself passes what is to be done there (`OnDevice`); what becomes of its memory is left to
-//! that.
+//! Chooses the device: parses `--device` and opens the backend for it. Code that needs the backend's type implements
+//! [`OnDevice`]; how the device's memory is used is left to that code.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +14,7 @@ use crate::figures::bytes;
 /// `auto`, `cpu`, `cuda` (its first GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first GPU that will do and has room for the weights, else the CPU.
+    /// The first usable GPU with room for the weights, else the CPU.
     #[default]
     Auto,
     Cpu,
@@ -24,9 +23,9 @@ pub enum DeviceChoice {
     },
 }
 
-/// A backend that this machine may have.
+/// A backend of a real device.
 pub trait Device: Timed + AttentionLevels {
-    /// Opens the same device once more, with memory and kernels of its own.
+    /// Returns a function that opens the same device again, with its own memory and kernels.
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
 }
 
@@ -43,46 +42,46 @@ impl Device for Cuda {
     }
 }
 
-/// What is done on a device, whichever it is.
+/// Work that runs on any device.
 pub trait OnDevice {
     type Output;
 
     fn run<B: Device>(self, backend: B) -> Result<Self::Output>;
 }
 
-/// What is known of a kind of device before one is opened.
+/// Properties of a kind of device that the budgets depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceFacts {
-    /// Tokens of a page of keys and values.
+pub struct DeviceKind {
+    /// Tokens per KV page.
     pub page_tokens: usize,
-    /// Whether it computes by itself, in memory of its own (`Backend::IS_ASYNC`).
+    /// Whether it computes asynchronously, in its own memory (`Backend::IS_ASYNC`).
     pub is_async: bool,
 }
 
-impl DeviceFacts {
+impl DeviceKind {
     pub fn of<B: Backend>(backend: &B) -> Self {
-        DeviceFacts { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
+        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC }
     }
 }
 
-/// A device that can be worked on. Prints as its name, and why it is no GPU where the choice was the machine's.
+/// An open device. Displays as its name, followed by the reason if `auto` found no usable GPU.
 pub struct Opened {
-    backend: Either,
+    backend: OpenBackend,
     name: String,
     not_cuda: Option<WhyNotCuda>,
 }
 
-enum Either {
+enum OpenBackend {
     Cpu(Cpu),
     Cuda(Box<Cuda>),
 }
 
 impl Opened {
-    /// Does `work` there. The one place that tells devices apart.
+    /// Runs `work` on the device. This is the only place that distinguishes devices.
     pub fn with<W: OnDevice>(self, work: W) -> Result<W::Output> {
         match self.backend {
-            Either::Cpu(cpu) => work.run(cpu),
-            Either::Cuda(cuda) => work.run(*cuda),
+            OpenBackend::Cpu(cpu) => work.run(cpu),
+            OpenBackend::Cuda(cuda) => work.run(*cuda),
         }
     }
 
@@ -91,18 +90,21 @@ impl Opened {
     }
 }
 
-/// Why a choice that was left to the machine fell on its CPU. Printable.
+/// Why `auto` chose the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNotCuda {
-    /// Nothing here says that it has a GPU.
+    /// No GPU was found.
     NoGpu(String),
-    /// It has one, which cannot be used or has no room.
+    /// A GPU was found, but it cannot be used or lacks memory.
     Unusable(String),
 }
 
 impl DeviceChoice {
-    /// Opens what is chosen, which must have `weights` bytes of memory free. Errors are one sentence: what is missing,
-    /// or what is needed and what there is.
+    /// Opens the chosen device, which must have `weights` bytes of free memory.
+    ///
+    /// # Errors
+    ///
+    /// One sentence: what is missing, or the memory that is needed and the memory that is free.
     pub fn open(self, weights: usize) -> Result<Opened> {
         let opened = match self {
             DeviceChoice::Cpu => on_cpu(weights, None)?,
@@ -124,17 +126,17 @@ fn on_cpu(weights: usize, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     let cpu = Cpu::open()?;
     has_room(&cpu, weights)?;
     let name = cpu.describe();
-    Ok(Opened { backend: Either::Cpu(cpu), name, not_cuda })
+    Ok(Opened { backend: OpenBackend::Cpu(cpu), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, weights: usize) -> Result<Opened> {
     let cuda = Cuda::open(ordinal)?;
     has_room(&cuda, weights)?;
     let name = cuda.describe();
-    Ok(Opened { backend: Either::Cuda(Box::new(cuda)), name, not_cuda: None })
+    Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
 
-/// The first GPU that opens and has room; of several that do not, the first one's reason.
+/// The first GPU that opens and has enough memory; if all fail, the first GPU's reason.
 fn first_gpu(weights: usize) -> Result<Opened, WhyNotCuda> {
     let gpus = probe().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
     let mut reason = None;

@@ -1,6 +1,7 @@
-//! Assembles an engine, in one place: a device, its budgets and a model become an [`EngineHandle`]. Also `generate`,
-//! which samples with it, and in which order the prompts of a job are begun. Searches, tasks and protocols are left to
-//! its callers.
+//! Starts engines: [`Launch`] turns a device, its budgets and a model into an
+//! [`EngineHandle`](crate::engine::EngineHandle). Also defines `generate`, which samples with an engine, and
+//! [`PromptOrder`], the order in which the prompts of a job start. Searches, tasks and protocols are left to the
+//! callers.
 
 mod assemble;
 mod budget;
@@ -8,8 +9,8 @@ mod device;
 mod generate;
 mod order;
 
-pub use assemble::{Demand, Launch, Launched, ModelSource, Sizes, in_bytes, open};
-pub use budget::{Budget, check_path};
-pub use device::{Device, DeviceChoice, DeviceFacts, OnDevice, Opened, WhyNotCuda};
+pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, in_bytes, open};
+pub use budget::{EngineBudget, check_path};
+pub use device::{Device, DeviceChoice, DeviceKind, OnDevice, Opened, WhyNotCuda};
 pub use generate::{GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId, generate};
-pub use order::{Draws, Order};
+pub use order::{OutputTokens, PromptOrder};

@@ -1,89 +1,91 @@
-//! In which order the prompts of a job are begun: depth-first over what they share, so that groups which share a prefix
-//! run together, and at every level what draws most for its prompt tokens first. How much a sample draws is known where
-//! nothing but its length ends it, else expected as those that ended tell. The tree is `PromptTree`'s, when a prompt
-//! really starts the engine's affair.
+//! The order in which the prompts of a job start: depth-first over their shared prefixes, so that prompts with a common
+//! prefix run together; at every level, the subtree with the most output tokens per prompt token first. The number of
+//! output tokens is known if only the length limit ends a sample; otherwise it is estimated from the samples that have
+//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts.
 
 use std::cmp::Reverse;
 
 use crate::ids::TokenId;
 use crate::kv::PromptTree;
 
-/// What the samples of one prompt may draw.
+/// Output tokens of the samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Draws {
-    /// Tokens of all its samples, at most.
+pub struct OutputTokens {
+    /// Upper bound, in tokens over all samples.
     pub most: u64,
-    /// Whether they draw exactly so many.
+    /// Whether the samples always reach the bound.
     pub is_exact: bool,
 }
 
-/// Prompts by their index of arrival, in the order in which they are to be begun.
-pub struct Order {
+/// A queue of prompts, by index, in the order in which they should start.
+pub struct PromptOrder {
     tree: PromptTree,
-    draws: Vec<Draws>,
-    /// Whether some lengths are known and others not: else the share changes no ratio's place among the others.
+    draws: Vec<OutputTokens>,
+    /// Whether some output lengths are exact and others estimated. If not, the estimate scales all ratios alike and
+    /// cannot change the order.
     is_mixed: bool,
-    /// Those that are left, the next one last.
+    /// Prompts that have not started, the next one last.
     ahead: Vec<u32>,
-    /// The one that was begun last.
+    /// The prompt that was started last.
     last: Option<u32>,
-    lengths: Lengths,
-    /// The share by which `ahead` was ordered.
+    lengths: LengthEstimate,
+    /// The value of `LengthEstimate::share` when `ahead` was last sorted.
     ordered_by: f64,
 }
 
-/// Tokens that samples drew whose lengths nobody knew, and those that they might have drawn.
+/// Expected output length as a fraction of the limit, over finished samples of unknown length: tokens sampled, and the
+/// sum of their limits.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lengths {
+struct LengthEstimate {
     drawn: u64,
     most: u64,
 }
 
-impl Lengths {
-    /// The part of what it may draw that a sample is expected to draw: all, before any has ended.
+impl LengthEstimate {
+    /// Expected output length as a fraction of the limit; 1 before any sample has finished.
     fn share(self) -> f64 {
         if self.most == 0 { 1.0 } else { self.drawn as f64 / self.most as f64 }
     }
 }
 
-/// The order is made anew when the share has changed by this factor.
+/// The remaining prompts are sorted again when the estimate has changed by this factor.
 const CHANGE: f64 = 1.25;
 
-impl Order {
-    /// `draws`: of each prompt.
-    pub fn new<T: AsRef<[TokenId]> + Sync>(prompts: &[T], draws: Vec<Draws>) -> Self {
+impl PromptOrder {
+    /// `draws`: the output tokens of each prompt.
+    pub fn new<T: AsRef<[TokenId]> + Sync>(prompts: &[T], draws: Vec<OutputTokens>) -> Self {
         let tree = PromptTree::new(prompts);
         let is_mixed = draws.iter().any(|draws| draws.is_exact) && draws.iter().any(|draws| !draws.is_exact);
-        let (lengths, ahead) = (Lengths::default(), Vec::new());
-        let mut order = Order { tree, draws, is_mixed, ahead, last: None, lengths, ordered_by: lengths.share() };
+        let (lengths, ahead) = (LengthEstimate::default(), Vec::new());
+        let mut order = PromptOrder { tree, draws, is_mixed, ahead, last: None, lengths, ordered_by: lengths.share() };
         order.ahead = order.depth_first();
         order.ahead.reverse();
         order
     }
 
-    /// The prompt to begin next.
+    /// The index of the prompt to start next; `None` once all have started.
     pub fn next_prompt(&mut self) -> Option<usize> {
-        self.make_anew();
+        self.sort_again();
         self.last = self.ahead.pop();
         self.last.map(|prompt| prompt as usize)
     }
 
-    /// A sample whose length nobody knew has ended with `drawn` tokens of `most` that it might have drawn.
+    /// Records that a sample of unknown length finished with `drawn` tokens of at most `most`.
     pub fn note(&mut self, drawn: usize, most: usize) {
         self.lengths.drawn += drawn as u64;
         self.lengths.most += most as u64;
     }
 
-    /// All prompts, by what is expected now.
+    /// All prompts, sorted by the current estimate.
     fn depth_first(&self) -> Vec<u32> {
         let share = self.lengths.share();
-        let expected = |draws: &Draws| if draws.is_exact { draws.most } else { (draws.most as f64 * share) as u64 };
+        let expected =
+            |draws: &OutputTokens| if draws.is_exact { draws.most } else { (draws.most as f64 * share) as u64 };
         self.tree.order_by(&self.draws.iter().map(expected).collect::<Vec<_>>())
     }
 
-    /// Orders what is left by the latest lengths. Groups that were begun are ended first, the innermost before the
-    /// others.
-    fn make_anew(&mut self) {
+    /// Sorts the remaining prompts by the latest estimate. Groups that have started stay first, innermost group first.
+    fn sort_again(&mut self) {
         let share = self.lengths.share();
         let changed = (share / self.ordered_by).max(self.ordered_by / share) > CHANGE;
         if !changed || !self.is_mixed || self.ahead.is_empty() {
@@ -101,7 +103,7 @@ impl Order {
         self.ahead.reverse();
     }
 
-    /// How many tokens each prompt begins with as `other` does.
+    /// Length of each prompt's common prefix with `other`, in tokens.
     fn shared_with(&self, other: u32) -> Vec<u32> {
         let sorted = self.tree.sorted();
         let at = sorted.iter().position(|sorted| sorted.prompt == other).expect("each prompt has its place");
@@ -128,15 +130,15 @@ mod tests {
         texts.iter().map(|text| text.bytes().map(|byte| TokenId(u32::from(byte))).collect()).collect()
     }
 
-    fn exact(most: u64) -> Draws {
-        Draws { most, is_exact: true }
+    fn exact(most: u64) -> OutputTokens {
+        OutputTokens { most, is_exact: true }
     }
 
-    fn unsure(most: u64) -> Draws {
-        Draws { most, is_exact: false }
+    fn unsure(most: u64) -> OutputTokens {
+        OutputTokens { most, is_exact: false }
     }
 
-    fn rest(order: &mut Order) -> Vec<usize> {
+    fn rest(order: &mut PromptOrder) -> Vec<usize> {
         std::iter::from_fn(|| order.next_prompt()).collect()
     }
 
@@ -144,15 +146,15 @@ mod tests {
     fn what_draws_most_for_its_prompt_goes_first_and_groups_stay_together() {
         let prompts = prompts(&["bb1", "aa1", "bb2", "aa2", "c"]);
         let draws = vec![exact(5), exact(20), exact(50), exact(30), exact(1)];
-        assert_eq!(rest(&mut Order::new(&prompts, draws)), [2, 0, 3, 1, 4]);
+        assert_eq!(rest(&mut PromptOrder::new(&prompts, draws)), [2, 0, 3, 1, 4]);
     }
 
     #[test]
     fn lengths_that_come_in_choose_the_next_group_but_end_the_one_at_hand() {
         let prompts = prompts(&["aa1", "aa2", "bb1", "bb2", "cc1", "cc2"]);
         let draws = || vec![unsure(90), unsure(90), exact(20), exact(20), unsure(60), unsure(60)];
-        assert_eq!(rest(&mut Order::new(&prompts, draws())), [0, 1, 4, 5, 2, 3], "all is expected");
-        let mut order = Order::new(&prompts, draws());
+        assert_eq!(rest(&mut PromptOrder::new(&prompts, draws())), [0, 1, 4, 5, 2, 3], "all is expected");
+        let mut order = PromptOrder::new(&prompts, draws());
         assert_eq!(order.next_prompt(), Some(0));
         order.note(10, 100);
         assert_eq!(rest(&mut order), [1, 2, 3, 4, 5], "samples turned out to be short");

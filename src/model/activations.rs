@@ -1,5 +1,5 @@
-//! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady state
-//! allocates nothing. Layers of one width share a buffer; each other width has one of its own.
+//! Every activation of a step, once. Buffers are resized to the step's rows and keep their memory, so that a steady
+//! state allocates nothing. Layers of one width share a buffer; each other width has one of its own.
 
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, StepShape};
 use crate::error::Result;
@@ -12,7 +12,7 @@ pub struct Activations<B: Backend> {
     /// `[rows, qkv width]`, one for each kind of heads.
     pub qkv: Vec<B::Buffer>,
     /// Of the rows whose logits are wanted, behind the last attention.
-    pub wanted: Stream<B>,
+    pub logit_rows: Stream<B>,
     /// `[wanted rows, vocab]`
     pub logits: B::Buffer,
 }
@@ -75,7 +75,7 @@ impl<B: Backend> Activations<B> {
         Ok(Self {
             qkv: heads.iter().map(qkv).collect::<Result<_>>()?,
             all: Stream::new(backend, config, dtype)?,
-            wanted: Stream::new(backend, config, dtype)?,
+            logit_rows: Stream::new(backend, config, dtype)?,
             logits: backend.buffer(config.vocab, ActivationDtype::Sums)?,
         })
     }
@@ -83,16 +83,16 @@ impl<B: Backend> Activations<B> {
     pub fn resize(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
         self.all.resize(backend, shape.rows)?;
         self.qkv.iter_mut().try_for_each(|qkv| backend.resize(qkv, shape.rows))?;
-        self.wanted.resize(backend, shape.wanted)?;
-        backend.resize(&mut self.logits, shape.wanted)
+        self.logit_rows.resize(backend, shape.logit_rows)?;
+        backend.resize(&mut self.logits, shape.logit_rows)
     }
 
     /// Copies what the rest of a layer behind its attention, over these heads, reads.
     pub fn select_wanted(&mut self, backend: &mut B, heads: usize, step: &B::Step) {
-        let (all, wanted) = (&self.all, &mut self.wanted);
-        backend.select_rows(&mut wanted.residual, &all.residual, step);
-        backend.select_rows(&mut wanted.normed, &all.normed, step);
-        backend.select_rows(&mut wanted.attended[heads], &all.attended[heads], step);
+        let (all, logit_rows) = (&self.all, &mut self.logit_rows);
+        backend.select_rows(&mut logit_rows.residual, &all.residual, step);
+        backend.select_rows(&mut logit_rows.normed, &all.normed, step);
+        backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
     }
 }
 

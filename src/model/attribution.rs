@@ -1,6 +1,7 @@
-//! Attention attribution over known tokens: which share of the attention of the row that drew a token falls on each level of its
-//! context. The tokens are computed again, one path after another, each from where it parts from the one before; no engine and
-//! no sampling has a part in it. Where the tokens come from and what is made of the shares is the caller's affair.
+//! Attention attribution over known tokens: which share of the attention of the row that drew a token falls on each
+//! level of its context. The tokens are computed again, one path after another, each from where it parts from the one
+//! before; no engine and no sampling has a part in it. Where the tokens come from and what is made of the shares is the
+//! caller's affair.
 
 use crate::backend::{ActivationDtype, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 use crate::error::{Error, Result};
@@ -12,7 +13,8 @@ use super::sequence::Sequence;
 
 pub struct Attribution<'a, B: AttentionLevels> {
     sequence: Sequence<'a, B>,
-    /// `[rows, q_heads * MOST_LEVELS]`, one for each number of query heads that layers have, and which of them each layer's is.
+    /// `[rows, q_heads * MOST_LEVELS]`, one for each number of query heads that layers have, and which of them each
+    /// layer's is.
     lse: Vec<B::Buffer>,
     lse_of_layer: Vec<usize>,
     /// `[rows, MOST_LEVELS]`
@@ -51,9 +53,9 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         })
     }
 
-    /// For each token of `own`, which stands behind `prompt`: the share of attention that falls on each level of `bounds` in the
-    /// row before it, from which it was drawn; the mean over layers and query heads. Paths that begin alike are best asked for
-    /// one after another: what they share is computed once.
+    /// For each token of `own`, which stands behind `prompt`: the share of attention that falls on each level of
+    /// `bounds` in the row before it, from which it was drawn; the mean over layers and query heads. Paths that begin
+    /// alike are best asked for one after another: what they share is computed once.
     pub fn along(&mut self, prompt: &[TokenId], bounds: LevelBounds, own: &[TokenId]) -> Result<Vec<LevelMass>> {
         let Some(first_row) = prompt.len().checked_sub(1) else {
             return Err(Error::value("prompt", "at least one token", "none"));
@@ -76,8 +78,8 @@ impl<'a, B: AttentionLevels> Attribution<'a, B> {
         Ok(self.masses[..own.len()].to_vec())
     }
 
-    /// Keeps what the tokens `computed` have in common with those held; says how many they are. Another prompt, or the same one in
-    /// other levels, has its last row computed anew.
+    /// Keeps what the tokens `computed` have in common with those held; says how many they are. Another prompt, or the
+    /// same one in other levels, has its last row computed anew.
     fn keep(&mut self, prompt: usize, bounds: LevelBounds, computed: &[TokenId]) -> usize {
         let shared = self.held.iter().zip(computed).take_while(|(held, token)| held == token).count();
         let kept = match (self.prompt, self.bounds) == (prompt, bounds) {

@@ -1,12 +1,12 @@
-//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there or not.
-//! A step's rows may belong to any number of sequences; the attention plans say who sees what.
+//! One decoder for all families: what distinguishes them was data in `ModelConfig` and is by now a part that is there
+//! or not. A step's rows may belong to any number of sequences; the attention plans say who sees what.
 
 use crate::backend::{
     Attended, Backend, Dtype, HeadKind, HeadLayout, KvShape, RowToken, StepBatch, StepShape, WeightFormat,
 };
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
-use crate::plan::{PageTurn, PlanHints};
+use crate::plan::{NewPage, PlanHints};
 
 use super::activations::{Activations, Places, Stream};
 use super::config::{
@@ -97,7 +97,7 @@ impl<B: Backend> Decoder<B> {
         Self::build(backend, folder.config.clone(), weights, &layout, &source)
     }
 
-    /// Weights drawn from `seed`, all of `dtype`.
+    /// Weights sampled from `seed`, all of `dtype`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
         let layout = Layout::of(&config);
         let source = Source::Random(RandomWeights { dtype, seed });
@@ -164,8 +164,8 @@ impl<B: Backend> Decoder<B> {
         KvShape { heads: self.config.heads().collect(), dtype: self.dtype, pages }
     }
 
-    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was loaded
-    /// with. Steps made before are of no use then.
+    /// From now on this model's results for a row depend on that row alone, to the last bit, on the backend that it was
+    /// loaded with. Steps made before are of no use then.
     pub fn set_batch_invariant(&mut self, backend: &mut B) {
         backend.set_batch_invariant();
         for hints in &mut self.hints {
@@ -197,8 +197,9 @@ impl<B: Backend> Decoder<B> {
         self.activations.resize(backend, shape)
     }
 
-    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.wanted.len(), vocab]`, as soon as it is
-    /// read), its draws can be collected, and the keys and values of all rows are in `kv` for whatever is enqueued after it.
+    /// Loads `batch` and enqueues it: its logits are in the buffer returned (`[batch.logit_rows.len(), vocab]`, as soon
+    /// as it is read), its samples can be collected, and the keys and values of all rows are in `kv` for whatever is
+    /// enqueued after it.
     pub fn forward(
         &mut self,
         backend: &mut B,
@@ -210,8 +211,8 @@ impl<B: Backend> Decoder<B> {
         self.enqueue(backend, kv, step, shape)
     }
 
-    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue ops that
-    /// read the same.
+    /// The same, enqueued op by op; `observe` is called in each layer once its attention is enqueued, and may enqueue
+    /// ops that read the same.
     pub fn forward_observed(
         &mut self,
         backend: &mut B,
@@ -241,11 +242,11 @@ impl<B: Backend> Decoder<B> {
         backend: &mut B,
         kv: &mut B::Kv,
         step: &mut B::Step,
-        coins: &[f64],
-        turns: &[PageTurn],
+        uniforms: &[f64],
+        new_pages: &[NewPage],
     ) -> Result<&B::Buffer> {
         self.last_position += 1;
-        let shape = backend.advance(step, coins, turns)?;
+        let shape = backend.advance(step, uniforms, new_pages)?;
         self.enqueue(backend, kv, step, shape)
     }
 
@@ -284,16 +285,16 @@ impl<B: Backend> Decoder<B> {
                 layer.transform(backend, &mut a.all);
             }
         }
-        if shape.wanted == 0 {
+        if shape.logit_rows == 0 {
             return;
         }
         // Behind the last attention, no row reads another: only those whose logits are wanted go on.
         a.select_wanted(backend, self.layers[last].places.heads, step.loaded);
-        self.layers[last].transform(backend, &mut a.wanted);
-        self.final_norm.apply(backend, &mut a.wanted.normed, &a.wanted.residual);
+        self.layers[last].transform(backend, &mut a.logit_rows);
+        self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
-        backend.linear(&mut a.logits, &a.wanted.normed, head, self.head_bias.as_ref());
-        if shape.draws {
+        backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref());
+        if shape.samples {
             backend.sample(&a.logits, step.loaded);
         }
     }
@@ -303,7 +304,7 @@ impl<B: Backend> Decoder<B> {
         let rows = batch.tokens.len();
         let known = batch.tokens.iter().filter_map(|token| match token {
             RowToken::Known(token) => Some(token),
-            RowToken::Drawn(_) => None,
+            RowToken::Sampled(_) => None,
         });
         if let Some(token) = known.into_iter().find(|token| token.ix() >= self.config.vocab) {
             let expected = format!("below the model's vocabulary of {}", self.config.vocab);
@@ -316,9 +317,9 @@ impl<B: Backend> Decoder<B> {
         let fits = rows > 0
             && batch.positions.len() == rows
             && batch.slots.len() == rows
-            && batch.wanted.is_sorted()
-            && batch.wanted.last().is_none_or(|&row| (row as usize) < rows)
-            && (batch.requests.is_empty() || batch.requests.len() == batch.wanted.len())
+            && batch.logit_rows.is_sorted()
+            && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
+            && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
             && batch.plans.len() == self.hints.len()
             && batch.plans.iter().zip(&self.hints).all(|(plan, hints)| plan.window == hints.window)
             && batch.plans.iter().all(|plan| plan.row_positions == batch.positions);
@@ -402,8 +403,8 @@ impl<B: Backend> Layer<B> {
         })
     }
 
-    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is told what
-    /// attention read.
+    /// `attended = attention(qkv(norm(residual)))`; the new keys and values are stored on the way, and `observe` is
+    /// told what attention read.
     fn attend(
         &self,
         backend: &mut B,
@@ -426,8 +427,8 @@ impl<B: Backend> Layer<B> {
         observe(backend, Attended { layer: ix, qkv, kv: step.kv, plan, scale });
     }
 
-    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the feed-forward
-    /// part reads what attention read.
+    /// `residual += out(attended)`, then `residual += feed_forward(norm(residual))`; without a norm of its own, the
+    /// feed-forward part reads what attention read.
     fn transform(&self, backend: &mut B, s: &mut Stream<B>) {
         self.attention.out.add_to(backend, &mut s.residual, &s.attended[self.places.heads]);
         if let Some(norm) = &self.feed_forward_norm {

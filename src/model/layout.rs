@@ -1,5 +1,5 @@
-//! Which tensors a checkpoint of a given config holds: names as transformers writes them, shapes, and where each size comes
-//! from. Nothing is read here; `weights` fetches what is listed.
+//! Which tensors a checkpoint of a given config holds: names as transformers writes them, shapes, and where each size
+//! comes from. Nothing is read here; `weights` fetches what is listed.
 
 use super::config::{Activation, FeedForward, LayerNorms, LayerSpec, ModelConfig, Norm};
 use crate::backend::HeadLayout;

@@ -1,5 +1,5 @@
-//! The parts that every layer is made of, linear layers, norms and the feed-forward part: loaded from a source, applied through
-//! the backend.
+//! The parts that every layer is made of, linear layers, norms and the feed-forward part: loaded from a source, applied
+//! through the backend.
 
 use crate::backend::Backend;
 use crate::error::Result;

@@ -7,7 +7,8 @@ use crate::backend::RopeTable;
 
 use super::config::{RopeConfig, RopeScaling};
 
-/// A table that grows with the positions in use (a whole table for a context of a million tokens would cost half a gigabyte).
+/// A table that grows with the positions in use (a whole table for a context of a million tokens would cost half a
+/// gigabyte).
 pub struct Rotary {
     /// Radians per position, one for each pair of elements.
     frequencies: Vec<f64>,
@@ -76,8 +77,8 @@ fn frequencies(config: &RopeConfig) -> Vec<f64> {
     }
 }
 
-/// Between which pairs yarn goes over from the plain to the stretched frequencies: those that turn `beta_fast` and `beta_slow`
-/// times within the original context.
+/// Between which pairs yarn goes over from the plain to the stretched frequencies: those that turn `beta_fast` and
+/// `beta_slow` times within the original context.
 fn yarn_ramp(
     config: &RopeConfig,
     original_context: usize,

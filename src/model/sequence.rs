@@ -28,10 +28,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(Self { backend, model, kv, step, tokens: 0 })
     }
 
-    /// Runs `tokens` in one step behind what ran before. Logits of the rows `wanted`, one after another.
-    pub fn extend(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> Result<Vec<f32>> {
-        let rows = wanted.len();
-        let batch = self.batch(tokens, wanted);
+    /// Runs `tokens` in one step behind what ran before. Logits of the rows `logit_rows`, one after another.
+    pub fn extend(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> Result<Vec<f32>> {
+        let rows = logit_rows.len();
+        let batch = self.batch(tokens, logit_rows);
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
         let logits = self.backend.read(logits, rows)?;
         self.backend.collect(&mut self.step)?;
@@ -43,8 +43,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
         self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// The step that runs `tokens` behind what ran before; the logits of its rows `wanted` are computed.
-    pub(super) fn batch(&mut self, tokens: &[TokenId], wanted: Range<u32>) -> StepBatch {
+    /// The step that runs `tokens` behind what ran before; the logits of its rows `logit_rows` are computed.
+    pub(super) fn batch(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> StepBatch {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
         self.tokens += new;
@@ -57,7 +57,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
             tokens: tokens.iter().copied().map(RowToken::Known).collect(),
             positions,
             slots,
-            wanted: wanted.collect(),
+            logit_rows: logit_rows.collect(),
             plans,
             requests: Vec::new(),
         }

@@ -1,4 +1,4 @@
-//! The OpenAI protocol. `protocol` reads requests and writes answers in its words, `batch` answers a file of requests.
+//! The OpenAI protocol: `protocol` reads requests and writes responses, `batch` answers a file of requests.
 
 pub mod batch;
 pub mod protocol;

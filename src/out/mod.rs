@@ -1,6 +1,6 @@
-//! Standard output and standard error. What a command prints can fail (a full disk, a pipe that was closed): that is an error
-//! like any other here, never a panic. What is said on the side, on standard error, never fails. And what a command writes to
-//! files: no two processes write to the same. Drawings are written by `svg`.
+//! Writes to standard output and standard error. A failure of standard output (a full disk, a closed pipe) is an error
+//! like any other, never a panic; messages on standard error never fail. Also locks output files against concurrent
+//! writers. `svg` writes drawings.
 
 mod progress;
 pub mod svg;
@@ -27,20 +27,19 @@ pub fn line(text: impl Display) -> Result<()> {
     self::text(format_args!("{text}\n"))
 }
 
-/// A line on standard error; lost where nobody can hear it.
+/// Prints a line on standard error; failures are ignored.
 pub fn aside(text: impl Display) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
-/// What `--resume` says where there is nothing to go on with.
+/// The message of `--resume` if there is nothing to continue.
 pub fn starting_afresh(place: &Path) {
     aside(format_args!("{}: nothing to go on with yet: starting afresh", place.display()));
 }
 
-/// Has `file`, which is at `path`, for this process alone as long as it is open.
+/// Locks `file`, which is at `path`, for this process as long as it is open.
 ///
-/// # Errors
-/// Another process has it. Not every file system can lock; then nobody is kept out.
+/// Another process has locked it. On file systems without locks, other processes are not kept out.
 pub fn lock(path: &Path, file: &File) -> Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(Error::format(path, "another process is writing to it")),
@@ -48,7 +47,8 @@ pub fn lock(path: &Path, file: &File) -> Result<()> {
     }
 }
 
-/// Whether printing failed because the reader has gone (`offshoot check … | head`), which is nobody's mistake.
+/// Whether printing failed because the reader closed the pipe (`offshoot check … | head`), which is not an error of the
+/// user.
 pub fn reader_has_gone(error: &Error) -> bool {
     matches!(error, Error::Io { path, source, .. }
         if path.as_os_str() == STANDARD_OUTPUT && source.kind() == ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! Progress for people: a bar on a terminal, a line now and then elsewhere. Shared by the threads that work on items.
+//! Shows progress: a bar on a terminal, otherwise a line every ten seconds. Shared by the threads that process items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::figures::count;
 use crate::out;
 
-/// How often a line is written where there is no terminal.
+/// Time between lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// How often the bar's clock moves, whether or not a sample has ended.
+/// Time between updates of the bar's clock.
 const TICK: Duration = Duration::from_millis(500);
 
 pub struct Progress {
@@ -53,7 +53,7 @@ impl Progress {
         self.show();
     }
 
-    /// Runs `print`, which prints lines, while the bar is out of the way.
+    /// Runs `print`, which prints lines, with the bar hidden.
     pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }

@@ -1,15 +1,15 @@
-//! A writer for drawings in SVG: rectangles, paths and text on a white card, so that a drawing is readable on light and dark pages
-//! alike. Coordinates are in pixels from the top left. What is drawn and where is left to the callers.
+//! Writes drawings as SVG: rectangles, paths and text on a white card, so that drawings are readable on light and dark
+//! pages. Coordinates are in pixels from the top left. The callers decide the content and layout.
 
 use std::fmt::{Arguments, Write};
 
-/// Text in its usual colour, and text that only adds to another.
+/// Colours of main and of secondary text.
 const INK: &str = "#24292f";
 const MUTED: &str = "#57606a";
 /// Borders, axes and grid lines.
 pub const LINE: &str = "#d0d7de";
 
-/// How text looks: 12 px, but for titles.
+/// Text styles: 12 px except for titles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Font {
     Plain,
@@ -33,7 +33,7 @@ impl Font {
     }
 }
 
-/// Which point of a text stands at the place given.
+/// Which point of a text is at the given position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -96,7 +96,7 @@ impl Svg {
         ));
     }
 
-    /// `words` on one line; `y` is where the letters stand.
+    /// `words` on one line; `y`: the baseline.
     pub fn words(&mut self, x: f64, y: f64, font: Font, anchor: Anchor, words: &str) {
         let (class, anchor, words) = (font.class(), anchor.name(), escaped(words));
         self.add(format_args!(
@@ -116,13 +116,13 @@ impl Svg {
     }
 }
 
-/// An upper estimate of how wide `words` are in 12 px letters, in pixels: fonts differ, so text gets room for a wide one.
+/// Upper estimate of the width of `words` in 12 px letters, in pixels; fonts differ, so this assumes a wide one.
 pub fn width_of(words: &str) -> f64 {
     const PIXELS: f64 = 7.6;
     words.chars().count() as f64 * PIXELS
 }
 
-/// Text for XML: markup is written out, characters that XML does not know are replaced.
+/// Escapes text for XML; characters that XML does not allow are replaced.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,6 +1,6 @@
-//! All levels where it pays, by a cost model: an item reads its keys and values once, but costs a fixed amount, and each of
-//! its rows a partial state. Short or little-shared segments are folded into those beneath them, long items are split at
-//! tiles so that several workers can share them. In a deep thin chain everything folds into the leaf.
+//! All levels where it pays, by a cost model: an item reads its keys and values once, but costs a fixed amount, and
+//! each of its rows a partial state. Short or little-shared segments are folded into those beneath them, long items are
+//! split at tiles so that several workers can share them. In a deep thin chain everything folds into the leaf.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
@@ -57,8 +57,8 @@ impl<'a> Balanced<'a> {
         balanced
     }
 
-    /// What reading `tokens` of a segment costs: once for all its rows, which makes `states` more partial states of each, or in
-    /// the items beneath it.
+    /// What reading `tokens` of a segment costs: once for all its rows, which makes `states` more partial states of
+    /// each, or in the items beneath it.
     fn weigh(&self, index: usize, rows: usize, tokens: u32, states: usize) -> Weighed {
         let (hints, cost) = (self.hints, &self.hints.cost);
         let states = (rows * states) as f64 * hints.state_bytes() as f64 * cost.state_byte;

@@ -1,13 +1,13 @@
-//! What all planners share: the walk over the forest that turns one decision a segment into items. It alone knows the tile
-//! rule, windows, spans and merge lists, so that a planner is only its [`Division`].
+//! What all planners share: the walk over the forest that turns one decision a segment into items. It alone knows the
+//! tile rule, windows, spans and merge lists, so that a planner is only its [`Division`].
 //!
-//! The walk keeps for each segment the position from which its rows are not covered yet (`open`; always the start of a tile).
-//! An item for rows of a segment covers `open ..` some end along the path, whichever ancestors that crosses: a folded
-//! ancestor is nothing but one that left `open` where it was.
+//! The walk keeps for each segment the position from which its rows are not covered yet (`open`; always the start of a
+//! tile). An item for rows of a segment covers `open ..` some end along the path, whichever ancestors that crosses: a
+//! folded ancestor is nothing but one that left `open` where it was.
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Csr, Growing, KvSpan, PlanHints, WorkItem};
+use super::{AttentionPlan, Csr, GrowingSpan, KvSpan, PlanHints, WorkItem};
 use crate::kv::{Forest, ForestSegment};
 
 /// A segment with others beneath it, and what an item of its own would cover for all rows from there on down.
@@ -77,8 +77,8 @@ impl<'a, D: Division> Builder<'a, D> {
         Self { forest, division, plan }
     }
 
-    /// Makes the items of one segment, for rows that are covered up to `from`. Returns up to where the rows beneath it are
-    /// covered then.
+    /// Makes the items of one segment, for rows that are covered up to `from`. Returns up to where the rows beneath it
+    /// are covered then.
     fn divide(&mut self, index: usize, from: u32) -> u32 {
         let segment = &self.forest.segments[index];
         let own = self.forest.own_rows(index);
@@ -95,7 +95,7 @@ impl<'a, D: Division> Builder<'a, D> {
                 false => self.cover(index, own.clone(), own, from..own_end),
             }
             if grows {
-                self.plan.growing.push(Growing { span: index_u32(self.plan.spans.len() - 1), room: 0 });
+                self.plan.growing.push(GrowingSpan { span: index_u32(self.plan.spans.len() - 1), room: 0 });
             }
             return from;
         }
@@ -136,8 +136,8 @@ impl<'a, D: Division> Builder<'a, D> {
         }
     }
 
-    /// The item of the usual leaf, whose only row reads all of its own segment `index`, and what is above with others: what
-    /// `cover` would make of it, without a look at anything else.
+    /// The item of the usual leaf, whose only row reads all of its own segment `index`, and what is above with others:
+    /// what `cover` would make of it, without a look at anything else.
     fn lone_row(&mut self, index: usize, segment: &ForestSegment) {
         let Range { start: row, end } = segment.rows;
         self.division.note_item(index, &(row as usize..end as usize));

@@ -1,9 +1,9 @@
-//! The proof that a plan is right: every row covers each position it sees exactly once, reaches only its own path, and keeps
-//! its tiles whole. For tests and debug builds; costs about what planning costs.
+//! The proof that a plan is right: every row covers each position it sees exactly once, reaches only its own path, and
+//! keeps its tiles whole. For tests and debug builds; costs about what planning costs.
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Growing, KvSpan, WorkItem};
+use super::{AttentionPlan, GrowingSpan, KvSpan, WorkItem};
 use crate::kv::Forest;
 
 /// The first thing found wrong with a plan.
@@ -28,7 +28,7 @@ pub enum PlanFault {
     #[error("row {row}: its merge list is not the rising list of its items (at item {item})")]
     MergeList { row: u32, item: usize },
     #[error("the spans that grow should be {expected:?}, not {found:?}")]
-    Growing { expected: Vec<u32>, found: Vec<u32> },
+    GrowingSpan { expected: Vec<u32>, found: Vec<u32> },
 }
 
 impl AttentionPlan {
@@ -126,7 +126,8 @@ impl AttentionPlan {
         }
     }
 
-    /// The row's merge list names its items, in rising positions that break between tiles and leave out nothing it sees.
+    /// The row's merge list names its items, in rising positions that break between tiles and leave out nothing it
+    /// sees.
     fn check_row(&self, row: u32, position: u32) -> Result<(), PlanFault> {
         let list = self.merge.offsets[row as usize] as usize..self.merge.offsets[row as usize + 1] as usize;
         let list = self.merge.values.get(list).unwrap_or_default();
@@ -173,13 +174,13 @@ impl AttentionPlan {
         };
         let expected: Vec<u32> = self.merge.offsets[1..].iter().enumerate().filter(grows).map(last_span).collect();
         let found: Vec<u32> = self.growing.iter().map(|growing| growing.span).collect();
-        let has_room = |growing: &Growing| {
+        let has_room = |growing: &GrowingSpan| {
             let end = self.spans[growing.span as usize].pages.end + growing.room;
             end as usize <= self.pages.len()
         };
         match found == expected && self.growing.iter().all(has_room) {
             true => Ok(()),
-            false => Err(PlanFault::Growing { expected, found }),
+            false => Err(PlanFault::GrowingSpan { expected, found }),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::PlanHints;
 
-/// What an item costs, in nanoseconds of the whole device, for one layer:
-/// `item + kv bytes * kv_byte + states * state bytes * state_byte + rows * tokens * (a constant)`.
-/// The last term is the multiplications, which no division of the work changes; so it has no part in the choice, but where rows
-/// are computed in tiles: there a tile that is not full costs as much as a full one.
+/// What an item costs, in nanoseconds of the whole device, for one layer: `item + kv bytes * kv_byte + states * state
+/// bytes * state_byte + rows * tokens * (a constant)`. The last term is the multiplications, which no division of the
+/// work changes; so it has no part in the choice, but where rows are computed in tiles: there a tile that is not full
+/// costs as much as a full one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
     /// Each item: its tiles, pages and queries are looked up.
@@ -20,9 +20,9 @@ pub struct CostModel {
     pub tiles: Option<Tiles>,
 }
 
-/// An item of more packed rows (rows x heads of the group) than are read at the speed of memory is cut to tiles, one for each
-/// key head and so many packed rows. Each costs by its tokens, whatever their bytes: tiles of other rows have brought the keys
-/// and values near.
+/// An item of more packed rows (rows x heads of the group) than are read at the speed of memory is cut to tiles, one
+/// for each key head and so many packed rows. Each costs by its tokens, whatever their bytes: tiles of other rows have
+/// brought the keys and values near.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tiles {
     /// Packed rows up to which an item costs by its bytes.
@@ -50,10 +50,10 @@ const H200_MULTIPROCESSORS: f64 = 132.0;
 
 impl CostModel {
     /// Measured on 2 cores of an Intel Xeon with AVX-512 BF16 (2 MB of second-level cache each), bf16 keys and values,
-    /// trunks of 2,048 tokens under 2 to 512 rows, heads (query/key/width) 32/8/128, 9/3/64 and 32/32/128. One item more
-    /// took 0.5 to 1.0 us under 2 rows and was lost in the noise under more: states are folded in place, tile by tile, so
-    /// that it does not matter where an item ends. A byte read once more took 0.001 to 0.013 ns, as the cores multiply
-    /// while it comes from cache.
+    /// trunks of 2,048 tokens under 2 to 512 rows, heads (query/key/width) 32/8/128, 9/3/64 and 32/32/128. One item
+    /// more took 0.5 to 1.0 us under 2 rows and was lost in the noise under more: states are folded in place, tile by
+    /// tile, so that it does not matter where an item ends. A byte read once more took 0.001 to 0.013 ns, as the cores
+    /// multiply while it comes from cache.
     pub const CPU: CostModel = CostModel {
         item: 1000.0,
         kv_byte: 0.005,
@@ -62,9 +62,10 @@ impl CostModel {
         tiles: None,
     };
 
-    /// For an H200; what other GPUs have, `Gpu` says. Keys and values, and states, move at the speed of memory; a state is written by its item and read by the
-    /// merge. From a time measured for heads of 128 and 16,384 tokens under 8,192 packed rows: one of 132 multiprocessors takes
-    /// 1.05 us for 64 tokens of a full tile. Estimated: a half full tile takes 0.6 of that, and a tile 3 us to begin and to end.
+    /// For an H200; what other GPUs have, `Gpu` says. Keys and values, and states, move at the speed of memory; a state
+    /// is written by its item and read by the merge. From a time measured for heads of 128 and 16,384 tokens under
+    /// 8,192 packed rows: one of 132 multiprocessors takes 1.05 us for 64 tokens of a full tile. Estimated: a half full
+    /// tile takes 0.6 of that, and a tile 3 us to begin and to end.
     pub const CUDA: CostModel = CostModel {
         item: 0.0,
         kv_byte: 1.0 / H200_BYTES,

@@ -1,5 +1,5 @@
-//! What `balanced` did with each segment of a step and why: for `offshoot plan --explain` and for whoever doubts a plan. The
-//! decisions are those of the planner itself, noted while it plans; nothing is decided here.
+//! What `balanced` did with each segment of a step and why: for `offshoot plan --explain` and for whoever doubts a
+//! plan. The decisions are those of the planner itself, noted while it plans; nothing is decided here.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -137,8 +137,8 @@ fn read_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     read
 }
 
-/// Tokens of each segment that a flat plan reads: every run of rows of one segment its whole context, from the first tile of
-/// which it sees something.
+/// Tokens of each segment that a flat plan reads: every run of rows of one segment its whole context, from the first
+/// tile of which it sees something.
 fn flat_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     let mut flat = vec![0; forest.segments.len()];
     for index in 0..forest.segments.len() {

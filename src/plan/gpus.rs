@@ -54,15 +54,15 @@ struct Sheet {
     units: f64,
 }
 
-/// Shares of the data sheet that kernels reach: of memory's speed what the H200 was measured to, 4.3 of 4.8 TB/s; of the
-/// products, what `mma.sync` is commonly said to.
+/// Shares of the data sheet that kernels reach: of memory's speed what the H200 was measured to, 4.3 of 4.8 TB/s; of
+/// the products, what `mma.sync` is commonly said to.
 const MEMORY_SHARE: f64 = 0.9;
 const PRODUCT_SHARE: f64 = 0.5;
 
 impl Sheet {
-    /// By the tiles of `tree_attention.cu`: up to 16 packed rows are narrow, up to 128 fill a tile, of which a token takes four
-    /// operations a row and element of heads of 128. A half full tile takes 0.6 of that, and a tile 3 us to begin and to end,
-    /// as on the H200.
+    /// By the tiles of `tree_attention.cu`: up to 16 packed rows are narrow, up to 128 fill a tile, of which a token
+    /// takes four operations a row and element of heads of 128. A half full tile takes 0.6 of that, and a tile 3 us to
+    /// begin and to end, as on the H200.
     const fn cost(&self) -> CostModel {
         let byte = 1.0 / (MEMORY_SHARE * self.bytes);
         // TFLOP/s are 1000 operations a nanosecond.
@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn the_estimate_is_near_what_was_measured() {
-        // An H200's data sheet, held against its measured constants: products there are wgmma's, which reach a little more.
+        // An H200's data sheet, held against its measured constants: products there are wgmma's, which reach a little
+        // more.
         let estimate = Sheet { bytes: 4800.0, flops: 989.0, units: 132.0 }.cost();
         let (estimated, measured) = (estimate.tiles.expect("tiles"), CostModel::CUDA.tiles.expect("tiles"));
         for (a, b) in [

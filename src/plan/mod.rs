@@ -1,13 +1,14 @@
-//! Floor 2: how one step's attention is divided. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state
-//! per row and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions
-//! from a [`Forest`] to a plan, chosen by [`Planner`]; they are integers only and know neither model nor device.
+//! Floor 2: how one step's attention is divided. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial
+//! state per row and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners
+//! are functions from a [`Forest`] to a plan, chosen by [`Planner`]; they are integers only and know neither model nor
+//! device.
 //!
 //! # Whole tiles
 //! Floating-point addition is not associative, so *where* a reduction breaks changes bits. Backends that promise
-//! batch-invariant logits reduce over *tiles*: absolute positions `[k*tile, (k+1)*tile)`. Every planner keeps each tile of a
-//! row's context inside one item (`PlanHints::tile`), so that planners decide only which rows share an item. Where a segment
-//! ends inside a tile, the tile's part of that segment is a span of its descendants' items.
-//! `tile == 1` allows items to break anywhere.
+//! batch-invariant logits reduce over *tiles*: absolute positions `[k*tile, (k+1)*tile)`. Every planner keeps each tile
+//! of a row's context inside one item (`PlanHints::tile`), so that planners decide only which rows share an item. Where
+//! a segment ends inside a tile, the tile's part of that segment is a span of its descendants' items. `tile == 1`
+//! allows items to break anywhere.
 
 mod advance;
 mod balanced;
@@ -26,7 +27,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use advance::{Growing, PageTurn};
+pub use advance::{GrowingSpan, NewPage};
 pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, Split, Tiles};
@@ -37,8 +38,8 @@ pub use stats::PlanStats;
 use crate::ids::PageId;
 use crate::kv::Forest;
 
-/// Contiguous keys and values of one segment: `tokens` tokens from absolute position `first_position`, in `pages` (a range of
-/// `AttentionPlan::pages`), the first of them in slot `first_position % page_tokens` of the first page.
+/// Contiguous keys and values of one segment: `tokens` tokens from absolute position `first_position`, in `pages` (a
+/// range of `AttentionPlan::pages`), the first of them in slot `first_position % page_tokens` of the first page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSpan {
     pub pages: Range<u32>,
@@ -46,8 +47,9 @@ pub struct KvSpan {
     pub tokens: u32,
 }
 
-/// Rows x spans -> one partial (o, m, l) per row and head. Spans are in rising, adjoining positions, and belong to segments
-/// on the path of every row. A row may see nothing of an item that holds it; its partial is then the empty one (l = 0).
+/// Rows x spans -> one partial (o, m, l) per row and head. Spans are in rising, adjoining positions, and belong to
+/// segments on the path of every row. A row may see nothing of an item that holds it; its partial is then the empty one
+/// (l = 0).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkItem {
     pub rows: Range<u32>,
@@ -62,8 +64,8 @@ pub struct Csr {
     pub values: Vec<u32>,
 }
 
-/// One step's attention, as integers. A row sees position `p` iff `p <= pos(row)` and, with a window, `pos(row) - p < window`;
-/// spans may hold positions that some of the item's rows do not see: backends mask by this rule alone.
+/// One step's attention, as integers. A row sees position `p` iff `p <= pos(row)` and, with a window, `pos(row) - p <
+/// window`; spans may hold positions that some of the item's rows do not see: backends mask by this rule alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionPlan {
     pub page_tokens: u32,
@@ -74,12 +76,12 @@ pub struct AttentionPlan {
     pub pages: Vec<PageId>,
     /// Absolute position of each row.
     pub row_positions: Vec<u32>,
-    /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a row's
-    /// items have rising indices.
+    /// Row -> its items, in rising position order: the order in which their partials merge. Items are listed so that a
+    /// row's items have rising indices.
     pub merge: Csr,
-    /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with it. It
-    /// grows with the row, see `advance`. In the order of rows.
-    pub growing: Vec<Growing>,
+    /// For each row that is alone in its segment, with nothing beneath it, and newest there: the span that ends with
+    /// it. It grows with the row, see `advance`. In the order of rows.
+    pub growing: Vec<GrowingSpan>,
     /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
     pub flat_kv_tokens: u64,
 }

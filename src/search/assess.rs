@@ -1,6 +1,6 @@
-//! What finished texts are worth, and how a driver hears it: at once where that is cheap (answers, graders), or later, from other
-//! threads, where it is expensive (judges), while the item's other candidates grow. To a driver both look the same: a text is handed
-//! over, and its assessment comes when it is known. How a text is assessed is left to whoever implements [`Assess`].
+//! Assesses finished texts: at once if that is cheap (answers, graders), or asynchronously on other threads if it is
+//! expensive (judges), while the item's other candidates continue. Drivers treat both alike: they hand over a text and
+//! receive its assessment later. Implementations of [`Assess`] decide how a text is assessed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use serde_json::Value;
 use super::PATIENCE;
 use crate::error::Result;
 
-/// What a finished text is worth.
+/// The assessment of a finished text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assessment {
-    /// The answer in the form that is voted on.
+    /// The answer in the canonical form that votes compare.
     pub answer: Option<String>,
-    /// Whether it is right; `None`: nothing says so.
+    /// Whether it is right; `None`: unknown.
     pub correct: Option<bool>,
-    /// Its value, in [0, 1] or where the searches' other values lie; `None`: 1 where it is right, else 0.
+    /// Its value, in [0, 1] or in the range of the search's other values; `None`: 1 if it is right, else 0.
     pub score: Option<f64>,
-    /// What the assessor says beside that, for the results: a judge's verdict.
+    /// More about the assessment for the results, for example a judge's verdict.
     pub detail: Option<Value>,
 }
 
@@ -31,21 +31,21 @@ impl Assessment {
         Assessment { answer, correct, ..Assessment::default() }
     }
 
-    /// Its value to a search.
+    /// The value that a search uses.
     pub fn value(&self) -> f64 {
         self.score.unwrap_or(f64::from(self.correct == Some(true)))
     }
 }
 
-/// Says what finished texts are worth: a task's graders, a judge, or any function of a text. The same text always gets the same
+/// Assesses finished texts: a task's graders, a judge, or any function of a text. The same text always has the same
 /// assessment.
 pub trait Assess {
-    /// Whether it says what is right at all. Where it does, no answer is a wrong answer.
+    /// Whether it decides between right and wrong at all. If so, a missing answer is wrong.
     fn says_what_is_right(&self) -> bool;
 
-    /// The assessment of `text` where it takes microseconds; `None`: it comes as the reply to `request`, from any thread. An error
-    /// in the reply ends the search.
-    fn assess(&self, text: &str, request: &mut dyn FnMut() -> Request) -> Option<Assessment>;
+    /// The assessment of `text` if that takes microseconds; `None`: it comes later as the reply to `request`, from any
+    /// thread. An error in the reply ends the search.
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment>;
 }
 
 /// A function that assesses in the driver's thread.
@@ -54,44 +54,44 @@ impl<F: Fn(&str) -> Assessment> Assess for F {
         self("").correct.is_some()
     }
 
-    fn assess(&self, text: &str, _: &mut dyn FnMut() -> Request) -> Option<Assessment> {
+    fn assess(&self, text: &str, _: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment> {
         Some(self(text))
     }
 }
 
-/// A text that waits for its assessment.
-pub struct Request {
+/// A text to assess.
+pub struct AssessmentRequest {
     text: Arc<str>,
-    replies: Sender<Reply>,
+    replies: Sender<AssessmentReply>,
     abandoned: Arc<AtomicBool>,
 }
 
-/// The answer to a [`Request`].
-pub struct Reply {
+/// The answer to a [`AssessmentRequest`].
+pub struct AssessmentReply {
     text: Arc<str>,
     assessment: Result<Assessment>,
 }
 
-impl Request {
+impl AssessmentRequest {
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether nobody waits for the reply any more.
+    /// Whether the reply is no longer needed.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
     }
 
     pub fn reply(self, assessment: Result<Assessment>) {
-        // An error says that the receiver is gone: the search is over.
-        drop(self.replies.send(Reply { text: self.text, assessment }));
+        // Sending fails only if the search is over.
+        drop(self.replies.send(AssessmentReply { text: self.text, assessment }));
     }
 }
 
-/// Where replies come in. Dropping it abandons the requests that were made with it.
+/// Receives replies. Dropping it abandons the requests made with it.
 struct Replies {
-    sender: Sender<Reply>,
-    receiver: Receiver<Reply>,
+    sender: Sender<AssessmentReply>,
+    receiver: Receiver<AssessmentReply>,
     abandoned: Arc<AtomicBool>,
 }
 
@@ -101,8 +101,8 @@ impl Replies {
         Self { sender, receiver, abandoned: Arc::default() }
     }
 
-    fn request(&self, text: &str) -> Request {
-        Request { text: text.into(), replies: self.sender.clone(), abandoned: self.abandoned.clone() }
+    fn request(&self, text: &str) -> AssessmentRequest {
+        AssessmentRequest { text: text.into(), replies: self.sender.clone(), abandoned: self.abandoned.clone() }
     }
 }
 
@@ -112,19 +112,19 @@ impl Drop for Replies {
     }
 }
 
-/// The assessments of one item's texts, each text requested once.
+/// The assessments of one item's texts. Each text is requested once.
 pub struct Assessor<'a> {
     assess: Box<dyn Assess + 'a>,
-    /// Texts whose assessments did not come at once.
+    /// Texts that are assessed asynchronously.
     texts: HashMap<Arc<str>, Known>,
     replies: Replies,
     ready: VecDeque<(NodeIndex, Assessment)>,
 }
 
-/// What is known of a text that was handed over.
+/// State of a text that is assessed asynchronously.
 enum Known {
     Assessed(Assessment),
-    /// These wait for it.
+    /// Requested; these nodes wait for the assessment.
     Awaited(Vec<NodeIndex>),
 }
 
@@ -133,7 +133,7 @@ impl<'a> Assessor<'a> {
         Self { assess: Box::new(assess), texts: HashMap::new(), replies: Replies::new(), ready: VecDeque::new() }
     }
 
-    /// Whether it says what is right at all.
+    /// Whether the assessor decides between right and wrong.
     pub fn grades(&self) -> bool {
         self.assess.says_what_is_right()
     }
@@ -144,24 +144,24 @@ impl<'a> Assessor<'a> {
         self.ready.extend(known.map(|assessment| (node, assessment)));
     }
 
-    /// An assessment that is there.
+    /// The next available assessment.
     pub fn take(&mut self) -> Option<(NodeIndex, Assessment)> {
         self.ready.pop_front()
     }
 
-    /// Whether texts were handed over whose replies have not come.
+    /// Whether replies are outstanding.
     pub fn is_awaited(&self) -> bool {
         self.texts.values().any(|known| matches!(known, Known::Awaited(_)))
     }
 
-    /// Where replies come in, each to be given to `receive`.
-    pub fn replies(&self) -> Receiver<Reply> {
+    /// The channel of replies; each must be passed to `receive`.
+    pub fn replies(&self) -> Receiver<AssessmentReply> {
         self.replies.receiver.clone()
     }
 
-    /// Makes what a reply decides ready to be taken.
-    pub fn receive(&mut self, reply: Reply) -> Result<()> {
-        let Reply { text, assessment } = reply;
+    /// Stores a reply and makes its assessments available to `take`.
+    pub fn receive(&mut self, reply: AssessmentReply) -> Result<()> {
+        let AssessmentReply { text, assessment } = reply;
         let assessment = assessment?;
         if let Some(Known::Awaited(nodes)) = self.texts.insert(text, Known::Assessed(assessment.clone())) {
             self.ready.extend(nodes.into_iter().map(|node| (node, assessment.clone())));
@@ -169,7 +169,7 @@ impl<'a> Assessor<'a> {
         Ok(())
     }
 
-    /// Receives the next reply, if one comes in a short while.
+    /// Waits for the next reply, at most `PATIENCE`.
     pub fn wait(&mut self) -> Result<()> {
         match self.replies.receiver.recv_timeout(PATIENCE) {
             Ok(reply) => self.receive(reply),
@@ -177,14 +177,14 @@ impl<'a> Assessor<'a> {
         }
     }
 
-    /// Forgets the texts that were handed over and not taken back. Requests that nobody has begun to work on are dropped.
+    /// Forgets the texts whose assessments were not taken. Requests that no thread has started on are dropped.
     pub fn forget(&mut self) {
         self.ready.clear();
         self.texts.retain(|_, known| matches!(known, Known::Assessed(_)));
         self.replies = Replies::new();
     }
 
-    /// Assesses one text and waits for it. `go_on` says between whiles whether to wait on.
+    /// Assesses one text and waits for it. `go_on` is called between waits; its error ends the wait.
     pub fn assess(&mut self, text: &str, go_on: impl Fn() -> Result<()>) -> Result<Assessment> {
         loop {
             if let Some(assessment) = self.known(text, None) {
@@ -195,7 +195,7 @@ impl<'a> Assessor<'a> {
         }
     }
 
-    /// The assessment of `text` if it is known; else it will be, for `node` too.
+    /// The assessment of `text` if it is known; otherwise requests it and adds `node` to those that wait for it.
     fn known(&mut self, text: &str, node: Option<NodeIndex>) -> Option<Assessment> {
         match self.texts.get_mut(text) {
             Some(Known::Assessed(assessment)) => Some(assessment.clone()),

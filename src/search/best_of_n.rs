@@ -1,33 +1,33 @@
-//! Best-of-N: sample N candidates of one problem, keep the best by the model's own log-probability, by the grader or judge, or
-//! by a scorer. `sample` is the same without choosing: for pass@k.
+//! Best-of-N: samples N candidates of one problem and chooses the best by the model's own log-probability, by the
+//! grader or judge, or by a scorer. `sample` does the same without choosing, for pass@k.
 
 use std::collections::HashMap;
 
 use super::settings::BestBy;
-use super::{Details, Job, Outcome, Sample, Scorer, failed};
+use super::{Details, Outcome, Sample, Scorer, SearchJob, failed};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 use petgraph::graph::NodeIndex;
 
-/// The best by `by`; of equals, the smallest index. `BestBy::Grade`: the first that the grader accepts, or, where it accepts none,
-/// the one with the largest log-probability a token.
+/// The best sample by `by`; of equal ones, the smallest index. `BestBy::Grade`: the first sample that the grader
+/// accepts, or, if it accepts none, the one with the largest mean log-probability per token.
 ///
-/// `stop_when_passed`: as soon as the grader accepts one, the others stop, within a step, and give back their pages; those that
-/// wait for the judge are not judged. Whether the problem is solved is as reproducible as without: it is solved if and only if
-/// one of the N is right, for nobody stops before. *Which* right one is chosen, and how many samples were finished by then,
-/// depends on what was judged first, which is the machine's affair.
+/// `stop_when_passed`: as soon as the grader accepts one sample, the others stop within a step and release their pages;
+/// those that wait for the judge are not judged. Whether the problem is solved stays reproducible: it is solved if and
+/// only if one of the N samples is right, because the search stops early only after a right one. *Which* right sample
+/// is chosen, and how many had finished by then, depends on timing.
 pub fn best_of_n(
     tree: &mut SamplingTree,
     at: NodeIndex,
     n: usize,
     by: BestBy,
     stop_when_passed: bool,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     Ok(choose_best(until(tree, at, n, job, |sample| stop_when_passed && right(sample))?, by))
 }
 
-/// Chooses among the samples of `outcome`.
+/// Chooses the best of the samples of `outcome`.
 pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
         outcome.chosen = Some(best.index);
@@ -37,14 +37,15 @@ pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     outcome
 }
 
-/// The candidate that `scorer` values most; of equals, the smallest index. All are asked about in one batch, when all are there.
-/// Of those that an earlier process drew the tree has no tokens: by the mean log-probability choose with [`best_of_n`].
+/// The candidate with the highest value by `scorer`; of equal ones, the smallest index. All are scored in one batch,
+/// when all are finished. The tree has no tokens of candidates sampled by an earlier process: use [`best_of_n`] for the
+/// mean log-probability of those.
 pub fn best_by_scorer(
     tree: &mut SamplingTree,
     at: NodeIndex,
     n: usize,
     scorer: &Scorer<'_>,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let mut outcome = sample(tree, at, n, job)?;
     let nodes: HashMap<u64, NodeIndex> =
@@ -65,16 +66,16 @@ pub fn best_by_scorer(
 }
 
 /// N candidates, none chosen.
-pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut Job<'_>) -> Result<Outcome> {
+pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
     until(tree, at, n, job, |_| false)
 }
 
-/// N candidates, or those that were finished when one was `enough`.
+/// N candidates, or those finished when `enough` first holds for one.
 fn until(
     tree: &mut SamplingTree,
     at: NodeIndex,
     n: usize,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
     enough: impl Fn(&Sample) -> bool,
 ) -> Result<Outcome> {
     let (mut samples, candidates) = job.candidates(tree, at, n)?;
@@ -103,7 +104,7 @@ fn until(
     Ok(Outcome { samples, ..outcome })
 }
 
-/// Strictly better; samples come by rising index, so that of equals the first stays.
+/// Whether `a` is strictly better. Samples are compared by rising index, so the first of equal ones stays.
 fn better(by: BestBy, a: &Sample, b: &Sample) -> bool {
     let mean = |sample: &Sample| sample.logprob / sample.tokens.max(1) as f64;
     match by {

@@ -1,11 +1,11 @@
-//! K-choice: of the answers that are offered for an item, the one that the model finds likeliest. The prompt is computed once
-//! and all choices are scored in one batch; nothing is sampled.
+//! K-choice: picks the most likely of the answers offered for an item. The prompt is computed once and all choices are
+//! scored in one batch; nothing is sampled.
 
 use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 use super::settings::ChooseBy;
-use super::{Assessment, Details, Job, Outcome, Sample};
+use super::{Assessment, Details, Outcome, Sample, SearchJob};
 use crate::engine::FinishReason;
 use crate::error::Result;
 use crate::ids::TokenId;
@@ -13,43 +13,43 @@ use crate::tree::{After, Probe, SamplingTree};
 
 /// An answer that is offered, in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// What it is called in answers and grades.
+pub struct OfferedChoice {
+    /// Its label in answers and grades.
     pub label: String,
-    /// Its bytes, for `ChooseBy::PerByte`.
+    /// Length of its text in bytes, for `ChooseBy::PerByte`.
     pub bytes: usize,
-    /// What follows the item's prompt.
+    /// Tokens after the item's prompt.
     pub tokens: Vec<TokenId>,
     pub neutral: Option<Neutral>,
 }
 
-/// The same answer after a prompt that says nothing about the item.
+/// The same answer after a prompt without information about the item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neutral {
     pub prompt: Vec<TokenId>,
     pub tokens: Vec<TokenId>,
 }
 
-/// What was found out about a choice.
+/// The scores of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceScore {
     pub choice: String,
     /// Natural-log probability after the item's prompt.
     pub logprob: f64,
-    /// The same after the neutral prompt, where the task has one.
+    /// The same after the neutral prompt, if the task has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neutral: Option<f64>,
     pub tokens: usize,
-    /// What decides: the largest, of equals the first.
+    /// The deciding score: the largest wins; of equal ones, the first.
     pub score: f64,
 }
 
 pub fn choose(
     tree: &mut SamplingTree,
     at: NodeIndex,
-    choices: &[Choice],
+    choices: &[OfferedChoice],
     by: ChooseBy,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     job.go_on()?;
     let nodes = tree.fork(at, choices.len())?;
@@ -57,7 +57,7 @@ pub fn choose(
     let mut scoring = tree.start_given(given, true)?;
     while scoring.next_event()?.is_some() {}
     drop(scoring);
-    // Of the others nobody can say that they are likelier.
+    // A failed choice may have been the most likely one, so the whole comparison fails.
     if let Some((_, error)) = tree.take_failures().pop_first() {
         return Err(error);
     }
@@ -103,7 +103,7 @@ pub fn choose(
 }
 
 /// Log-probabilities after the neutral prompts, in one batch.
-fn after_nothing(tree: &SamplingTree, choices: &[Choice]) -> Result<Vec<Option<f64>>> {
+fn after_nothing(tree: &SamplingTree, choices: &[OfferedChoice]) -> Result<Vec<Option<f64>>> {
     let neutral = choices.iter().filter_map(|choice| choice.neutral.as_ref());
     let probes: Vec<Probe<'_>> =
         neutral.map(|neutral| Probe { after: After::Prompt(&neutral.prompt), continuation: &neutral.tokens }).collect();
@@ -117,7 +117,7 @@ fn after_nothing(tree: &SamplingTree, choices: &[Choice]) -> Result<Vec<Option<f
         .collect())
 }
 
-fn measured(choice: &Choice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
+fn measured(choice: &OfferedChoice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
     let gain = logprob - neutral.unwrap_or(0.0);
     let score = match by {
         ChooseBy::Logprob => gain,

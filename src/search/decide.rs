@@ -1,28 +1,28 @@
-//! The end of a search that has several solutions of a value each: which of them, or which of their answers, is taken.
+//! Ends a search that has several valued solutions: chooses a solution or an answer.
 
 use petgraph::graph::NodeIndex;
 
 use super::settings::Decide;
 use super::steps::{Solution, Stepper, tokens_beside};
-use super::{Details, Job, Outcome, Sample, verdict_on};
+use super::{Details, Outcome, Sample, SearchJob, verdict_on};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
-/// A solution at the end of a search.
+/// A solution with its value, at the end of a search.
 #[derive(Clone, Debug)]
 pub struct Valued {
     pub solution: Solution,
     pub value: f64,
 }
 
-/// Makes samples of all solutions, numbered as they come, and takes one: of equals, the first. Where no solution has an answer,
-/// a vote takes none.
+/// Turns all solutions into samples, numbered in order, and chooses one; of equal ones, the first. A vote chooses none
+/// if no solution has an answer.
 pub fn conclude(
     tree: &mut SamplingTree,
     valued: Vec<Valued>,
     by: Decide,
     stepper: &Stepper<'_>,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let mut samples = Vec::with_capacity(valued.len());
     for (index, Valued { solution, .. }) in (0..).zip(&valued) {
@@ -31,14 +31,14 @@ pub fn conclude(
     Ok(decided(tree, valued, samples, by, stepper, job))
 }
 
-/// The outcome of samples that were taken already, one for each of `valued`.
+/// The outcome of samples that were already taken, one per element of `valued`.
 pub fn decided(
     tree: &SamplingTree,
     valued: Vec<Valued>,
     samples: Vec<Sample>,
     by: Decide,
     stepper: &Stepper<'_>,
-    job: &Job<'_>,
+    job: &SearchJob<'_>,
 ) -> Outcome {
     let ballots = ballots(&valued, &samples);
     let chosen = match by {
@@ -49,14 +49,14 @@ pub fn decided(
     take(tree, valued, samples, chosen, stepper, job)
 }
 
-/// The outcome where sample number `chosen` is taken.
+/// The outcome if sample number `chosen` is chosen.
 pub fn take(
     tree: &SamplingTree,
     valued: Vec<Valued>,
     samples: Vec<Sample>,
     chosen: Option<usize>,
     stepper: &Stepper<'_>,
-    job: &Job<'_>,
+    job: &SearchJob<'_>,
 ) -> Outcome {
     let mut ballots = ballots(&valued, &samples);
     ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.count));
@@ -84,10 +84,10 @@ pub fn take(
     }
 }
 
-/// What one answer got.
+/// The votes for one answer.
 struct Ballot {
     answer: String,
-    /// Draws that ended in it.
+    /// Samples that ended in it.
     count: u32,
     /// Sum of their values.
     weight: f64,
@@ -113,7 +113,7 @@ fn ballots(valued: &[Valued], samples: &[Sample]) -> Vec<Ballot> {
     ballots
 }
 
-/// The place of the largest; of equals, of the first.
+/// The index of the largest value; of equal ones, the first.
 fn first_most(values: impl Iterator<Item = f64>) -> Option<usize> {
     let better = |best: (usize, f64), next: (usize, f64)| if next.1 > best.1 { next } else { best };
     values.enumerate().reduce(better).map(|(ix, _)| ix)

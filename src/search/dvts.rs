@@ -1,12 +1,12 @@
-//! Diverse verifier tree search (Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models"): N/M subtrees that
-//! know nothing of each other, each of which draws M next steps and goes on with the best.
+//! Diverse verifier tree search (Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models"): N/M
+//! independent subtrees; each samples M next steps and continues with the best.
 
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
 use super::steps::{Solution, Stepper};
-use super::{Job, Outcome};
+use super::{Outcome, SearchJob};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
@@ -15,7 +15,7 @@ pub fn dvts(
     at: NodeIndex,
     how: &StepSearch,
     stepper: &mut Stepper<'_>,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let subtrees = (how.samples / how.expansions) as usize;
     let mut tips = vec![Solution::start(at); subtrees];
@@ -32,13 +32,14 @@ pub fn dvts(
             break;
         }
     }
-    // A subtree that took too many steps ends with the beginning that it has.
+    // A subtree that reached the step limit ends with its unfinished solution.
     ended.append(&mut tips);
     let value = |solution: Solution| Valued { value: solution.value(how.aggregate), solution };
     conclude(tree, ended.into_iter().map(value).collect(), how.by, stepper, job)
 }
 
-/// What a subtree goes on with: the best of what was said, unless that has ended. Whatever has ended is put aside, the rest pruned.
+/// The solution that a subtree continues with: the best one, unless it has ended. Ended solutions are added to `ended`,
+/// the rest are pruned.
 fn best(
     tree: &mut SamplingTree,
     mut said: Vec<Solution>,

@@ -1,9 +1,9 @@
-//! What the model's own judgements say: the value that an answer gives to one path, and the votes that answers give to several.
-//! Texts and probabilities in, numbers out; asking for them is left to the drivers.
+//! Reads the model's judgements: the value that an answer gives to one path, and votes among several paths. Pure
+//! functions of texts and probabilities; the drivers ask the questions.
 
 use regex::Regex;
 
-/// The value of the last of `words` that stands in `text` by itself, whatever its case; 0 where none does.
+/// The value of the last of `words` that occurs in `text` as a whole word, ignoring case; 0 if none does.
 pub fn value_in(text: &str, words: &[(String, f64)]) -> f64 {
     let text = text.to_lowercase();
     let last = |word: &str| {
@@ -22,8 +22,8 @@ fn stands_alone(text: &str, at: usize, length: usize) -> bool {
     outside(text[..at].chars().next_back()) && outside(text[at + length..].chars().next())
 }
 
-/// The mean value where each word comes with its probability `exp(logprob)`, in proportion to the others'. Values and natural
-/// log-probabilities by word; 0 where no word has a probability above 0.
+/// The mean of the values, weighted by the words' probabilities `exp(logprob)` relative to each other. Input: value and
+/// natural-log probability per word. 0 if no word has a probability above 0.
 pub fn expected_value(words: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
     let most = words.clone().map(|(_, logprob)| logprob).fold(f64::NEG_INFINITY, f64::max);
     if most == f64::NEG_INFINITY {
@@ -35,8 +35,8 @@ pub fn expected_value(words: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
     sum / total
 }
 
-/// The candidate, from 0, that `text` votes for: `choice` finds its number, counted from 1, in the first group (or the whole match).
-/// `None`: no number of a candidate.
+/// The candidate, from 0, that `text` votes for: the first group of `choice` (or the whole match) is its number,
+/// counted from 1. `None`: no match, or not the number of a candidate.
 pub fn vote_in(text: &str, choice: &Regex, candidates: usize) -> Option<usize> {
     let captures = choice.captures(text)?;
     let number = captures.iter().skip(1).flatten().next().or(captures.get(0))?;

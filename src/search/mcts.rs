@@ -1,16 +1,16 @@
-//! Monte-Carlo tree search over steps (Kocsis and Szepesvári 2006): each simulation goes down to a beginning that was not tried
-//! yet, draws it to its end, values that, and backs the value up. Several simulations are drawn in one batch; those under way
-//! count as visits of value 0 (virtual loss), so that they take different ways.
+//! Monte-Carlo tree search over steps (Kocsis and Szepesvári 2006): each simulation descends to a node without a
+//! simulation of its own, samples it to the end, values the result and backs the value up. Several simulations run in
+//! one batch; simulations under way count as visits of value 0 (virtual loss), so that they take different paths.
 //!
-//! A beginning's first visit is its own simulation; at the second it is expanded, and all later ones go to its children. So a
-//! beginning that can go on has one visit more than its children together.
+//! A node's first visit is its own simulation; at the second visit it is expanded, and all later visits go to its
+//! children. So a node that is not terminal has one visit more than its children together.
 
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, decided, take};
-use super::settings::{Mcts, MctsDecide, RolloutScoring, Select};
+use super::settings::{Mcts, MctsDecide, MctsSelect, RolloutScoring};
 use super::steps::{Solution, Stepper, merged};
-use super::{Job, Outcome, Sample, tally};
+use super::{Outcome, Sample, SearchJob, tally};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
@@ -19,10 +19,10 @@ pub fn mcts(
     at: NodeIndex,
     how: &Mcts,
     stepper: &mut Stepper<'_>,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let root = Place::new(Solution::start(at), 0, 1.0);
-    let mut search = Search { how, places: vec![root], solutions: Vec::new(), samples: Vec::new() };
+    let root = MctsNode::new(Solution::start(at), 0, 1.0);
+    let mut search = MctsSearch { how, places: vec![root], solutions: Vec::new(), samples: Vec::new() };
     let mut simulations = 0;
     while simulations < how.samples && how.tokens.is_none_or(|most| tree.spent().drawn < most) {
         let wave = how.parallel.min(how.samples - simulations);
@@ -34,54 +34,54 @@ pub fn mcts(
     Ok(search.outcome(tree, stepper, job))
 }
 
-/// A beginning in the search.
-struct Place {
+/// A node of the search: a partial solution.
+struct MctsNode {
     solution: Solution,
     depth: usize,
-    /// The share of its parent's draws that said it.
+    /// Share of its parent's sampled steps that had this text.
     prior: f64,
-    /// Next steps drawn after it.
+    /// Next steps sampled after it.
     drawn: usize,
     children: Vec<usize>,
-    /// Simulations that went through it, and the sum of their values.
+    /// Finished simulations that passed through it, and the sum of their values.
     visits: u32,
     total: f64,
-    /// Simulations that are on their way through it.
+    /// Simulations under way that passed through it.
     pending: u32,
-    own: Own,
+    own: OwnSimulation,
 }
 
-/// The simulation that begins at a place.
+/// State of the simulation that starts at a node.
 #[derive(Clone, Copy, PartialEq)]
-enum Own {
+enum OwnSimulation {
     Never,
     UnderWay,
-    /// Its solution's number.
+    /// Index of its solution.
     Done(usize),
-    /// Its branch failed: it is worth nothing.
+    /// Its branch failed; its value is 0.
     Failed,
 }
 
-/// A simulation on its way: the places from the root to where it stands.
+/// A simulation: the nodes from the root to the current one.
 #[derive(Default)]
-struct Walk {
+struct Simulation {
     path: Vec<usize>,
     arrived: bool,
 }
 
-struct Search<'a> {
+struct MctsSearch<'a> {
     how: &'a Mcts,
-    /// The first is where the search began.
-    places: Vec<Place>,
-    /// What simulations ended in, each once, and the samples made of them.
+    /// The first node is the root of the search.
+    places: Vec<MctsNode>,
+    /// Solutions of the finished simulations, and their samples.
     solutions: Vec<Solution>,
     samples: Vec<Sample>,
 }
 
-impl Place {
-    fn new(solution: Solution, depth: usize, prior: f64) -> Place {
-        let (drawn, children, own) = (0, Vec::new(), Own::Never);
-        Place { solution, depth, prior, drawn, children, visits: 0, total: 0.0, pending: 0, own }
+impl MctsNode {
+    fn new(solution: Solution, depth: usize, prior: f64) -> MctsNode {
+        let (drawn, children, own) = (0, Vec::new(), OwnSimulation::Never);
+        MctsNode { solution, depth, prior, drawn, children, visits: 0, total: 0.0, pending: 0, own }
     }
 
     fn mean(&self) -> f64 {
@@ -89,16 +89,16 @@ impl Place {
     }
 }
 
-impl Search<'_> {
-    /// Selection and expansion: `wave` simulations go down, one after the other, each until it is where it begins.
+impl MctsSearch<'_> {
+    /// Selection and expansion: `wave` simulations descend, one after the other, each to the node where it starts.
     fn descend(
         &mut self,
         tree: &mut SamplingTree,
         wave: u32,
         stepper: &mut Stepper<'_>,
-        job: &mut Job<'_>,
-    ) -> Result<Vec<Walk>> {
-        let mut walks: Vec<Walk> = (0..wave).map(|_| Walk::default()).collect();
+        job: &mut SearchJob<'_>,
+    ) -> Result<Vec<Simulation>> {
+        let mut walks: Vec<Simulation> = (0..wave).map(|_| Simulation::default()).collect();
         loop {
             let mut narrow: Vec<usize> = Vec::new();
             for walk in walks.iter_mut().filter(|walk| !walk.arrived) {
@@ -113,8 +113,8 @@ impl Search<'_> {
         }
     }
 
-    /// Goes down until the simulation has arrived; else the place that needs more children before it can go on.
-    fn walk(&mut self, walk: &mut Walk) -> Option<usize> {
+    /// Descends until the simulation reaches its start; otherwise returns the node that must be expanded first.
+    fn walk(&mut self, walk: &mut Simulation) -> Option<usize> {
         if walk.path.is_empty() {
             self.enter(walk, 0);
         }
@@ -122,10 +122,10 @@ impl Search<'_> {
             let here = walk.path[walk.path.len() - 1];
             let place = &mut self.places[here];
             let ends = place.solution.end.is_some() || place.depth >= self.how.steps.most;
-            if ends || place.own == Own::Never {
+            if ends || place.own == OwnSimulation::Never {
                 walk.arrived = true;
-                if place.own == Own::Never {
-                    place.own = Own::UnderWay;
+                if place.own == OwnSimulation::Never {
+                    place.own = OwnSimulation::UnderWay;
                 }
                 return None;
             }
@@ -133,7 +133,7 @@ impl Search<'_> {
                 return Some(here);
             }
             if place.children.is_empty() {
-                // Every branch that was drawn from here failed.
+                // Every branch sampled from here failed.
                 walk.arrived = true;
                 return None;
             }
@@ -142,12 +142,12 @@ impl Search<'_> {
         }
     }
 
-    fn enter(&mut self, walk: &mut Walk, place: usize) {
+    fn enter(&mut self, walk: &mut Simulation, place: usize) {
         self.places[place].pending += 1;
         walk.path.push(place);
     }
 
-    /// The child that promises most; of equals the one said most often, then the first.
+    /// The child with the highest selection score; of equal ones, the one sampled most often, then the first.
     fn select(&self, parent: usize) -> usize {
         let parent = &self.places[parent];
         let seen = f64::from(parent.visits + parent.pending);
@@ -156,9 +156,9 @@ impl Search<'_> {
             let visits = f64::from(child.visits + child.pending);
             let mean = child.total / visits.max(1.0);
             let promise = match self.how.select {
-                Select::Uct if visits == 0.0 => f64::INFINITY,
-                Select::Uct => mean + self.how.exploration * (seen.ln() / visits).sqrt(),
-                Select::Puct => {
+                MctsSelect::Uct if visits == 0.0 => f64::INFINITY,
+                MctsSelect::Uct => mean + self.how.exploration * (seen.ln() / visits).sqrt(),
+                MctsSelect::Puct => {
                     let mean = if visits == 0.0 { parent.mean() } else { mean };
                     mean + self.how.exploration * child.prior * seen.sqrt() / (1.0 + visits)
                 }
@@ -169,15 +169,15 @@ impl Search<'_> {
         parent.children.iter().copied().reduce(better).expect("the caller found children")
     }
 
-    /// Draws what these places lack of next steps, in one batch.
+    /// Samples the next steps that these nodes lack, in one batch.
     fn expand(
         &mut self,
         tree: &mut SamplingTree,
         narrow: &[usize],
         stepper: &mut Stepper<'_>,
-        job: &mut Job<'_>,
+        job: &mut SearchJob<'_>,
     ) -> Result<()> {
-        let lacking = |place: &Place| self.how.breadth(place.visits) - place.drawn;
+        let lacking = |place: &MctsNode| self.how.breadth(place.visits) - place.drawn;
         let draws: Vec<usize> = narrow.iter().map(|&at| lacking(&self.places[at])).collect();
         let from: Vec<(&Solution, usize)> =
             narrow.iter().zip(&draws).map(|(&at, &draws)| (&self.places[at].solution, draws)).collect();
@@ -189,7 +189,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Makes children of what was said after a place; what a child said already is counted to it.
+    /// Adds sampled steps as children of a node; a step with the text of an existing child counts for that child.
     fn adopt(&mut self, tree: &mut SamplingTree, at: usize, said: Vec<Solution>) {
         let known: Vec<Solution> =
             self.places[at].children.iter().map(|&child| self.places[child].solution.clone()).collect();
@@ -202,23 +202,25 @@ impl Search<'_> {
                 let child = self.places[at].children[ix];
                 (self.places[child].prior, self.places[child].solution) = (prior, solution);
             } else {
-                self.places.push(Place::new(solution, depth, prior));
+                self.places.push(MctsNode::new(solution, depth, prior));
                 let child = self.places.len() - 1;
                 self.places[at].children.push(child);
             }
         }
     }
 
-    /// Draws the simulations that have just begun to their ends, in one batch, and values those.
+    /// Samples the new simulations to their ends, in one batch, and values the results.
     fn simulate(
         &mut self,
         tree: &mut SamplingTree,
-        walks: &[Walk],
+        walks: &[Simulation],
         stepper: &mut Stepper<'_>,
-        job: &mut Job<'_>,
+        job: &mut SearchJob<'_>,
     ) -> Result<()> {
         let mut begun: Vec<usize> = Vec::new();
-        for here in walks.iter().map(Walk::stands).filter(|&here| self.places[here].own == Own::UnderWay) {
+        for here in
+            walks.iter().map(Simulation::stands).filter(|&here| self.places[here].own == OwnSimulation::UnderWay)
+        {
             if !begun.contains(&here) {
                 begun.push(here);
             }
@@ -236,7 +238,7 @@ impl Search<'_> {
                     stands.push(here);
                     ends.push(end);
                 }
-                None => self.places[here].own = Own::Failed,
+                None => self.places[here].own = OwnSimulation::Failed,
             }
         }
         if self.how.scoring == RolloutScoring::Scorer {
@@ -244,19 +246,21 @@ impl Search<'_> {
         }
         for (here, end) in stands.into_iter().zip(ends) {
             let number = self.solutions.len();
-            self.places[here].own = Own::Done(number);
+            self.places[here].own = OwnSimulation::Done(number);
             self.samples.push(job.take_solution(tree, &end, number as u64)?);
             self.solutions.push(end);
         }
         Ok(())
     }
 
-    fn back_up(&mut self, walks: &[Walk]) {
+    fn back_up(&mut self, walks: &[Simulation]) {
         for walk in walks {
             let value = match self.places[walk.stands()].own {
-                Own::Done(number) => self.value(number),
-                Own::Failed => 0.0,
-                Own::Never | Own::UnderWay => unreachable!("a simulation begins where it stands, and is done"),
+                OwnSimulation::Done(number) => self.value(number),
+                OwnSimulation::Failed => 0.0,
+                OwnSimulation::Never | OwnSimulation::UnderWay => {
+                    unreachable!("a simulation that is backed up has started and ended")
+                }
             };
             for &place in &walk.path {
                 let place = &mut self.places[place];
@@ -266,7 +270,7 @@ impl Search<'_> {
         }
     }
 
-    /// What a solution is worth; by agreement, as of now.
+    /// The value of a solution; by agreement, among the samples so far.
     fn value(&self, number: usize) -> f64 {
         match (self.how.scoring, &self.samples[number].answer) {
             (RolloutScoring::Scorer, _) => self.solutions[number].scores.last().copied().unwrap_or(0.0),
@@ -279,7 +283,7 @@ impl Search<'_> {
         }
     }
 
-    /// Where the most visited path ends: of equals the larger mean, then the first.
+    /// The end of the most visited path; of equal visits, the larger mean, then the first.
     fn most_visited(&self) -> usize {
         let mut here = 0;
         let rank = |place: &usize| (self.places[*place].visits, self.places[*place].mean());
@@ -291,7 +295,7 @@ impl Search<'_> {
         here
     }
 
-    fn outcome(self, tree: &mut SamplingTree, stepper: &Stepper<'_>, job: &Job<'_>) -> Outcome {
+    fn outcome(self, tree: &mut SamplingTree, stepper: &Stepper<'_>, job: &SearchJob<'_>) -> Outcome {
         for place in &self.places {
             tree.set_visits(place.solution.node, place.visits);
             tree.set_score(place.solution.node, place.mean());
@@ -305,16 +309,18 @@ impl Search<'_> {
         let valued: Vec<Valued> = self.solutions.iter().enumerate().map(value).collect();
         match (self.how.by, own) {
             (MctsDecide::Rollouts(by), _) => decided(tree, valued, self.samples, by, stepper, job),
-            (MctsDecide::Visits, Own::Done(number)) => take(tree, valued, self.samples, Some(number), stepper, job),
-            (MctsDecide::Visits, Own::Never | Own::UnderWay | Own::Failed) => {
+            (MctsDecide::Visits, OwnSimulation::Done(number)) => {
+                take(tree, valued, self.samples, Some(number), stepper, job)
+            }
+            (MctsDecide::Visits, OwnSimulation::Never | OwnSimulation::UnderWay | OwnSimulation::Failed) => {
                 take(tree, valued, self.samples, None, stepper, job)
             }
         }
     }
 }
 
-impl Walk {
-    /// Where it is.
+impl Simulation {
+    /// The current node.
     fn stands(&self) -> usize {
         self.path[self.path.len() - 1]
     }

@@ -1,5 +1,5 @@
-//! Search drivers: ordinary blocking programs over `SamplingTree`, one a file. This file holds what they share: the job they
-//! are given (how to sample, how to assess a text, where finished samples go) and the outcome they return.
+//! Search drivers: blocking programs over `SamplingTree`, one per file. This file defines what they share:
+//! [`SearchJob`] (how to sample, how to assess a text, where finished samples go) and the [`Outcome`] that they return.
 
 mod assess;
 pub mod best_of_n;
@@ -28,9 +28,9 @@ use serde_json::Value;
 use crate::engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::tree::{Event, Extension, Node, SamplingTree};
+use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
 
-pub use assess::{Assess, Assessment, Assessor, Reply, Request};
+pub use assess::{Assess, Assessment, AssessmentReply, AssessmentRequest, Assessor};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
 pub use choose::choose;
 pub use dvts::dvts;
@@ -40,21 +40,21 @@ pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;
 pub use tree_of_thought::tree_of_thought;
 
-use vote::Tally;
+use vote::VoteTally;
 
-/// How long an interrupt may wait while nothing happens.
+/// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// One problem's work order.
-pub struct Job<'a> {
+/// The inputs of a search on one problem.
+pub struct SearchJob<'a> {
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
-    /// What candidates are worth.
+    /// Assesses finished candidates.
     pub assessor: Assessor<'a>,
-    /// Samples of this problem that an earlier process recorded, for drivers that take them up by [`Job::candidates`].
+    /// Samples of this problem recorded by an earlier process, for drivers that resume with [`SearchJob::candidates`].
     pub earlier: Vec<Sample>,
-    /// Called with each sample that counts, before it is counted: as it finishes, or by index where the driver stops
-    /// early. Also with those that failed (`Sample::error`), which count nowhere.
+    /// Called with each sample that counts, before it is counted: as it finishes, or by index in drivers that stop
+    /// early. Also called with failed samples (`Sample::error`), which do not count.
     pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
@@ -63,7 +63,7 @@ pub struct Job<'a> {
 /// One finished candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Its number among the problem's samples; with the seed it decides all of its coins.
+    /// Index among the problem's samples; with the seed it determines all random numbers of the sample.
     pub index: u64,
     pub text: String,
     pub tokens: usize,
@@ -72,32 +72,32 @@ pub struct Sample {
     pub logprob: f64,
     pub answer: Option<String>,
     pub correct: Option<bool>,
-    /// [`Assessment::detail`]; results call it by what judges say.
+    /// [`Assessment::detail`]; named `judged` in results, after the judges' verdicts.
     #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Value>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// The share of its attention on each level of the prompt and, last, on its own text, where an earlier version recorded it
-    /// (`run --attention-levels`).
+    /// Share of the sample's attention on each level of the prompt and, last, on its own text; recorded by earlier
+    /// versions (`run --attention-levels`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<Vec<f32>>,
-    /// Why it could not be drawn to its end. Such a sample is recorded and nothing else: it is no part of an outcome.
+    /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A token of a sample and what else could have stood there.
+/// A token of a sample and its most likely alternatives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub token: TokenId,
     /// Natural-log probability.
     pub logprob: f32,
-    /// The likeliest tokens with theirs, likeliest first.
+    /// The most likely tokens with their log-probabilities, most likely first.
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// What a driver found out about one problem.
+/// The result of a search on one problem.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
@@ -106,66 +106,67 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// The answer chosen.
     pub prediction: Option<String>,
-    /// Whether the chosen answer is right; `None` where the task has no grader.
+    /// Whether the chosen answer is right; `None` if the task has no grader.
     pub correct: Option<bool>,
-    /// Answers with their votes, most first; empty where nothing was voted on.
+    /// Answers with their votes, most votes first; empty for methods without a vote.
     pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
-    /// Candidates the outcome does without: never begun, stopped, or finished when it was decided already.
+    /// Candidates that the outcome does not use: never started, stopped, or finished after the decision.
     pub cancelled: usize,
-    /// Tokens that those had drawn.
+    /// Tokens sampled by those candidates.
     pub cancelled_tokens: usize,
-    /// Tokens drawn that are no part of `samples`: thoughts on the way, lists of proposals, judgements.
+    /// Sampled tokens that are not part of `samples`: intermediate thoughts, lists of proposals, judgements.
     pub search_tokens: usize,
-    /// Tokens given beside the item's prompt: questions about thoughts, proposals taken up. Each counted in full, however much
-    /// of it was shared.
+    /// Tokens given in addition to the item's prompt: questions about thoughts, adopted proposals. Each is counted in
+    /// full, even if it was shared.
     pub search_prompt_tokens: usize,
-    /// Branches that the outcome does without because they failed.
+    /// Branches that failed and are missing from the outcome.
     pub failed: Option<FailedBranches>,
-    /// What the method found beyond that.
+    /// Results that only this method has.
     #[serde(flatten)]
     pub details: Option<Details>,
 }
 
-/// Branches that could not go on, though others of the same search could.
+/// Branches that failed while others of the same search continued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedBranches {
     pub branches: usize,
-    /// Why the first of them could not.
+    /// The error of the first failed branch.
     pub first: String,
 }
 
-/// What is told of an item by its method alone.
+/// Results of an item that only some methods have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Details {
     Choices {
         choices: Vec<choose::ChoiceScore>,
     },
-    /// As search-and-learn writes them: the solutions, and the values of each one's steps.
+    /// In search-and-learn's format: the solutions, and the values of each solution's steps.
     Solutions {
         completions: Vec<String>,
         scores: Vec<Vec<f64>>,
         pred: Option<String>,
     },
-    /// What a scorer gave each sample, by index. Read last, for solutions have a field of the same name.
+    /// The scorer's value of each sample, by index. This variant is tried last when reading, because `Solutions` also
+    /// has a field `scores`.
     Scores {
         scores: Vec<f64>,
     },
 }
 
 /// The votes of `samples`.
-pub fn tally(samples: &[Sample]) -> Tally {
-    let mut tally = Tally::default();
+pub fn tally(samples: &[Sample]) -> VoteTally {
+    let mut tally = VoteTally::default();
     for sample in samples {
         tally.add(sample.index as usize, sample.answer.as_deref());
     }
     tally
 }
 
-/// Whether `answer` is right: the verdict on the first of `samples` that gave it. A grader looks at whole texts, so that samples
-/// with the same answer may differ in it; whoever asks about an answer (a vote, maj@k) asks here.
+/// Whether `answer` is right: the verdict on the sample with the smallest index that gave it. A grader reads whole
+/// texts, so samples with the same answer may have different verdicts; every vote (maj@k too) uses this function.
 pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
     first_with(answer, samples)?.correct
 }
@@ -174,9 +175,10 @@ fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
     samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
 }
 
-impl Job<'_> {
-    /// The first `n` candidates below `at`: those already sampled, by index, and forks for the others, by ordinal. Coins depend
-    /// on the ordinal alone, so that a search taken up draws what it would have drawn at one go.
+impl SearchJob<'_> {
+    /// The first `n` candidates below `at`: the samples recorded by an earlier process, by index, and forks for the
+    /// others, by ordinal. Random numbers depend on the ordinal alone, so a resumed search samples what an
+    /// uninterrupted one would have sampled.
     pub fn candidates(
         &mut self,
         tree: &mut SamplingTree,
@@ -198,9 +200,9 @@ impl Job<'_> {
         Ok((already, nodes))
     }
 
-    /// The next candidate to be finished and assessed, recorded and given back; `None` when all are. Cancelled ones are passed
-    /// over, and so are those that failed, once they are recorded. Texts are assessed while the other candidates grow;
-    /// what a finished one held is given back before that.
+    /// The next candidate that is finished and assessed, after recording it; `None` when all are done. Cancelled
+    /// candidates are skipped; failed ones are recorded and skipped. Texts are assessed while the other candidates
+    /// continue; the branch of a finished candidate is released before its assessment.
     pub fn next_sample(&mut self, growing: &mut Extension<'_>) -> Result<Option<Sample>> {
         loop {
             if let Some((node, assessment)) = self.assessor.take() {
@@ -211,35 +213,37 @@ impl Job<'_> {
             self.go_on()?;
             match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
-                Poll::Ready(First::Event(Some(Event::Finished { node }))) => self.finished(growing, node),
-                Poll::Ready(First::Event(Some(Event::Failed { node }))) => self.record_failed(growing.tree(), node)?,
-                Poll::Ready(First::Event(Some(Event::Tokens { .. }))) | Poll::Pending => {}
+                Poll::Ready(First::Event(Some(TreeEvent::Finished { node }))) => self.finished(growing, node),
+                Poll::Ready(First::Event(Some(TreeEvent::Failed { node }))) => {
+                    self.record_failed(growing.tree(), node)?
+                }
+                Poll::Ready(First::Event(Some(TreeEvent::Tokens { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
                 Poll::Ready(First::Event(None)) => return Ok(None),
             }
         }
     }
 
-    /// Stops every candidate that still grows and forgets those that wait for their assessment: the search is decided without
+    /// Cancels every running candidate and forgets those that wait for their assessment: the search no longer needs
     /// them.
     pub fn stop_the_rest(&mut self, growing: &Extension<'_>) {
         growing.cancel_all();
         self.assessor.forget();
     }
 
-    /// The next candidate to finish, cancelled or not, or to fail, and nothing done with it; `None` when all have.
+    /// The next candidate that finishes, cancelled or not, or fails; it is not assessed. `None` when all have ended.
     fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
         loop {
             self.go_on()?;
             match growing.poll_event(PATIENCE)? {
-                Poll::Ready(Some(Event::Finished { node } | Event::Failed { node })) => return Ok(Some(node)),
-                Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
+                Poll::Ready(Some(TreeEvent::Finished { node } | TreeEvent::Failed { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(TreeEvent::Tokens { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }
         }
     }
 
-    /// A finished candidate, given back, assessed (the driver waits for it) and recorded; `index` is the sample's number.
+    /// Releases a finished candidate, assesses it (the driver waits) and records it; `index`: the sample's number.
     fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
         tree.close(node);
         let text = tree.path_text(node);
@@ -249,13 +253,13 @@ impl Job<'_> {
         Ok(sample)
     }
 
-    /// What is made of a text; the driver waits for it.
+    /// Assesses a text; the driver waits for the result.
     fn assess(&mut self, text: &str) -> Result<Assessment> {
         let interrupted = self.interrupted;
         self.assessor.assess(text, || go_on(interrupted))
     }
 
-    /// The verdict where nobody answered: wrong, where the task has a grader.
+    /// The verdict if no sample has an answer: wrong if the task has a grader, else `None`.
     fn no_answer(&self) -> Option<bool> {
         self.assessor.grades().then_some(false)
     }
@@ -272,7 +276,7 @@ impl Job<'_> {
         }
     }
 
-    /// What was given to a node is none of its sample's tokens.
+    /// Builds the sample of a finished node. Tokens that were given to the node do not count as sampled.
     fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
@@ -294,7 +298,7 @@ impl Job<'_> {
         })
     }
 
-    /// Of a candidate that failed nothing is known but why.
+    /// Records a failed candidate; only its error is known.
     fn record_failed(&mut self, tree: &SamplingTree, node: NodeIndex) -> Result<()> {
         (self.record)(&Sample {
             index: tree.node(node).ordinal,
@@ -312,7 +316,7 @@ impl Job<'_> {
     }
 }
 
-/// How many of `nodes` could not go on.
+/// How many of `nodes` failed.
 fn failed(tree: &SamplingTree, nodes: &[NodeIndex]) -> usize {
     nodes.iter().filter(|&&node| tree.has_failed(node)).count()
 }
@@ -325,8 +329,8 @@ fn go_on(interrupted: &AtomicBool) -> Result<()> {
     }
 }
 
-/// Of a sampled thought: every token has both its log-probability and its rivals.
-fn token_logprobs(thought: &Node) -> Vec<TokenLogprob> {
+/// Log-probabilities and alternatives of every token of a sampled thought.
+fn token_logprobs(thought: &ThoughtNode) -> Vec<TokenLogprob> {
     let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
     drawn.map(|((&token, &logprob), top)| TokenLogprob { token, logprob, top: top.clone() }).collect()
 }

@@ -1,47 +1,52 @@
-//! What a solution, or the beginning of one, is worth: by the model's own probabilities, by its answer to a question about it,
-//! or by its assessment. No word of a verdict is sampled: its probability is read off. What is done with the values is left
-//! to the drivers.
+//! Values whole and partial solutions: by the model's own probabilities, by the model's answer to a question about the
+//! text, or by its assessment. Verdict words are not sampled: their probabilities are read from the model. The drivers
+//! decide what to do with the values.
 
 use petgraph::graph::NodeIndex;
 
-use super::Job;
+use super::SearchJob;
 use super::evaluate::expected_value;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tree::{After, Probe, SamplingTree};
 
-/// A question about a text, in tokens, and the words that may answer it.
+/// A question about a text, in tokens, and its possible one-word answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ScoreQuestion {
     pub prompt: Vec<TokenId>,
     pub words: Vec<Vec<TokenId>>,
 }
 
-/// Puts texts into questions.
-pub type Ask<'a> = &'a (dyn Fn(&str) -> Result<Question> + Sync);
+/// Turns a text into a question about it.
+pub type QuestionFor<'a> = &'a (dyn Fn(&str) -> Result<ScoreQuestion> + Sync);
 
 #[derive(Clone)]
 pub enum Scorer<'a> {
-    /// The model's own probability a token: the exponential of the mean log-probability, in (0, 1].
+    /// Mean probability per token: the exponential of the mean log-probability, in (0, 1].
     MeanLogprob,
-    /// The assessment's: 1 where the task's grader accepts the text, else 0, or the score that an assessor gives.
+    /// The assessment's value: 1 if the task's grader accepts the text, else 0, or the assessor's score.
     Grade,
-    /// The mean of `worth`, what each word is worth, weighted by the words' probabilities.
-    Verdicts { ask: Ask<'a>, worth: Vec<f64> },
+    /// The mean of `worth`, the value of each word, weighted by the words' probabilities.
+    Verdicts { ask: QuestionFor<'a>, worth: Vec<f64> },
 }
 
-/// The values of some texts, and what finding them took.
+/// The values of some texts, and the cost of finding them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Values {
+pub struct ScorerValues {
     pub values: Vec<f64>,
-    /// Tokens given beside the item's prompt.
+    /// Tokens given in addition to the item's prompt.
     pub prompt_tokens: usize,
 }
 
 impl Scorer<'_> {
-    /// A value for each text, which the path down to its node spells. All questions are asked in one batch.
-    pub fn values(&self, tree: &SamplingTree, of: &[(NodeIndex, &str)], job: &mut Job<'_>) -> Result<Values> {
-        let free = |values| Values { values, prompt_tokens: 0 };
+    /// A value for each text, which must be the text of the path to its node. All questions run in one batch.
+    pub fn values(
+        &self,
+        tree: &SamplingTree,
+        of: &[(NodeIndex, &str)],
+        job: &mut SearchJob<'_>,
+    ) -> Result<ScorerValues> {
+        let free = |values| ScorerValues { values, prompt_tokens: 0 };
         match self {
             Scorer::MeanLogprob => Ok(free(of.iter().map(|&(node, _)| mean_probability(tree, node)).collect())),
             Scorer::Grade => {
@@ -49,8 +54,8 @@ impl Scorer<'_> {
                 Ok(free(of.iter().map(|&(_, text)| value(text)).collect::<Result<_>>()?))
             }
             Scorer::Verdicts { ask, worth } => {
-                let questions = of.iter().map(|&(_, text)| ask(text)).collect::<Result<Vec<Question>>>()?;
-                Ok(Values {
+                let questions = of.iter().map(|&(_, text)| ask(text)).collect::<Result<Vec<ScoreQuestion>>>()?;
+                Ok(ScorerValues {
                     values: verdicts(tree, &questions, worth)?,
                     prompt_tokens: questions.iter().map(|question| question.prompt.len()).sum(),
                 })
@@ -59,8 +64,8 @@ impl Scorer<'_> {
     }
 }
 
-/// For each question the mean worth of its words, weighted by their probabilities after its prompt.
-fn verdicts(tree: &SamplingTree, questions: &[Question], worth: &[f64]) -> Result<Vec<f64>> {
+/// For each question, the mean value of its words, weighted by their probabilities after its prompt.
+fn verdicts(tree: &SamplingTree, questions: &[ScoreQuestion], worth: &[f64]) -> Result<Vec<f64>> {
     let mut probes = Vec::new();
     for question in questions {
         let after = After::Prompt(&question.prompt);

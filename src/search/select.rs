@@ -1,7 +1,7 @@
-//! Which of several candidates go on: by value, or drawn in proportion to a weight. Numbers in, positions out; where values come
-//! from is left to `evaluate`.
+//! Selects candidates: by value, or at random in proportion to weights. Numbers in, indices out; `evaluate` produces
+//! the values.
 
-/// The positions of the `n` largest values, largest first; of equals the first.
+/// The indices of the `n` largest values, largest first; of equal ones, the first.
 pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
@@ -9,20 +9,20 @@ pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     order
 }
 
-/// `n` positions drawn without replacement, each in proportion to its weight among those left; where all of these are 0, each
-/// as likely as the other. `coin` gives numbers in [0, 1), one for each draw.
-pub fn in_proportion(weights: &[f64], n: usize, mut coin: impl FnMut() -> f64) -> Vec<usize> {
+/// `n` indices drawn without replacement, each in proportion to its weight among those left; uniformly if all of these
+/// are 0. `uniform` returns numbers in [0, 1), one per draw.
+pub fn in_proportion(weights: &[f64], n: usize, mut uniform: impl FnMut() -> f64) -> Vec<usize> {
     let mut left: Vec<usize> = (0..weights.len()).collect();
     let mut drawn = Vec::new();
     while drawn.len() < n && !left.is_empty() {
         let total: f64 = left.iter().map(|&at| weights[at]).sum();
         let weight = |at: usize| if total > 0.0 { weights[at] / total } else { 1.0 / left.len() as f64 };
-        let mut rest = coin();
+        let mut rest = uniform();
         let hit = left.iter().position(|&at| {
             rest -= weight(at);
             rest < 0.0
         });
-        // Roundings may leave a remainder behind the last: it is the last's with a weight.
+        // Rounding may leave a remainder after the last index: it goes to the last index with a weight above 0.
         let hit = hit.or_else(|| left.iter().rposition(|&at| weight(at) > 0.0)).unwrap_or(0);
         drawn.push(left.remove(hit));
     }
@@ -56,11 +56,11 @@ mod tests {
         #[test]
         fn draws_are_distinct_and_weights_of_zero_come_last(
             weights in prop::collection::vec(prop_oneof![Just(0.0), 0.001f64..9.0], 0..8),
-            coins in prop::collection::vec(0.0f64..1.0, 8),
+            uniforms in prop::collection::vec(0.0f64..1.0, 8),
             n in 0usize..10,
         ) {
-            let mut coins = coins.iter().copied();
-            let drawn = in_proportion(&weights, n, || coins.next().expect("one a draw"));
+            let mut uniforms = uniforms.iter().copied();
+            let drawn = in_proportion(&weights, n, || uniforms.next().expect("one a draw"));
             prop_assert_eq!(drawn.len(), n.min(weights.len()));
             let mut sorted = drawn.clone();
             sorted.sort();

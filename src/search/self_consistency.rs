@@ -1,29 +1,29 @@
-//! Self-consistency (Wang et al., 2023): sample N answers of one problem, take the one that most samples agree on. Can spare the
-//! rest as soon as the vote is decided.
+//! Self-consistency (Wang et al., 2023): samples N answers of one problem and takes the most frequent one. It can skip
+//! the remaining samples once the vote is decided.
 
 use petgraph::graph::NodeIndex;
 
-use super::vote::{Decided, Tally, Votes};
-use super::{Job, Outcome, Sample, failed, first_with, tally, verdict_on};
+use super::vote::{Decided, VoteTally, Votes};
+use super::{Outcome, Sample, SearchJob, failed, first_with, tally, verdict_on};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
-/// Candidates are drawn in waves, by index, each wave as many as the vote needs in any case before it can be decided. So none is
-/// drawn in vain, and which samples count depends on the samples alone: they are the shortest run of first samples that
-/// decides. One that fails has no vote. Other items fill the steps meanwhile. What is not needed stays without a token
-/// and a page, and is pruned.
+/// Candidates are sampled in waves, by index; each wave has as many candidates as the vote needs at least before it can
+/// be decided. So no sample is wasted, and which samples count depends only on the samples: they are the shortest run
+/// of first samples that decides. A failed sample has no vote. Other items fill the steps meanwhile. Candidates that
+/// are not needed have no tokens and no pages, and are pruned.
 pub fn self_consistency(
     tree: &mut SamplingTree,
     at: NodeIndex,
     n: usize,
     stop: Decided,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let (already, candidates) = job.candidates(tree, at, n)?;
     let mut already = already.into_iter().peekable();
     let mut remaining = &candidates[..];
     let mut samples: Vec<Sample> = Vec::with_capacity(n);
-    // All before this index were drawn, or failed.
+    // All candidates before this index were sampled or failed.
     let mut end = 0;
     loop {
         let wave = stop.fewest_more(&tally(&samples), (n as u64 - end) as u32);
@@ -46,8 +46,7 @@ pub fn self_consistency(
     Ok(vote(samples, n - failed(tree, &candidates), job.no_answer()))
 }
 
-/// What `samples`, of `n` that were to be drawn at most and did not fail, vote for; `no_answer` is the verdict where
-/// none of them answers.
+/// The vote of `samples`, of at most `n` that did not fail; `no_answer`: the verdict if none of them has an answer.
 pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome {
     let tally = tally(&samples);
     let winner = tally.leader();
@@ -63,7 +62,7 @@ pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome 
     }
 }
 
-fn most_first(tally: &Tally) -> Vec<(String, u32)> {
+fn most_first(tally: &VoteTally) -> Vec<(String, u32)> {
     let mut votes: Vec<&Votes> = tally.votes().iter().collect();
     votes.sort_by_key(|votes| (std::cmp::Reverse(votes.count), votes.first));
     votes.into_iter().map(|votes| (votes.value.clone(), votes.count)).collect()

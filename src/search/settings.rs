@@ -1,15 +1,15 @@
-//! The drivers' settings, as plain data: how many samples, how many next steps, by what measure one is taken. Reading them from a
-//! task file is left to `eval::task`; those of tree of thoughts stand beside it.
+//! The drivers' settings, as plain data: numbers of samples and steps, and the measures by which one is chosen.
+//! `eval::task` reads them from a task file; the settings of tree of thoughts are in its own module.
 
 use serde::Serialize;
 
-/// How the best of several samples is found.
+/// How the best of several samples is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BestBy {
     /// Log-probability of the whole sample, in nats.
     Logprob,
-    /// Log-probability a token, in nats.
+    /// Mean log-probability per token, in nats.
     MeanLogprob,
     /// The task's grader or judge: a right sample is better than a wrong one.
     Grade,
@@ -20,29 +20,29 @@ pub enum BestBy {
 pub enum ChooseBy {
     /// Its log-probability after the prompt (lm-eval's `acc`).
     Logprob,
-    /// That by the choice's tokens.
+    /// The same per token of the choice.
     MeanLogprob,
-    /// That by the bytes of the choice's text, the separator left out (lm-eval's `acc_norm`).
+    /// The same per byte of the choice's text, without the separator (lm-eval's `acc_norm`).
     PerByte,
 }
 
-/// How a solution is cut into steps.
+/// How a solution is split into steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub struct StepSettings {
     /// Ends a step; part of it.
     pub delimiter: String,
-    /// Steps of one solution at most.
+    /// Most steps of one solution.
     pub most: usize,
 }
 
 /// Step-level beam search and DVTS. What scores a step is the [`Stepper`](super::steps::Stepper)'s scorer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSearch {
-    /// Solutions kept in the end at most, and steps drawn in a round; a multiple of `expansions`.
+    /// Most solutions kept at the end, and steps sampled per round; a multiple of `expansions`.
     pub samples: u32,
-    /// Next steps drawn for each beginning that is kept.
+    /// Next steps sampled after each kept solution.
     pub expansions: u32,
-    pub steps: Steps,
+    pub steps: StepSettings,
     pub aggregate: Aggregate,
     pub by: Decide,
 }
@@ -50,51 +50,52 @@ pub struct StepSearch {
 /// Monte-Carlo tree search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mcts {
-    /// Simulations at most.
+    /// Most simulations.
     pub samples: u32,
-    /// No simulation begins once so many tokens are drawn.
+    /// No simulation starts once this many tokens are sampled; `None`: no limit.
     pub tokens: Option<usize>,
-    /// Next steps drawn when a beginning is expanded.
+    /// Next steps sampled when a node is expanded.
     pub expansions: u32,
-    /// Simulations that are drawn in one batch.
+    /// Simulations per batch.
     pub parallel: u32,
-    pub steps: Steps,
+    pub steps: StepSettings,
     pub scoring: RolloutScoring,
-    pub select: Select,
-    /// What an uncertain child is granted: the factor of the confidence term.
+    pub select: MctsSelect,
+    /// Factor of the confidence term.
     pub exploration: f64,
-    /// Progressive widening: `expansions * visits^widening` next steps are drawn; `None`: `expansions`, however many visits.
+    /// Progressive widening: `expansions * visits^widening` next steps are sampled; `None`: always `expansions`.
     pub widening: Option<f64>,
     pub by: MctsDecide,
 }
 
 impl Mcts {
-    /// Next steps that may be drawn after a beginning that was visited so often.
+    /// Next steps to sample after a node with this many visits.
     pub fn breadth(&self, visits: u32) -> usize {
         let factor = self.widening.map_or(1.0, |power| f64::from(visits.max(1)).powf(power));
         (f64::from(self.expansions) * factor).ceil() as usize
     }
 }
 
-/// How a whole solution that a simulation ends in is valued.
+/// How the solution at the end of a simulation is valued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RolloutScoring {
     /// By the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
-    /// The share of the simulations so far that give the same answer.
+    /// By the share of the simulations so far that gave the same answer.
     Agreement,
 }
 
-/// Which child a simulation goes to.
+/// How a simulation selects a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Select {
+pub enum MctsSelect {
     /// Mean value + exploration · sqrt(ln N / n) (Kocsis and Szepesvári 2006).
     Uct,
-    /// Mean value + exploration · P · sqrt(N) / (1 + n), where P is the share of the draws that said this (Silver et al. 2017).
+    /// Mean value + exploration · P · sqrt(N) / (1 + n), where P is the share of sampled steps with this text (Silver
+    /// et al. 2017).
     Puct,
 }
 
-/// What the values of a solution's steps make of the solution.
+/// How the values of the steps are combined into the value of the solution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
     Last,
@@ -102,14 +103,14 @@ pub enum Aggregate {
     Product,
 }
 
-/// How one of the solutions, or one of their answers, is chosen.
+/// How a solution, or an answer, is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decide {
     /// The solution of the largest value.
     Best,
-    /// The answer that most draws ended in.
+    /// The most frequent answer.
     Vote,
-    /// The answer whose solutions have the largest sum of values.
+    /// The answer with the largest sum of values over its solutions.
     WeightedVote,
 }
 

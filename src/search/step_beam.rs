@@ -1,12 +1,13 @@
-//! Step-level beam search (Snell et al. 2024, "Scaling LLM Test-Time Compute", section 5.1): N next steps are drawn after all
-//! beginnings that are kept, the scorer values each, the best N/M are kept. Solutions that have ended stand aside until N have.
+//! Step-level beam search (Snell et al. 2024, "Scaling LLM Test-Time Compute", section 5.1): samples N next steps after
+//! all kept solutions, values each with the scorer and keeps the best N/M. Ended solutions are set aside until there
+//! are N of them.
 
 use petgraph::graph::NodeIndex;
 
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
 use super::steps::{Solution, Stepper, merged};
-use super::{Job, Outcome};
+use super::{Outcome, SearchJob};
 use crate::error::Result;
 use crate::tree::SamplingTree;
 
@@ -15,7 +16,7 @@ pub fn step_beam(
     at: NodeIndex,
     how: &StepSearch,
     stepper: &mut Stepper<'_>,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let samples = how.samples as usize;
     let kept = samples / how.expansions as usize;
@@ -38,7 +39,7 @@ pub fn step_beam(
             break;
         }
     }
-    // Where no solution came to its end, beginnings stand for them.
+    // If no solution has ended, the unfinished ones take their place.
     match ended.is_empty() {
         true => ended = beams,
         false => beams.iter().for_each(|cut| tree.prune(cut.node)),
@@ -52,12 +53,12 @@ pub fn step_beam(
     conclude(tree, valued, how.by, stepper, job)
 }
 
-/// `draws` as evenly as they go over so many beams, the better ones first.
+/// `draws` split as evenly as possible over the beams, the better beams first.
 fn shares(draws: usize, beams: usize) -> Vec<usize> {
     (0..beams).map(|ix| draws / beams + usize::from(ix < draws % beams)).collect()
 }
 
-/// What has been extended is finished with.
+/// Releases the beams that have been extended.
 fn close(tree: &mut SamplingTree, beams: &[Solution], at: NodeIndex) {
     for beam in beams.iter().filter(|beam| beam.node != at) {
         tree.close(beam.node);

@@ -1,45 +1,45 @@
-//! Solutions step by step: beginnings that grow by a step at a time, what each step is worth, and the samples that they become.
-//! Which beginnings are kept is left to the drivers.
+//! Solutions built step by step: samples next steps, values them, and turns finished solutions into samples. The
+//! drivers decide which solutions are kept.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use petgraph::graph::NodeIndex;
 
-use super::settings::{Aggregate, Steps};
-use super::{Assessment, Job, Sample, Scorer, token_logprobs};
+use super::settings::{Aggregate, StepSettings};
+use super::{Assessment, Sample, Scorer, SearchJob, token_logprobs};
 use crate::engine::{FinishReason, ForkKind, Stop};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::tokenizer::StopMatcher;
 use crate::tree::SamplingTree;
 
-/// The text of tokens, the second ones, that follow others.
+/// Decodes the second list of tokens as the continuation of the first.
 pub type Decode<'a> = &'a (dyn Fn(&[TokenId], &[TokenId]) -> String + Sync);
 
-/// A solution or the beginning of one.
+/// A whole or partial solution.
 #[derive(Clone, Debug)]
 pub struct Solution {
     pub node: NodeIndex,
-    /// Everything behind the prompt, cut at a stop string.
+    /// The text after the prompt, cut at a stop string.
     pub text: String,
-    /// Tokens behind the prompt.
+    /// Tokens after the prompt.
     pub tokens: usize,
-    /// What each step's solution so far was worth.
+    /// The value of the solution after each step.
     pub scores: Vec<f64>,
-    /// How many draws of its last step said the same.
+    /// How many samples of its last step had the same text.
     pub copies: u32,
-    /// Why it ended; `None`: it can go on.
+    /// Why it ended; `None`: it can continue.
     pub end: Option<FinishReason>,
 }
 
 impl Solution {
-    /// Nothing said yet.
+    /// A solution without steps.
     pub fn start(at: NodeIndex) -> Solution {
         Solution { node: at, text: String::new(), tokens: 0, scores: Vec::new(), copies: 1, end: None }
     }
 
-    /// What its steps' values come to; of no steps 0.
+    /// The combined value of its steps; 0 without steps.
     pub fn value(&self, aggregate: Aggregate) -> f64 {
         match aggregate {
             Aggregate::Last => self.scores.last().copied().unwrap_or(0.0),
@@ -49,23 +49,23 @@ impl Solution {
     }
 }
 
-/// Grows solutions of one problem.
+/// Extends solutions of one problem.
 pub struct Stepper<'a> {
-    pub steps: &'a Steps,
+    pub steps: &'a StepSettings,
     pub decode: Decode<'a>,
     pub scorer: Scorer<'a>,
-    /// Tokens of the questions that the scorer asked.
+    /// Tokens of the scorer's questions.
     pub asked: usize,
 }
 
 impl Stepper<'_> {
-    /// Draws `draws` next steps after each of `from`, all in one batch. For each of `from`: what was said, by first draw, each
-    /// once. A draw that fails said nothing.
+    /// Samples `draws` next steps after each of `from`, all in one batch. Returns the distinct next solutions of each,
+    /// by first occurrence. Failed samples are left out.
     pub fn step(
         &mut self,
         tree: &mut SamplingTree,
         from: &[(&Solution, usize)],
-        job: &mut Job<'_>,
+        job: &mut SearchJob<'_>,
     ) -> Result<Vec<Vec<Solution>>> {
         let mut drawn = Vec::new();
         for &(solution, draws) in from {
@@ -84,13 +84,13 @@ impl Stepper<'_> {
         Ok(solutions)
     }
 
-    /// Draws each solution to its end, all in one batch; forks that count apart from those of steps. `None` where that
-    /// failed.
+    /// Samples each solution to its end, all in one batch, with forks whose ordinals are separate from those of steps.
+    /// `None` for a failed one.
     pub fn rollout(
         &mut self,
         tree: &mut SamplingTree,
         from: &[&Solution],
-        job: &mut Job<'_>,
+        job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
         let mut nodes = Vec::new();
         for solution in from {
@@ -110,14 +110,14 @@ impl Stepper<'_> {
         from.iter().zip(nodes).map(ended).collect()
     }
 
-    /// Extends `nodes`; what was drawn `before` each of them counts against its limits.
+    /// Extends `nodes`; the `before` tokens already sampled on each path count against the limits.
     fn grow(
         &self,
         tree: &mut SamplingTree,
         nodes: &[NodeIndex],
         before: &[usize],
         stop: &Stop,
-        job: &Job<'_>,
+        job: &SearchJob<'_>,
     ) -> Result<()> {
         let left = |ix: usize, _: &_| Stop {
             max_tokens: stop.max_tokens.saturating_sub(before[ix]).max(1),
@@ -133,8 +133,8 @@ impl Stepper<'_> {
         stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect()
     }
 
-    /// The solution that a finished node makes of its parent's. Its text is read off the tokens: what a stop cut from the text of
-    /// a step is there all the same for whatever comes next.
+    /// The solution of a finished node, given its parent's. The text is decoded from the tokens, because a step's text
+    /// was cut at its stop string but the next step continues after it.
     fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeIndex, stop: &Stop) -> Result<Solution> {
         let Some(finish) = tree.node(node).finish.clone() else {
             return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
@@ -163,8 +163,13 @@ impl Stepper<'_> {
         Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
     }
 
-    /// Values the newest step of each solution and notes it in the tree.
-    pub fn score(&mut self, tree: &mut SamplingTree, solutions: &mut [&mut Solution], job: &mut Job<'_>) -> Result<()> {
+    /// Values the newest step of each solution and stores the value in the tree.
+    pub fn score(
+        &mut self,
+        tree: &mut SamplingTree,
+        solutions: &mut [&mut Solution],
+        job: &mut SearchJob<'_>,
+    ) -> Result<()> {
         job.go_on()?;
         let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
         let found = self.scorer.values(tree, &of, job)?;
@@ -177,7 +182,7 @@ impl Stepper<'_> {
     }
 }
 
-/// Each text once, the first node that said it kept, the others pruned and counted.
+/// Merges solutions with equal text: the first node is kept, the others are pruned and counted.
 pub fn merged(tree: &mut SamplingTree, solutions: Vec<Solution>) -> Vec<Solution> {
     let mut places: HashMap<(String, bool), usize> = HashMap::new();
     let mut kept: Vec<Solution> = Vec::new();
@@ -196,8 +201,9 @@ pub fn merged(tree: &mut SamplingTree, solutions: Vec<Solution>) -> Vec<Solution
     kept
 }
 
-impl Job<'_> {
-    /// A solution as sample number `index`: assessed, recorded and given back. One that was cut short has reached a limit.
+impl SearchJob<'_> {
+    /// Turns a solution into sample number `index`: assessed, recorded and released. An unfinished solution counts as
+    /// ended by its length.
     pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
@@ -221,7 +227,7 @@ impl Job<'_> {
     }
 }
 
-/// Tokens drawn in `tree` that lie on none of the paths down to `ends`.
+/// Tokens of `tree` that are on none of the paths to `ends`.
 pub fn tokens_beside(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
     let on_paths: HashSet<NodeIndex> = ends.iter().flat_map(|&end| tree.path(end)).collect();
     let beside = tree.nodes().filter(|&node| node != tree.root() && !on_paths.contains(&node));

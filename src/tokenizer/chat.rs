@@ -1,5 +1,5 @@
-//! A model's chat template, rendered as transformers renders it: Jinja with Python's methods, `raise_exception`, `strftime_now`
-//! and Python's JSON. What the conversation is, is left to others.
+//! Renders a model's chat template as transformers does: Jinja with Python's methods, `raise_exception`, `strftime_now`
+//! and Python's JSON. The callers provide the conversation.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,14 +23,14 @@ pub struct Message {
 /// How a conversation is rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatOptions {
-    /// Ends with the opening of the assistant's turn.
+    /// Whether the text ends with the start of the assistant's turn.
     pub add_generation_prompt: bool,
     /// Which of a folder's several templates.
     pub template: String,
     /// Further variables of the template, such as `enable_thinking` or `date_string`.
     pub variables: Map<String, Value>,
-    /// What `strftime_now` tells, in UTC. A template that writes the date gives other tokens tomorrow; most let a variable
-    /// (`date_string`) fix it.
+    /// The time of `strftime_now`, in UTC. A template that writes the date gives different tokens every day; most have
+    /// a variable (`date_string`) that fixes it.
     pub now: SystemTime,
 }
 
@@ -45,7 +45,7 @@ impl Default for ChatOptions {
     }
 }
 
-/// The templates of a model folder, by name, and the special tokens that they may name (`bos_token` and so on).
+/// The templates of a model folder, by name, and the special tokens that they can use (`bos_token` and so on).
 pub(super) struct ChatTemplates {
     templates: Vec<(String, String)>,
     tokens: Map<String, Value>,

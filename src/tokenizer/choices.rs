@@ -1,10 +1,10 @@
-//! Texts that may follow one prompt, in tokens: what of them is the prompt and what the continuation.
+//! Encodes several continuations of one prompt, and decides where in the tokens the prompt ends.
 
 use super::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// A prompt's tokens as far as no continuation changes them, and the tokens of each continuation after those.
+/// The tokens of a prompt that no continuation changes, and the remaining tokens of each continuation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceTokens {
     pub prompt: LevelTokens,
@@ -12,11 +12,13 @@ pub struct ChoiceTokens {
 }
 
 impl Tokenizer {
-    /// Each of prompt + continuation is encoded whole, as the model has seen such texts. Where a token crosses the seam in one of
-    /// them, the prompt ends before it for all, so that the log-probabilities of the continuations are of the same texts after the
-    /// same tokens (lm-eval cuts each at the length of the prompt's own tokens, and so scores parts of such tokens as nothing).
+    /// Each prompt + continuation is encoded whole, as the model saw such texts in training. If a token crosses the
+    /// boundary in one of them, the prompt ends before it for all of them, so that all log-probabilities follow the
+    /// same tokens. (lm-eval cuts each at the length of the prompt's own tokens, and so drops parts of such tokens.)
     ///
-    /// Errors: a continuation without a token, a prompt of which nothing is left.
+    /// # Errors
+    ///
+    /// A continuation without tokens; a prompt without any remaining token.
     pub fn encode_choices(
         &self,
         levels: &[String],

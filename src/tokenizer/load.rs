@@ -1,5 +1,5 @@
-//! Reads a tokenizer out of a model folder in Hugging Face's layout. What the files say is settled here; everything after works
-//! on a finished [`Tokenizer`].
+//! Reads a tokenizer from a model folder in Hugging Face's layout. All differences between files are resolved here;
+//! later code uses a finished [`Tokenizer`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use super::chat::ChatTemplates;
-use super::pieces::Pieces;
+use super::pieces::TokenPieces;
 use super::{Around, Tokenizer};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -45,7 +45,8 @@ fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
     tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
 }
 
-/// Byte-level BPE out of vocab.json and merges.txt, cut into words as GPT-2 does, or as Qwen2 where the config names it.
+/// Byte-level BPE out of vocab.json and merges.txt, cut into words as GPT-2 does, or as Qwen2 where the config names
+/// it.
 fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
     let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
     if !(vocab.is_file() && merges.is_file()) {
@@ -87,7 +88,7 @@ fn no_tokenizer(folder: &Path) -> Error {
     }
 }
 
-/// The tokens that only the config knows; transformers adds them too, in the order of their ids.
+/// Adds the tokens that only the config has, in the order of their ids, as transformers does.
 fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
     for (id, (content, token)) in config.added_tokens() {
         if inner.token_to_id(&content).is_some() {
@@ -112,7 +113,7 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
     }
 }
 
-fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Pieces> {
+fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
     let vocabulary = inner.get_vocab(true);
     let added = inner.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
@@ -122,13 +123,13 @@ fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<Pieces> {
         entries[id as usize] = Some((text, special));
     }
     let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;
-    Pieces::new(&entries, &decoder).map_err(|found| {
+    TokenPieces::new(&entries, &decoder).map_err(|found| {
         let expected = "ByteLevel, Metaspace or sentencepiece's Replace, ByteFallback, Fuse and Strip";
         Error::field(path, "decoder", expected, found)
     })
 }
 
-/// What stands beside the vocabulary in a model folder.
+/// The files next to the vocabulary in a model folder.
 struct Config {
     path: std::path::PathBuf,
     /// tokenizer_config.json; empty where there is none.
@@ -169,8 +170,8 @@ impl Config {
         self.main.get(key).and_then(Value::as_bool)
     }
 
-    /// Whether a beginning and an end of text are added, where the config and not the post-processor decides that: for the classes
-    /// whose fast tokenizers rewrite the post-processor in transformers (their defaults: a beginning, no end).
+    /// Whether a beginning and an end of text are added; `None` if the post-processor decides. The config decides for
+    /// the classes for which transformers' fast tokenizers rewrite the post-processor (defaults: a beginning, no end).
     fn adds(&self) -> Option<(bool, bool)> {
         const REWRITING: [&str; 4] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"];
         let class = self.class().trim_end_matches("Fast");
@@ -205,7 +206,7 @@ impl Config {
         named.collect()
     }
 
-    /// Tokens beside the vocabulary, by id: text and properties.
+    /// Tokens in addition to the vocabulary, by id: text and properties.
     fn added_tokens(&self) -> BTreeMap<u32, (String, Value)> {
         let mut tokens = BTreeMap::new();
         for (text, id) in &self.added {

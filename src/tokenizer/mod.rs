@@ -1,8 +1,9 @@
-//! Text to tokens and back, as Hugging Face transformers does it for the same model folder; streamed decoding, stop strings and
-//! chat templates are beside it. Which text is encoded, and what is done with it, is left to others.
+//! Converts text to tokens and back, exactly as Hugging Face transformers does for the same model folder; also streamed
+//! decoding, stop strings and chat templates. The callers decide which text is encoded.
 //!
-//! A prompt is always encoded *whole*: its levels are only marks in its tokens, and what prompts share is found token by token
-//! by the prefix tree. So a user gets exactly the tokens of `transformers`, also where a merge crosses the seam of two levels.
+//! A prompt is always encoded *whole*: its levels are only marks in its tokens, and the prefix tree finds what prompts
+//! share, token by token. So users get exactly the tokens of `transformers`, also if a merge crosses the boundary of
+//! two levels.
 
 mod chat;
 mod choices;
@@ -23,23 +24,23 @@ use chat::ChatTemplates;
 pub(crate) use chat::strftime;
 pub use chat::{ChatOptions, Message};
 pub use choices::ChoiceTokens;
-use pieces::Pieces;
+use pieces::TokenPieces;
 pub use shared::SharedEncoder;
-pub use stops::{StopMatcher, Stopped};
+pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 
-/// Whether the tokenizer's own special tokens (a beginning of text, mostly) are put around a text.
+/// Whether the tokenizer's special tokens (usually a beginning of text) are added around a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddSpecial {
     Yes,
     No,
 }
 
-/// What is put around a text.
+/// Which special tokens are added around a text.
 enum Around {
-    /// What tokenizer.json's post-processor says.
+    /// As in tokenizer.json's post-processor.
     PostProcessor,
-    /// What tokenizer_config.json says, for the tokenizer classes in which that has the last word.
+    /// As in tokenizer_config.json, for the tokenizer classes for which it overrides the post-processor.
     Config { bos: Option<TokenId>, eos: Option<TokenId> },
 }
 
@@ -50,8 +51,8 @@ pub struct Tokenizer {
     around: Around,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
-    pieces: Arc<Pieces>,
-    /// Whether a text may be encoded in parts; found out when first asked.
+    pieces: Arc<TokenPieces>,
+    /// Whether texts can be encoded in parts; computed on first use.
     can_cut: OnceLock<bool>,
     templates: ChatTemplates,
 }
@@ -60,8 +61,8 @@ pub struct Tokenizer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelTokens {
     pub tokens: Vec<TokenId>,
-    /// For each level the number of tokens up to its end; a token across a seam belongs to the later level. Rising, the last
-    /// is `tokens.len()`.
+    /// For each level, the number of tokens up to its end; a token across a boundary belongs to the later level.
+    /// Rising; the last is `tokens.len()`.
     pub level_ends: Vec<usize>,
 }
 
@@ -73,10 +74,10 @@ impl LevelTokens {
     }
 }
 
-/// The tokens of a text, special ones around it included.
+/// The tokens of a text, including the special ones around it.
 struct Encoded {
     tokens: Vec<TokenId>,
-    /// Which bytes of the text each stands for; (0, 0) for the special ones around it.
+    /// The byte range of each token in the text; (0, 0) for the special ones around it.
     offsets: Vec<(usize, usize)>,
 }
 
@@ -104,8 +105,8 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads tokenizer.json, or else vocab.json and merges.txt, and beside them tokenizer_config.json,
-    /// special_tokens_map.json, added_tokens.json and chat_template.jinja where they are there.
+    /// Reads tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
+    /// special_tokens_map.json, added_tokens.json and chat_template.jinja.
     pub fn load(folder: &Path) -> Result<Tokenizer> {
         load::load(folder)
     }
@@ -145,7 +146,9 @@ impl Tokenizer {
 
     /// The tokens of the levels' concatenation, and where in them each level ends.
     ///
-    /// Errors: a character that no token stands for, which transformers would leave out without a word.
+    /// # Errors
+    ///
+    /// A character without a token, which transformers would drop silently.
     pub fn encode_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
         Ok(self.encode_text(&levels.concat(), special)?.levels(levels))
     }
@@ -168,7 +171,7 @@ impl Tokenizer {
         special == AddSpecial::Yes && matches!(self.around, Around::PostProcessor)
     }
 
-    /// Adds what tokenizer_config.json wants around a text; returns the number of tokens put before it.
+    /// Adds the special tokens of tokenizer_config.json around a text; returns the number of tokens put before it.
     fn put_around(&self, special: AddSpecial, tokens: &mut Vec<TokenId>) -> usize {
         match (special, &self.around) {
             (AddSpecial::Yes, Around::Config { bos, eos }) => {
@@ -184,8 +187,8 @@ impl Tokenizer {
         Error::format(&self.folder, format!("the tokenizer cannot encode this text: {e}"))
     }
 
-    /// The text of tokens, special tokens left out. Bytes that are not UTF-8 become U+FFFD. Unlike in transformers there is no
-    /// `clean_up_tokenization_spaces`, which takes spaces from before punctuation and so would spoil code.
+    /// The text of tokens, without special tokens. Bytes that are not UTF-8 become U+FFFD. Unlike transformers, this
+    /// never applies `clean_up_tokenization_spaces`, which removes spaces before punctuation and so would damage code.
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let mut stream = self.stream(&[]);
         let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
@@ -193,9 +196,9 @@ impl Tokenizer {
         text
     }
 
-    /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: what comes is the text that decoding
-    /// everything has more than decoding the context (transformers' `decode` of the new tokens alone would lose the first space of
-    /// a sentencepiece model, and so an indent).
+    /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: the result is the text of
+    /// everything minus the text of the context. (transformers' `decode` of the new tokens alone would lose the first
+    /// space of a sentencepiece model, and so indentation.)
     pub fn stream(&self, context: &[TokenId]) -> TextStream {
         TextStream::new(self.pieces.clone(), context)
     }
@@ -205,7 +208,7 @@ impl Tokenizer {
         self.pieces.is_special(token)
     }
 
-    /// The bytes that a token stands for in mid-text, special ones written out; empty for ids that the vocabulary lacks.
+    /// The bytes of a token in the middle of a text, special tokens written out; empty for unknown ids.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         self.pieces.shown(token)
     }
@@ -215,8 +218,8 @@ impl Tokenizer {
         !self.templates.is_empty()
     }
 
-    /// The conversation as the model's chat template writes it, up to the opening of the assistant's turn. It brings its own
-    /// beginning of text: encode it with [`AddSpecial::No`].
+    /// The conversation rendered by the model's chat template, up to the start of the assistant's turn. It contains its
+    /// own beginning of text: encode it with [`AddSpecial::No`].
     pub fn chat(&self, messages: &[Message]) -> Result<String> {
         self.chat_with(messages, &ChatOptions::default())
     }

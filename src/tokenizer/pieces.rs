@@ -1,12 +1,12 @@
-//! What each token stands for, as bytes: the tokenizer's decoder worked out once a token, so that decoding a stream costs a table
-//! look-up. How pieces become text is left to stream.
+//! The bytes of each token: the tokenizer's decoder is applied once to every token, so that decoding a stream is a
+//! table look-up. `stream` turns the bytes into text.
 
 use serde_json::Value;
 
 use crate::ids::TokenId;
 
 /// The bytes of every token, back to back.
-pub(super) struct Pieces {
+pub(super) struct TokenPieces {
     bytes: Vec<u8>,
     /// Token t's bytes are `ends[t-1]..ends[t]`.
     ends: Vec<usize>,
@@ -16,7 +16,7 @@ pub(super) struct Pieces {
 }
 
 /// One step of a tokenizer's decoder, on one token.
-enum Step {
+enum DecoderStep {
     /// Characters stand for bytes, as in GPT-2.
     ByteLevel,
     Replace {
@@ -29,14 +29,14 @@ enum Step {
     Words,
 }
 
-impl Pieces {
-    /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing. `decoder` is
-    /// tokenizer.json's. On failure, the decoder that is not known.
-    pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<Pieces, String> {
+impl TokenPieces {
+    /// `vocabulary[t]` is the token t as the vocabulary writes it, and whether it is special; ids may be missing.
+    /// `decoder` is tokenizer.json's. On failure, the decoder that is not known.
+    pub fn new(vocabulary: &[Option<(String, bool)>], decoder: &Value) -> Result<TokenPieces, String> {
         let mut steps = Vec::new();
         let mut leading_spaces = 0;
         read_decoder(decoder, &mut steps, &mut leading_spaces)?;
-        let mut pieces = Pieces { bytes: Vec::new(), ends: Vec::new(), special: Vec::new(), leading_spaces };
+        let mut pieces = TokenPieces { bytes: Vec::new(), ends: Vec::new(), special: Vec::new(), leading_spaces };
         for entry in vocabulary {
             let (text, special) = entry.as_ref().map_or(("", false), |(text, special)| (text, *special));
             match special || text.is_empty() {
@@ -57,7 +57,8 @@ impl Pieces {
         self.special.get(token.ix()).copied().unwrap_or(false)
     }
 
-    /// The bytes of a token, special ones written out. A model may have more ids than its vocabulary (padding): no bytes.
+    /// The bytes of a token, special ones written out. A model may have more ids than its vocabulary (padding): no
+    /// bytes.
     pub fn shown(&self, token: TokenId) -> &[u8] {
         let Some(&end) = self.ends.get(token.ix()) else { return &[] };
         let start = token.ix().checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -70,9 +71,9 @@ impl Pieces {
     }
 }
 
-fn read_decoder(decoder: &Value, steps: &mut Vec<Step>, leading_spaces: &mut usize) -> Result<(), String> {
+fn read_decoder(decoder: &Value, steps: &mut Vec<DecoderStep>, leading_spaces: &mut usize) -> Result<(), String> {
     let Some(kind) = decoder["type"].as_str() else {
-        steps.push(Step::Words);
+        steps.push(DecoderStep::Words);
         *leading_spaces = 1;
         return Ok(());
     };
@@ -81,20 +82,20 @@ fn read_decoder(decoder: &Value, steps: &mut Vec<Step>, leading_spaces: &mut usi
             let inner = decoder["decoders"].as_array().map_or(&[][..], Vec::as_slice);
             return inner.iter().try_for_each(|d| read_decoder(d, steps, leading_spaces));
         }
-        "ByteLevel" => steps.push(Step::ByteLevel),
-        "ByteFallback" => steps.push(Step::ByteFallback),
+        "ByteLevel" => steps.push(DecoderStep::ByteLevel),
+        "ByteFallback" => steps.push(DecoderStep::ByteFallback),
         "Fuse" => {}
         "Replace" => {
             let from = decoder["pattern"]["String"].as_str().ok_or("Replace by a regular expression")?;
             let to = decoder["content"].as_str().unwrap_or_default();
-            steps.push(Step::Replace { from: from.to_string(), to: to.to_string() });
+            steps.push(DecoderStep::Replace { from: from.to_string(), to: to.to_string() });
         }
         "Strip" if decoder["content"] == " " && decoder["stop"] == 0 => {
             *leading_spaces = decoder["start"].as_u64().unwrap_or(0) as usize;
         }
         "Metaspace" => {
             let from = decoder["replacement"].as_str().unwrap_or("▁");
-            steps.push(Step::Replace { from: from.to_string(), to: " ".to_string() });
+            steps.push(DecoderStep::Replace { from: from.to_string(), to: " ".to_string() });
             let prepends = decoder["prepend_scheme"] != "never" && decoder["add_prefix_space"] != false;
             *leading_spaces = usize::from(prepends);
         }
@@ -103,18 +104,18 @@ fn read_decoder(decoder: &Value, steps: &mut Vec<Step>, leading_spaces: &mut usi
     Ok(())
 }
 
-fn decode(token: &str, steps: &[Step]) -> Vec<u8> {
+fn decode(token: &str, steps: &[DecoderStep]) -> Vec<u8> {
     let mut text = token.to_string();
     for step in steps {
         match step {
-            Step::ByteLevel => return byte_level(&text),
-            Step::ByteFallback => {
+            DecoderStep::ByteLevel => return byte_level(&text),
+            DecoderStep::ByteFallback => {
                 if let Some(byte) = fallback_byte(&text) {
                     return vec![byte];
                 }
             }
-            Step::Replace { from, to } => text = text.replace(from, to),
-            Step::Words => text.insert(0, ' '),
+            DecoderStep::Replace { from, to } => text = text.replace(from, to),
+            DecoderStep::Words => text.insert(0, ' '),
         }
     }
     text.into_bytes()
@@ -125,8 +126,8 @@ fn fallback_byte(token: &str) -> Option<u8> {
     (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok()).flatten()
 }
 
-/// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A token with
-/// any other character stands for its own UTF-8.
+/// GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes are U+0100 onwards. A
+/// token with any other character stands for its own UTF-8.
 fn byte_level(token: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| token.as_bytes().to_vec())
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn sentencepiece_tokens() {
-        let steps = [Step::Replace { from: "▁".into(), to: " ".into() }, Step::ByteFallback];
+        let steps = [DecoderStep::Replace { from: "▁".into(), to: " ".into() }, DecoderStep::ByteFallback];
         assert_eq!(decode("▁▁a", &steps), b"  a");
         assert_eq!(decode("<0xE2>", &steps), [0xe2]);
         assert_eq!(decode("<0xzz>", &steps), b"<0xzz>");

@@ -1,10 +1,11 @@
-//! Encodes texts that begin alike without encoding the beginning again: a document is encoded once, whatever the number of its
-//! questions. The tokens are those of encoding each text whole.
+//! Encodes texts with a common beginning without encoding the beginning again: a document is encoded once, whatever the
+//! number of its questions. The tokens are those of encoding each text whole.
 //!
-//! Byte-pair merges cannot cross a place that no token of the vocabulary crosses. A cut is made there, between the end of a word
-//! and a space; the tokens before it come from an earlier text, those after it from encoding the rest. The rest starts some
-//! words before the cut, so that what a tokenizer does at the start of a text stays away from it, and the cut lies before the
-//! end of what is shared, so that nothing before it has looked at what is not. On the stretch around the cut both must agree.
+//! Byte-pair merges cannot cross a position that no token of the vocabulary crosses. The text is cut at such a
+//! position, between the end of a word and a space; the tokens before the cut come from an earlier text, those after it
+//! from encoding the rest. The rest starts some words before the cut, so that the tokenizer's treatment of the start of
+//! a text does not reach the cut; the cut is some words before the end of the shared part, so that no token before it
+//! depends on what follows. Around the cut, both encodings must agree.
 
 use std::collections::VecDeque;
 
@@ -14,12 +15,12 @@ use super::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use crate::error::Result;
 use crate::ids::TokenId;
 
-/// Bytes that are encoded again before a cut, and that are shared at least behind it. White space and words, by which
-/// tokenizers split a text before they merge, are shorter.
+/// Bytes encoded again before a cut, and fewest shared bytes after it. The white space and words by which tokenizers
+/// split a text are shorter.
 const MARGIN: usize = 1024;
-/// Shared texts of fewer bytes are not worth a look.
+/// Shared beginnings with fewer bytes are encoded again.
 const LEAST_SHARED: usize = 4 * MARGIN;
-/// Texts that are kept to go on from.
+/// Number of remembered texts.
 const KEPT: usize = 8;
 
 /// A tokenizer that remembers the long texts it encoded last.
@@ -36,15 +37,15 @@ struct Whole {
     encoded: Encoded,
 }
 
-/// How a text goes on from a kept one.
+/// A text as the continuation of a remembered one.
 struct Continued {
-    /// Which of the kept texts.
+    /// Index of the remembered text.
     from: usize,
-    /// So many of its tokens come first.
+    /// Number of its tokens that are reused.
     taken: usize,
-    /// What follows them.
+    /// The tokens after them.
     rest: Encoded,
-    /// Where in the text that begins.
+    /// Byte position of the cut in the text.
     cut: usize,
 }
 
@@ -72,7 +73,7 @@ impl<'t> SharedEncoder<'t> {
             offsets: [&before.offsets[..taken], &rest.offsets].concat(),
         };
         let found = encoded.levels(levels);
-        // The first question of another document, which shares the examples above it.
+        // For example the first question of another document with the same few-shot examples.
         if text.len() - cut > text.len() / 2 {
             self.keep(text, special, encoded);
         }
@@ -86,7 +87,7 @@ impl<'t> SharedEncoder<'t> {
         }
     }
 
-    /// `None`: the text is to be encoded whole.
+    /// Continues a remembered text; `None`: the text must be encoded whole.
     fn go_on(&self, text: &str, special: AddSpecial) -> Result<Option<Continued>> {
         let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
         let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
@@ -110,8 +111,8 @@ impl<'t> SharedEncoder<'t> {
 }
 
 impl Tokenizer {
-    /// Whether no merge crosses the end of a word: byte-pair merges, and no token of theirs with a letter or a digit before a
-    /// space.
+    /// Whether no merge crosses the end of a word: a byte-pair model, without a token that has a letter or digit before
+    /// a space.
     fn can_cut(&self) -> bool {
         *self.can_cut.get_or_init(|| {
             let crosses =
@@ -124,13 +125,13 @@ impl Tokenizer {
 }
 
 impl Encoded {
-    /// The first token at or behind the byte `at`, if none crosses it.
+    /// The first token at or after the byte `at`, if no token crosses it.
     fn seam(&self, at: usize) -> Option<usize> {
         let ix = self.offsets.iter().position(|&(start, _)| start >= at)?;
         (ix > 0 && self.offsets[ix - 1].1 <= at).then_some(ix)
     }
 
-    /// Moves the text by `bytes`.
+    /// Shifts all offsets by `bytes`.
     fn shift(&mut self, bytes: usize) {
         for (start, end) in self.offsets.iter_mut().filter(|offset| **offset != (0, 0)) {
             *start += bytes;
@@ -143,7 +144,8 @@ fn shared_bytes(a: &str, b: &str) -> usize {
     a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
-/// The last place at or before `most`, and not far before it, where a word ends, a space follows and then another word.
+/// The last position at or at most [`MARGIN`] before `most` at which a word ends and is followed by a space and another
+/// word.
 fn cut_before(text: &[u8], most: usize) -> Option<usize> {
     let is_cut =
         |at: &usize| text[at - 1].is_ascii_alphanumeric() && text[*at] == b' ' && text[at + 1].is_ascii_alphanumeric();

@@ -1,23 +1,23 @@
-//! Finds stop strings in streamed text, also across tokens: text that may be the beginning of a stop string is held back until
-//! it is certain. The result does not depend on how the text was cut into pieces.
+//! Finds stop strings in streamed text, also across tokens. Text that may be the start of a stop string is held back
+//! until this is decided. The result does not depend on how the text was cut into pieces.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Watches one stream of text. A branch that forks clones it.
+/// Matches stop strings in one stream of text. Cloned when a branch forks.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Arc<[String]>,
     include: bool,
-    /// Not yet given out: a proper beginning of a stop string.
+    /// Text held back: a proper prefix of a stop string.
     held: String,
 }
 
-/// What a piece of text made certain.
+/// Text that is certain not to be part of a later stop string, and the stop string found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopped {
-    /// Text to give out.
+pub struct CertainText {
+    /// Text to return.
     pub text: String,
     /// Which stop string (by its index) ended the stream; the rest of the piece is dropped.
     pub by: Option<usize>,
@@ -32,23 +32,23 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece. The stop string that is complete first ends the stream; of several that are complete with the same
-    /// character, the longest.
-    pub fn push(&mut self, piece: &str) -> Stopped {
+    /// Takes the next piece. The first complete stop string ends the stream; if several complete at the same character,
+    /// the longest.
+    pub fn push(&mut self, piece: &str) -> CertainText {
         if self.stops.is_empty() {
-            return Stopped { text: piece.to_string(), by: None };
+            return CertainText { text: piece.to_string(), by: None };
         }
         self.held.push_str(piece);
         if let Some((start, end, by)) = self.first_hit() {
             let mut text = std::mem::take(&mut self.held);
             text.truncate(if self.include { end } else { start });
-            return Stopped { text, by: Some(by) };
+            return CertainText { text, by: Some(by) };
         }
         let certain = self.held.len() - self.longest_beginning();
-        Stopped { text: self.held.drain(..certain).collect(), by: None }
+        CertainText { text: self.held.drain(..certain).collect(), by: None }
     }
 
-    /// What was held back, when the stream has ended otherwise.
+    /// The text held back, when the stream ends without a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -61,7 +61,7 @@ impl StopMatcher {
         hits.min_by_key(|&(start, end, by)| (end, start, by))
     }
 
-    /// The length of the longest end of `held` with which a stop string begins.
+    /// The length of the longest suffix of `held` that is a prefix of a stop string.
     fn longest_beginning(&self) -> usize {
         let begins = |from: usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[from..]));
         let from = self.held.char_indices().map(|(from, _)| from).find(|&from| begins(from));

@@ -1,25 +1,25 @@
-//! Decodes tokens one by one into text that never ends within a character. Where text ends is left to stops.
+//! Decodes tokens one by one into text that never ends within a character. `stops` decides where the text ends.
 
 use std::sync::Arc;
 
-use super::pieces::Pieces;
+use super::pieces::TokenPieces;
 use crate::ids::TokenId;
 
-/// The text of a growing row of tokens. A branch that forks clones it.
+/// The text of a growing list of tokens. Cloned when a branch forks.
 #[derive(Clone)]
 pub struct TextStream {
-    pieces: Arc<Pieces>,
-    /// The beginning of a character, at most 3 bytes.
+    pieces: Arc<TokenPieces>,
+    /// An incomplete character, at most 3 bytes.
     pending: Vec<u8>,
-    /// Spaces yet to be taken from the start of the text; 0 once anything has come.
+    /// Spaces still to be removed from the start of the text; 0 once there is text.
     leading_spaces: usize,
     fresh: String,
 }
 
 impl TextStream {
-    /// Continues the text of `context`: where that has any text a leading space is kept, and where it ends within a character,
-    /// that is carried on.
-    pub(super) fn new(pieces: Arc<Pieces>, context: &[TokenId]) -> TextStream {
+    /// Continues the text of `context`: if that has any text, leading spaces are kept, and if it ends within a
+    /// character, the character is completed.
+    pub(super) fn new(pieces: Arc<TokenPieces>, context: &[TokenId]) -> TextStream {
         // A character has at most four bytes, so four tokens with text hold the beginning of an incomplete one.
         let with_text = context.iter().rev().filter(|&&token| !pieces.text(token).is_empty());
         let tail: Vec<TokenId> = with_text.take(4).copied().collect();
@@ -31,7 +31,7 @@ impl TextStream {
         stream
     }
 
-    /// The text that became certain with this token; empty while a character is incomplete and for special tokens.
+    /// The text completed by this token; empty for an incomplete character and for special tokens.
     pub fn push(&mut self, token: TokenId) -> &str {
         self.fresh.clear();
         let mut piece = self.pieces.text(token);
@@ -55,7 +55,7 @@ impl TextStream {
         &self.fresh
     }
 
-    /// Moves whole characters from `pending` to `fresh`, and U+FFFD for bytes that can begin none.
+    /// Moves complete characters from `pending` to `fresh`, and U+FFFD for invalid bytes.
     fn take_complete(&mut self) {
         let mut rest = &self.pending[..];
         loop {

@@ -1,5 +1,5 @@
-//! A running `extend`: events as branches grow and finish, and cancelling while others go on. The tree is updated as events
-//! are taken; between two events it can be read.
+//! A running `extend`: events as branches grow and finish, and cancelling single branches. The tree is updated when an
+//! event is taken; it can be read between events.
 
 use std::collections::HashMap;
 use std::task::Poll;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use petgraph::graph::NodeIndex;
 
-use super::{SamplingTree, State};
+use super::{NodeState, SamplingTree};
 use crate::engine::{self, EventReceiver, First, SampledToken};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 
-/// What happened to one of the nodes being extended.
+/// An event of one of the nodes being extended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// The node grew by these tokens; `text` is what may now be shown (never half a character, never part of a stop string).
+pub enum TreeEvent {
+    /// The node grew by these tokens; `text`: text that can be shown now (never half a character, never part of a stop
+    /// string).
     Tokens { node: NodeIndex, tokens: Vec<SampledToken>, text: String },
-    /// The node's thought ended; `SamplingTree::node` has it whole.
+    /// The node's thought ended; `SamplingTree::node` returns the whole thought.
     Finished { node: NodeIndex },
-    /// The node could not go on, and is closed; `SamplingTree::failure` says why. The others go on.
+    /// The node failed and is closed; `SamplingTree::failure` returns the error. The others continue.
     Failed { node: NodeIndex },
 }
 
-/// Dropping it stops the nodes that still grow and waits until they have (a step at most), so that the tree says what the
-/// engine has of them.
+/// Dropping it cancels the running nodes and waits for them (at most one step), so that the tree matches the engine.
 pub struct Extension<'tree> {
     tree: &'tree mut SamplingTree,
     inner: EventReceiver,
@@ -51,26 +51,28 @@ impl<'tree> Extension<'tree> {
 
     /// The next event; `None` once all nodes have finished or failed. Blocks.
     ///
-    /// Errors: `Error::EngineStopped`, after which no node can go on.
-    pub fn next_event(&mut self) -> Result<Option<Event>> {
+    /// # Errors
+    ///
+    /// `Error::EngineStopped`: no node can continue.
+    pub fn next_event(&mut self) -> Result<Option<TreeEvent>> {
         self.inner.next().map(|event| self.take(event)).transpose()
     }
 
-    /// `next_event` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then.
-    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<Event>>> {
+    /// Like `next_event`, but waits at most `patience`; `Poll::Pending` if nothing happened.
+    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<TreeEvent>>> {
         Ok(match self.inner.poll(patience) {
             Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
             Poll::Pending => Poll::Pending,
         })
     }
 
-    /// `poll_event` that is woken by a message on `others` too; of two that are there, the message comes first. Once all nodes have
-    /// finished, it waits for nothing.
+    /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
+    /// all nodes have finished, it does not wait.
     pub fn poll_beside<M>(
         &mut self,
         others: &Receiver<M>,
         patience: Duration,
-    ) -> Result<Poll<First<Option<Event>, M>>> {
+    ) -> Result<Poll<First<Option<TreeEvent>, M>>> {
         Ok(match self.inner.poll_beside(others, patience) {
             Poll::Ready(First::Event(event)) => {
                 Poll::Ready(First::Event(event.map(|event| self.take(event)).transpose()?))
@@ -81,35 +83,35 @@ impl<'tree> Extension<'tree> {
     }
 
     /// Writes an event into the tree.
-    fn take(&mut self, event: engine::Event) -> Result<Event> {
+    fn take(&mut self, event: engine::Event) -> Result<TreeEvent> {
         match event {
             engine::Event::Tokens { branch, tokens, text } => {
-                Ok(Event::Tokens { node: self.node_of(branch)?, tokens, text })
+                Ok(TreeEvent::Tokens { node: self.node_of(branch)?, tokens, text })
             }
             engine::Event::Finished { branch, finish } => {
                 let node = self.node_of(branch)?;
                 self.tree.grow(node, finish);
-                Ok(Event::Finished { node })
+                Ok(TreeEvent::Finished { node })
             }
             engine::Event::Failed { branch, error } => {
                 let node = self.node_of(branch)?;
                 self.tree.fail(node, error)?;
-                Ok(Event::Failed { node })
+                Ok(TreeEvent::Failed { node })
             }
         }
     }
 
-    /// Stops these nodes within one step; each still finishes, as cancelled, with what it has.
+    /// Cancels these nodes within one step; each still finishes, as cancelled, with its tokens so far.
     pub fn cancel(&self, nodes: &[NodeIndex]) {
         let branch = |&node: &NodeIndex| match self.tree.node(node).state {
-            State::Open(branch) => Some(branch),
-            State::Closed | State::Pruned => None,
+            NodeState::Open(branch) => Some(branch),
+            NodeState::Closed | NodeState::Pruned => None,
         };
         let branches: Vec<BranchId> = nodes.iter().filter_map(branch).collect();
         self.inner.cancel(&branches);
     }
 
-    /// Stops all nodes that still grow.
+    /// Cancels all running nodes.
     pub fn cancel_all(&self) {
         self.inner.cancel_all();
     }
@@ -124,7 +126,7 @@ impl Drop for Extension<'_> {
     fn drop(&mut self) {
         self.cancel_all();
         while let Some(event) = self.inner.next() {
-            // A node that failed is closed; whoever drops an extension has asked for no more than that.
+            // Errors of single nodes are recorded in the tree; the caller has no use for them here.
             drop(self.take(event));
         }
     }

@@ -1,7 +1,7 @@
-//! The sampling tree: what a search did, append-only, one tree a problem, and the search's handle on the engine. `fork`,
-//! `extend`, `score` and `prune` are all a driver needs; `start` is `extend` with its events, for drivers that stream, judge
-//! or stop siblings while others grow. Where keys and values lie is the engine's business: pruning drops a lease, never the
-//! record.
+//! The sampling tree: the append-only record of a search on one problem, and the search's handle on the engine. `fork`,
+//! `extend`, `score` and `prune` are all that a driver needs; `start` is `extend` with events, for drivers that stream,
+//! judge or cancel siblings while others continue. The engine manages keys and values: pruning releases a branch but
+//! never changes the record.
 
 mod extension;
 mod probe;
@@ -14,49 +14,50 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::engine::{
-    CoinKey, Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop,
+    Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, SamplingParams, Stop, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 
-pub use extension::{Event, Extension};
+pub use extension::{Extension, TreeEvent};
 pub use probe::{After, LogProb, Probe};
 pub use questions::Spent;
 pub use trace::{Trace, TraceNode, TraceState};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
-pub struct Node {
-    /// Why the node was forked; children of different kinds count their ordinals apart.
+pub struct ThoughtNode {
+    /// Why the node was forked. Children of different kinds have separate ordinals.
     pub kind: ForkKind,
-    /// Which child of its parent this is, among those of its kind.
+    /// Its index among its parent's children of the same kind.
     pub ordinal: u64,
     /// The thought as text, cut at a stop string.
     pub text: String,
     /// The thought's tokens; for the root, the prompt's.
     pub tokens: Vec<TokenId>,
-    /// Natural-log probability of each of `tokens` where it was asked for (sampled tokens: always).
+    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always).
     pub logprobs: Vec<f32>,
-    /// For each of `tokens` the likeliest tokens in its place, likeliest first; empty for tokens that were given, and empty
-    /// as a whole where nobody asked.
+    /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
+    /// empty list if alternatives were not requested.
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
     pub logprob: f64,
-    /// Why the thought ended; `None` while it grows or was never extended.
+    /// Why the thought ended; `None` while it runs, or if it was never extended.
     pub finish: Option<FinishReason>,
-    /// What a scorer gave it.
+    /// The scorer's value.
     pub score: Option<f64>,
-    /// Simulations that went through it, where there were any.
+    /// Simulations that passed through it, in searches that simulate.
     pub visits: Option<u32>,
-    pub state: State,
-    /// A question: its tokens are a prompt of their own, and what lies above it is no part of its context.
+    pub state: NodeState,
+    /// Whether the node is a question: its tokens are a prompt of their own, and its context has nothing of the nodes
+    /// above.
     pub asks: bool,
-    coins: CoinKey,
+    uniforms: UniformKey,
 }
 
-impl Node {
-    fn new(kind: ForkKind, ordinal: u64, state: State, coins: CoinKey) -> Node {
-        Node {
+impl ThoughtNode {
+    fn new(kind: ForkKind, ordinal: u64, state: NodeState, uniforms: UniformKey) -> ThoughtNode {
+        ThoughtNode {
             kind,
             ordinal,
             text: String::new(),
@@ -69,17 +70,17 @@ impl Node {
             visits: None,
             state,
             asks: false,
-            coins,
+            uniforms,
         }
     }
 }
 
-/// What the engine still keeps of a node.
+/// What the engine keeps of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodeState {
     /// Can be extended and forked.
     Open(BranchId),
-    /// Finished with and given back; part of the result.
+    /// Released; part of the result.
     Closed,
     /// Rejected by the search.
     Pruned,
@@ -89,26 +90,26 @@ pub struct SamplingTree {
     engine: EngineHandle,
     hear: Hear,
     item: String,
-    graph: DiGraph<Node, ()>,
+    graph: DiGraph<ThoughtNode, ()>,
     root: NodeIndex,
-    /// Why nodes could not go on.
+    /// The errors of failed nodes.
     failures: BTreeMap<NodeIndex, Error>,
-    /// The root's branch: what the search asks on its way stands in its place in the engine's line.
-    line: BranchId,
+    /// The root's branch. Questions that the search asks have its priority in the engine's queue.
+    priority: BranchId,
 }
 
 impl SamplingTree {
-    /// A tree whose root is `prompt`. Coins are keyed by `seed`, `item` and the path of forks.
+    /// A tree whose root is `prompt`. Uniforms are keyed by `seed`, `item` and the path of forks.
     pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
         let branch = engine.root(prompt.clone())?;
         let mut graph = DiGraph::new();
-        let node = Node::new(ForkKind::Sample, 0, State::Open(branch), CoinKey::root(seed, item));
-        let root = graph.add_node(Node { text, tokens: prompt, ..node });
+        let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), UniformKey::root(seed, item));
+        let root = graph.add_node(ThoughtNode { text, tokens: prompt, ..node });
         let failures = BTreeMap::new();
-        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, line: branch })
+        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, priority: branch })
     }
 
-    /// What the events of extends tell from now on: at first only how each node ends.
+    /// Sets what the events of later extends report; by default only how each node ends.
     pub fn hear(&mut self, hear: Hear) {
         self.hear = hear;
     }
@@ -122,11 +123,11 @@ impl SamplingTree {
         &self.item
     }
 
-    pub fn node(&self, at: NodeIndex) -> &Node {
+    pub fn node(&self, at: NodeIndex) -> &ThoughtNode {
         &self.graph[at]
     }
 
-    /// All nodes in the order of their making.
+    /// All nodes in the order of their creation.
     pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
         self.graph.node_indices()
     }
@@ -135,14 +136,14 @@ impl SamplingTree {
         self.graph.neighbors_directed(at, Direction::Incoming).next()
     }
 
-    /// Children in the order of their making.
+    /// Children in the order of their creation.
     pub fn children(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut children: Vec<_> = self.graph.neighbors(at).collect();
         children.sort();
         children
     }
 
-    /// The thoughts from the first child of the root (or of the question above `at`) down to `at`, the prompt left out.
+    /// The nodes from the first child of the root (or of the question above `at`) to `at`, without the prompt.
     pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
         let mut path = vec![at];
         while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
@@ -163,25 +164,26 @@ impl SamplingTree {
         self.fork_as(ForkKind::Sample, at, n)
     }
 
-    /// `n` children of `at` whose ordinals (and so coins) count among those of `kind`.
+    /// `n` children of `at` of this kind. Ordinals, and with them the random numbers, are counted per kind.
     pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
         let first = self.next_ordinal(kind, at);
         let ordinals: Vec<u64> = (first..).take(n).collect();
         self.fork_ordinals(kind, at, &ordinals)
     }
 
-    /// Children of `at` with these ordinals, which decide their coins: what an interrupted search has yet to sample. No child of
-    /// this kind has any of them yet.
+    /// Children of `at` with these ordinals, which determine their random numbers: used to resume an interrupted
+    /// search. No child of this kind may have any of them yet.
     pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
         let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
         Ok(branches.into_iter().zip(ordinals).map(|(branch, &ordinal)| self.add(kind, at, ordinal, branch)).collect())
     }
 
-    /// A child of `at` that an earlier process sampled, closed: its text, log-probability and end. Its tokens nobody kept.
+    /// Adds a closed child of `at` that an earlier process sampled: its text, log-probability and finish reason. Its
+    /// tokens are not known.
     pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
-        let coins = self.graph[at].coins.child(ForkKind::Sample, ordinal);
-        let node = Node::new(ForkKind::Sample, ordinal, State::Closed, coins);
-        let child = self.graph.add_node(Node { text: text.to_string(), logprob, finish: Some(finish), ..node });
+        let uniforms = self.graph[at].uniforms.child(ForkKind::Sample, ordinal);
+        let node = ThoughtNode::new(ForkKind::Sample, ordinal, NodeState::Closed, uniforms);
+        let child = self.graph.add_node(ThoughtNode { text: text.to_string(), logprob, finish: Some(finish), ..node });
         self.graph.add_edge(at, child, ());
     }
 
@@ -190,16 +192,18 @@ impl SamplingTree {
     }
 
     fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
-        let coins = self.graph[at].coins.child(kind, ordinal);
-        let child = self.graph.add_node(Node::new(kind, ordinal, State::Open(branch), coins));
+        let uniforms = self.graph[at].uniforms.child(kind, ordinal);
+        let child = self.graph.add_node(ThoughtNode::new(kind, ordinal, NodeState::Open(branch), uniforms));
         self.graph.add_edge(at, child, ());
         child
     }
 
-    /// Samples on from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed.
-    /// A node that fails does not disturb the others; see [`SamplingTree::failure`].
+    /// Samples from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed. A
+    /// failed node does not affect the others; see [`SamplingTree::failure`].
     ///
-    /// Errors: the first node's failure where all of them fail; the engine's end.
+    /// # Errors
+    ///
+    /// The first node's error if all nodes fail; that the engine stopped.
     pub fn extend(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<()> {
         let mut growing = self.start(nodes, how, stop)?;
         while growing.next_event()?.is_some() {}
@@ -209,7 +213,7 @@ impl SamplingTree {
 
     /// Appends given tokens to each of `nodes`; errors as those of `extend`.
     pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: usize, _: &Node| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
+        let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: false };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
         drop(growing);
@@ -223,29 +227,29 @@ impl SamplingTree {
         }
     }
 
-    /// `extend`, handed over event by event.
+    /// Like `extend`, but returns the events.
     pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
         self.start_until(nodes, how, |_, _| stop.clone())
     }
 
-    /// `start` with a stop for each of `nodes`, by its place among them.
+    /// Like `start`, with a stop for each of `nodes`, by its index.
     pub fn start_until(
         &mut self,
         nodes: &[NodeIndex],
         how: &SamplingParams,
-        stop: impl Fn(usize, &Node) -> Stop,
+        stop: impl Fn(usize, &ThoughtNode) -> Stop,
     ) -> Result<Extension<'_>> {
         self.start_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
             stop: stop(ix, node),
-            coins: node.coins,
+            uniforms: node.uniforms,
         })
     }
 
     fn start_with(
         &mut self,
         nodes: &[NodeIndex],
-        continuation: impl Fn(usize, &Node) -> Continuation,
+        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
     ) -> Result<Extension<'_>> {
         let mut by_branch = HashMap::new();
         let mut extends = Vec::with_capacity(nodes.len());
@@ -267,28 +271,28 @@ impl SamplingTree {
         self.graph[at].visits = Some(visits);
     }
 
-    /// Gives back what the engine keeps of `at`: it is finished with, and stays part of the result.
+    /// Releases what the engine keeps of `at`; the node stays part of the result.
     pub fn close(&mut self, at: NodeIndex) {
-        if let State::Open(branch) = self.graph[at].state {
+        if let NodeState::Open(branch) = self.graph[at].state {
             self.engine.release(&[branch]);
-            self.graph[at].state = State::Closed;
+            self.graph[at].state = NodeState::Closed;
         }
     }
 
-    /// Rejects `at` and everything beneath it, and has the engine forget it at once. The record stays readable.
+    /// Rejects `at` and its subtree; the engine drops them at once. The record stays readable.
     pub fn prune(&mut self, at: NodeIndex) {
         let mut below = vec![at];
         while let Some(node) = below.pop() {
-            if let State::Open(branch) = self.graph[node].state {
+            if let NodeState::Open(branch) = self.graph[node].state {
                 self.engine.discard(&[branch]);
             }
-            self.graph[node].state = State::Pruned;
+            self.graph[node].state = NodeState::Pruned;
             below.extend(self.graph.neighbors(node));
         }
     }
 
-    /// Notes that `at` could not go on. The engine keeps what its branch drew and tells no more of it: nobody may go on
-    /// from there.
+    /// Records that `at` failed. The engine keeps the branch's tokens but reports no more of it, so the node cannot be
+    /// extended.
     fn fail(&mut self, at: NodeIndex, error: Error) -> Result<()> {
         self.close(at);
         match error {
@@ -305,19 +309,19 @@ impl SamplingTree {
         self.graph[at].finish == Some(FinishReason::Failed)
     }
 
-    /// Why `at` could not go on, if it could not.
+    /// The error of `at`, if it failed.
     pub fn failure(&self, at: NodeIndex) -> Option<&Error> {
         self.failures.get(&at)
     }
 
-    /// Hands over why nodes could not go on, in the order of their making.
+    /// Takes the errors of failed nodes, in the order of the nodes' creation.
     pub fn take_failures(&mut self) -> BTreeMap<NodeIndex, Error> {
         std::mem::take(&mut self.failures)
     }
 
     fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {
         match self.graph[at].state {
-            State::Open(branch) => Ok(branch),
+            NodeState::Open(branch) => Ok(branch),
             state => {
                 Err(Error::Internal(format!("node {} of `{}` is {state:?}: it cannot grow", at.index(), self.item)))
             }

@@ -1,5 +1,5 @@
-//! Log-probabilities of given continuations, all of a call in one batch. What the continuations share, and what they share
-//! with the tree, is computed once; the tree stays as it is.
+//! Log-probabilities of given continuations; all of one call run in one batch. Prefixes that the continuations share
+//! with each other or with the tree are computed once; the tree does not change.
 
 use petgraph::graph::NodeIndex;
 
@@ -25,7 +25,7 @@ pub struct Probe<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum After<'a> {
     Node(NodeIndex),
-    /// A prompt of its own, beside the tree: a question about it.
+    /// A prompt outside the tree, for example a question about it.
     Prompt(&'a [TokenId]),
 }
 
@@ -36,7 +36,7 @@ impl SamplingTree {
         self.probe(&probes)
     }
 
-    /// The log-probability of each continuation after what it follows.
+    /// The log-probability of each continuation after its context.
     pub fn probe(&self, probes: &[Probe<'_>]) -> Result<Vec<LogProb>> {
         let mut branches = Vec::with_capacity(probes.len());
         let scored = self.branches(probes, &mut branches).and_then(|()| self.log_probs(probes, &branches));
@@ -44,12 +44,12 @@ impl SamplingTree {
         scored
     }
 
-    /// A branch for each probe, put into `made` as it is made.
+    /// Creates a branch for each probe and appends it to `made`, so that the caller can release them after an error.
     fn branches(&self, probes: &[Probe<'_>], made: &mut Vec<BranchId>) -> Result<()> {
         for probe in probes {
             match probe.after {
                 After::Node(node) => made.extend(self.engine.fork(self.open_branch(node)?, 1)?),
-                After::Prompt(prompt) => made.push(self.engine.root_beside(self.line, prompt.to_vec())?),
+                After::Prompt(prompt) => made.push(self.engine.root_beside(self.priority, prompt.to_vec())?),
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! What a search asks on its way: questions with prompts of their own that hang below a thought in the record, tokens given to
-//! each node apart, coins for the search's own draws, and what all of it has cost.
+//! Questions that a search asks: nodes with prompts of their own, recorded below the thought that they are about;
+//! tokens given to nodes; random numbers for the search's own choices; and the cost of all nodes.
 
 use petgraph::graph::NodeIndex;
 
@@ -8,22 +8,24 @@ use crate::engine::{Continuation, FinishReason, ForkKind};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
-/// What the nodes of a tree have cost, the root's prompt left out.
+/// Cost of the nodes of a tree, without the root's prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Tokens drawn.
+    /// Sampled tokens.
     pub drawn: usize,
-    /// Tokens given: questions, continuations. Each counted in full, however much of it was shared.
+    /// Given tokens: questions, continuations. Each is counted in full, even if it was shared.
     pub given: usize,
 }
 
 impl SamplingTree {
-    /// A child of `at` that begins anew: its context is `prompt` alone, a question about `at`. Its coins follow the path as
-    /// those of a fork. What the prompt has in common with others is computed once, as with every branch.
+    /// Adds a question about `at`: a child whose context is `prompt` alone. Its random numbers follow the path, as for
+    /// forks. Prefixes shared with other prompts are computed once, as for every branch.
     ///
-    /// Errors: `Error::ContextTooLong` where the model's context is too short for it.
+    /// # Errors
+    ///
+    /// `Error::ContextTooLong` if the prompt exceeds the model's context.
     pub fn ask(&mut self, kind: ForkKind, at: NodeIndex, prompt: Vec<TokenId>, text: String) -> Result<NodeIndex> {
-        let branch = self.engine.root_beside(self.line, prompt.clone()).map_err(|error| self.too_long(error))?;
+        let branch = self.engine.root_beside(self.priority, prompt.clone()).map_err(|error| self.too_long(error))?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
         let node = &mut self.graph[question];
         (node.tokens, node.text, node.asks) = (prompt, text, true);
@@ -39,18 +41,19 @@ impl SamplingTree {
         }
     }
 
-    /// Appends to each node tokens of its own; with `logprobs` their log-probabilities are computed and kept in the node.
+    /// Appends the given tokens to each node; with `logprobs`, their log-probabilities are computed and stored in the
+    /// node.
     pub fn start_given(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
         let (nodes, tokens): (Vec<NodeIndex>, Vec<Vec<TokenId>>) = given.into_iter().unzip();
         self.start_with(&nodes, |ix, _| Continuation::Given { tokens: tokens[ix].clone(), logprobs })
     }
 
-    /// The `draw`-th coin, in [0, 1), of `at` itself. Tokens drawn on from its forks never use it.
-    pub fn coin(&self, at: NodeIndex, draw: u32) -> f64 {
-        self.graph[at].coins.coin(draw)
+    /// The `draw`-th random number of `at` itself, in [0, 1). Tokens sampled from its forks never use it.
+    pub fn uniform(&self, at: NodeIndex, draw: u32) -> f64 {
+        self.graph[at].uniforms.uniform(draw)
     }
 
-    /// What the tree has cost so far.
+    /// The cost of the tree so far.
     pub fn spent(&self) -> Spent {
         let mut spent = Spent::default();
         for at in self.nodes().filter(|&at| at != self.root) {

@@ -1,5 +1,6 @@
-//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree attention
-//! itself: where every value says which level it lies in, a row's result is the share of its attention that fell on each.
+//! The ops of attention attribution on the CPU, held against a dense definition written here in f64, and against tree
+//! attention itself: where every value says which level it lies in, a row's result is the share of its attention that
+//! fell on each.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
@@ -11,7 +12,7 @@ use offshoot::ids::{LayerIx, TokenId};
 use offshoot::kv::{Forest, KvSlot};
 use offshoot::lab::check::attention::{Setting, context, hints};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::Planner;
 
 const LAYER: LayerIx = LayerIx(0);
@@ -52,7 +53,8 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     kv
 }
 
-/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step rows, q_width]`.
+/// `level_lse` `[rows, q_heads, MOST_LEVELS]`, the masses, as of two layers that are alike, and tree attention `[step
+/// rows, q_width]`.
 fn divide(
     cpu: &mut Cpu,
     setting: &Setting,
@@ -103,9 +105,9 @@ fn denominator(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.exp()).sum()
 }
 
-/// How far a logarithm of a sum of exponentials may be off: as much as a score. That is a sum of at most 80 products of together
-/// some 9 (queries up to 4, keys up to 1, over the root of 80), whose roundings walk: 4 sqrt(80) of them; and of 16 more, of
-/// exponents, their sum and its logarithm. A share of a denominator is off by as much, relative.
+/// How far a logarithm of a sum of exponentials may be off: as much as a score. That is a sum of at most 80 products of
+/// together some 9 (queries up to 4, keys up to 1, over the root of 80), whose roundings walk: 4 sqrt(80) of them; and
+/// of 16 more, of exponents, their sum and its logarithm. A share of a denominator is off by as much, relative.
 const LSE: f64 = (4.0 * 8.95 * 9.0 + 16.0) * Dtype::F32.rounding();
 
 #[test]
@@ -125,7 +127,8 @@ fn levels_divide(isa: Isa) {
         let heads = HeadLayout { q_heads, kv_heads, head_dim: dice.pick(&[8, 18, 32, 80]) };
         let window = dice.pick(&[None, None, Some(1), Some(17), Some(100)]);
         let setting = Setting { heads, dtype, kv: dice.pick(&[KvDtype::Model, KvDtype::Fp8]), window, sharpness: 4.0 };
-        let shape = dice.pick(&[Shape::MidPageForks, Shape::Star, Shape::EmptyLeaves, Shape::Ragged]);
+        let shape =
+            dice.pick(&[ForestShape::MidPageForks, ForestShape::Star, ForestShape::EmptyLeaves, ForestShape::Ragged]);
         let grown = grow(shape, PAGE_TOKENS, seed);
         let forest = &grown.forest;
         let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(forest, row)).collect();
@@ -134,14 +137,14 @@ fn levels_divide(isa: Isa) {
         ends.sort_unstable();
         let bounds = LevelBounds::behind(&ends).unwrap();
         let kv = memory(&mut cpu, &setting, &contexts, &bounds);
-        let mut wanted: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
-        wanted.sort_unstable();
+        let mut chosen: Vec<u32> = (0..6).map(|_| dice.within(0, contexts.len() as u32 - 1)).collect();
+        chosen.sort_unstable();
         let planner = dice.pick(&Planner::ALL);
         let case = format!("{isa}, seed {seed}: {shape:?}, {dtype:?}, {setting}, {planner}, {ends:?}");
-        let in_levels = |bounds| wanted.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
+        let in_levels = |bounds| chosen.iter().map(|&row| LevelRow { row, bounds }).collect::<Vec<_>>();
         let (lse, masses, out) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(bounds));
         let (total, ..) = divide(&mut cpu, &setting, &kv, (forest, planner), &in_levels(LevelBounds::none()));
-        for (ask, &row) in wanted.iter().enumerate() {
+        for (ask, &row) in chosen.iter().enumerate() {
             let mut mean = [0.0; MOST_LEVELS];
             for head in 0..heads.q_heads {
                 let at = (ask * heads.q_heads + head) * MOST_LEVELS;

@@ -1,5 +1,5 @@
-//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of pages, with
-//! siblings at other lengths in the same steps, under every planner, instruction set and dtype.
+//! A row's logits are the same bits whether its text ran alone in one step or in odd chunks, forked in the middle of
+//! pages, with siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
 use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
@@ -17,7 +17,8 @@ fn text(tokens: usize, salt: u32) -> Vec<TokenId> {
     (0..tokens as u32).map(|i| TokenId((i * i + 31 * i + 17 * salt) % VOCAB)).collect()
 }
 
-/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's middle.
+/// The tree of this test: a trunk that ends in mid-page beyond a tile, three continuations, one branch from the trunk's
+/// middle.
 struct Texts {
     trunk: Vec<TokenId>,
     from_end: [Vec<TokenId>; 3],
@@ -81,7 +82,7 @@ impl<'a> Forested<'a> {
             tokens: rows.iter().map(|row| RowToken::Known(self.tree.token_at(row.segment, row.position))).collect(),
             positions: rows.iter().map(|row| row.position).collect(),
             slots: rows.iter().map(|row| self.tree.slot(row.segment, row.position)).collect(),
-            wanted: (0..rows.len() as u32).collect(),
+            logit_rows: (0..rows.len() as u32).collect(),
             plans,
             requests: Vec::new(),
         };
@@ -160,7 +161,7 @@ fn hold(config: &ModelConfig) {
             let alone: Vec<Alone> = texts.leaves().into_iter().map(&mut alone).collect();
             let text = &alone[0].text;
             let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
-            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not wanted");
+            assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "rows not logit_rows");
             for planner in Planner::ALL {
                 println!("{isa}, {dtype:?}, {planner:?}");
                 let mut forested = Forested::new(&mut backend, &mut model, planner, &alone);

@@ -1,4 +1,5 @@
-//! The benchmarks of trees and workloads, on inputs so small that a test can wait for them: what they print is what it says.
+//! The benchmarks of trees and workloads, on inputs so small that a test can wait for them: what they print is what it
+//! says.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,10 +1,10 @@
-//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and runs of
-//! the bundled demo that are stopped, planned otherwise and gone on with.
+//! The deterministic mode where it costs nothing, on the CPU: the cases that `offshoot check` has for every device, and
+//! runs of the bundled demo that are stopped, planned otherwise and gone on with.
 
 use std::fs;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::lab::check::{Effort, Row, deterministic};
+use offshoot::lab::check::{CheckEffort, ReportRow, deterministic};
 use serde_json::{Value, json};
 
 use crate::runs;
@@ -13,8 +13,8 @@ use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succee
 #[test]
 fn a_row_depends_on_itself_alone() {
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
-        let effort = if isa == Isa::chosen().unwrap() { Effort::Full } else { Effort::Quick };
-        let print = |rows: &[Row]| {
+        let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
+        let print = |rows: &[ReportRow]| {
             rows.iter().for_each(|row| println!("{isa}: {row}"));
             Ok(())
         };

@@ -1,5 +1,5 @@
-//! What Hugging Face's transformers compute, by every path of this processor's arithmetic: for a small golden model of each
-//! family, in tests/data, always; for larger ones, and two small models trained by others, where ../shared is.
+//! What Hugging Face's transformers compute, by every path of this processor's arithmetic: for a small golden model of
+//! each family, in tests/data, always; for larger ones, and two small models trained by others, where ../shared is.
 
 use crate::shared;
 

@@ -1,13 +1,13 @@
-//! The long decode of `offshoot check` on the CPU, whose results are exact: by the planner, the plans and the steps that users
-//! have, and by flat plans made anew at every step, every bit is the same.
+//! The long decode of `offshoot check` on the CPU, whose results are exact: by the planner, the plans and the steps
+//! that users have, and by flat plans made anew at every step, every bit is the same.
 
 use offshoot::backend::cpu::Cpu;
-use offshoot::lab::check::{Effort, Report, long};
+use offshoot::lab::check::{CheckEffort, CheckReport, long};
 
 #[test]
 fn the_cpu_agrees_with_itself_to_the_last_bit() {
-    let mut report = Report::default();
-    long(Cpu::open, Effort::Quick, &mut report).unwrap();
+    let mut report = CheckReport::default();
+    long(Cpu::open, CheckEffort::Quick, &mut report).unwrap();
     report.rows.iter().for_each(|row| println!("{row}"));
     assert!(report.holds());
     let ops: Vec<_> = report.rows.iter().map(|row| (row.op, row.cases, row.error)).collect();

@@ -1,5 +1,5 @@
-//! The CPU's ops under every instruction set, dtype and awkward shape, against f64; and batch invariance: a row alone has the
-//! bits it has among others.
+//! The CPU's ops under every instruction set, dtype and awkward shape, against f64; and batch invariance: a row alone
+//! has the bits it has among others.
 
 use half::{bf16, f16};
 use offshoot::backend::cpu::Step;
@@ -86,8 +86,8 @@ fn check_linear(
                 exact += f64::from(x) * w.get(n, k);
                 magnitude += (f64::from(x) * w.get(n, k)).abs();
             }
-            // A chain of K products and sums, each rounded once or twice, then bias and residual: each of these roundings is
-            // at most UNIT of a sum that never exceeds the magnitude (by more than as much again).
+            // A chain of K products and sums, each rounded once or twice, then bias and residual: each of these
+            // roundings is at most UNIT of a sum that never exceeds the magnitude (by more than as much again).
             let tolerance = (2 * x.width + 3) as f64 * UNIT * magnitude;
             let found = f64::from(out.row(r)[n]);
             assert!(
@@ -383,8 +383,8 @@ fn activations() {
             check(&format!("{isa} gated_silu"), &out, |r, i| {
                 let (gate, up) = (f64::from(x.row(r)[i]), f64::from(x.row(r)[width + i]));
                 let y = gate / (1.0 + (-gate).exp()) * up;
-                // 1.5 units for the exponential, one rounding for each of the four operations; e^-x of a very negative gate
-                // is cut off at e^88, which leaves less than |gate| e^-88.
+                // 1.5 units for the exponential, one rounding for each of the four operations; e^-x of a very negative
+                // gate is cut off at e^88, which leaves less than |gate| e^-88.
                 (y, y.abs() * 8.0 * UNIT + (gate * up).abs() * (-87.9f64).exp())
             });
 
@@ -393,7 +393,8 @@ fn activations() {
             check(&format!("{isa} gelu"), &y, |r, i| {
                 let x = f64::from(x.row(r)[i]);
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-                // 1 + tanh is off by a rounding of numbers up to 2 and by the inner sum's roundings times the slope of tanh.
+                // 1 + tanh is off by a rounding of numbers up to 2 and by the inner sum's roundings times the slope of
+                // tanh.
                 let slope = 1.0 / inner.min(300.0).cosh().powi(2);
                 (0.5 * x * (1.0 + inner.tanh()), 0.5 * x.abs() * UNIT * (8.0 + 16.0 * inner.abs().min(1e6) * slope))
             });

@@ -1,5 +1,5 @@
-//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits, coins and
-//! parameters, and the definition itself does what its words say.
+//! Sampling: the fast path draws the tokens of the definition (`Isa::Portable`: a full sort in f64) for random logits,
+//! uniforms and parameters, and the definition itself does what its words say.
 
 use offshoot::backend::cpu::sampling;
 use offshoot::backend::cpu::{Buffer, Isa};
@@ -11,8 +11,8 @@ fn request(pick: Pick) -> SampleRequest {
     SampleRequest::of(pick)
 }
 
-fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, coin: f64) -> SampleRequest {
-    request(Pick::Random { temperature, top_k, top_p, min_p, coin })
+fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64) -> SampleRequest {
+    request(Pick::Random { temperature, top_k, top_p, min_p, uniform })
 }
 
 fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
@@ -83,26 +83,26 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     changes
 }
 
-/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a tail
-/// weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
+/// The fast path sums f32 exponentials, each good to a few units in the last place of an argument up to 87 (1e-5 of a
+/// tail weight, 2e-7 of a likely one): borders of the distribution are off by less than this.
 const BORDER: f64 = 1e-6;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn fast_and_clear_draw_the_same(logits in logits(), filters in filters(), coin in 0.0..1.0f64, changes in changes()) {
+    fn fast_and_clear_draw_the_same(logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()) {
         let (temperature, top_k, top_p, min_p) = filters;
-        let at = |coin: f64, top_p: f32| SampleRequest {
-            pick: Pick::Random { temperature, top_k, top_p, min_p, coin: coin.clamp(0.0, 1.0) },
+        let at = |uniform: f64, top_p: f32| SampleRequest {
+            pick: Pick::Random { temperature, top_k, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) },
             ..within(changes.clone(), logits.len())
         };
-        let clear = sample(Isa::Portable, &logits, &at(coin, top_p));
+        let clear = sample(Isa::Portable, &logits, &at(uniform, top_p));
         for isa in Isa::available() {
-            let fast = sample(isa, &logits, &at(coin, top_p));
+            let fast = sample(isa, &logits, &at(uniform, top_p));
             let near = || {
-                let nudged = [(coin - BORDER, top_p), (coin + BORDER, top_p), (coin, top_p * (1.0 - 1e-6)), (coin, top_p * (1.0 + 1e-6))];
-                nudged.iter().any(|&(coin, top_p)| sample(Isa::Portable, &logits, &at(coin, top_p)).token == fast.token)
+                let nudged = [(uniform - BORDER, top_p), (uniform + BORDER, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
+                nudged.iter().any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast.token)
             };
             prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
             prop_assert_eq!(fast.top.len(), clear.top.len());
@@ -119,7 +119,7 @@ proptest! {
         let greedy = within(changes, logits.len());
         let best = all_draw(&logits, &greedy).token;
         let top_one = SampleRequest {
-            pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, coin: 0.99 },
+            pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, uniform: 0.99 },
             ..greedy
         };
         // But where nothing is left to draw.
@@ -153,16 +153,16 @@ fn coins_spread_over_tokens_as_their_probabilities() {
     let logits: Vec<f32> = (0..300).map(|i| ((i * 37) % 101) as f32 / 20.0).collect();
     let scaled: Vec<f64> = logits.iter().map(|x| (f64::from(*x) / 0.8).exp()).collect();
     let sum: f64 = scaled.iter().sum();
-    const COINS: usize = 20_000;
+    const UNIFORMS: usize = 20_000;
     let mut counts = vec![0usize; logits.len()];
     let isa = Isa::chosen().unwrap();
-    for i in 0..COINS {
-        let coin = (i as f64 + 0.5) / COINS as f64;
-        counts[sample(isa, &logits, &random(0.8, None, 1.0, 0.0, coin)).token.ix()] += 1;
+    for i in 0..UNIFORMS {
+        let uniform = (i as f64 + 0.5) / UNIFORMS as f64;
+        counts[sample(isa, &logits, &random(0.8, None, 1.0, 0.0, uniform)).token.ix()] += 1;
     }
     for (count, scaled) in counts.iter().zip(&scaled) {
-        // Evenly spaced coins: an interval of length p holds p * COINS of them, but for one at each end.
-        assert!((*count as f64 - scaled / sum * COINS as f64).abs() <= 2.0);
+        // Evenly spaced uniforms: an interval of length p holds p * UNIFORMS of them, but for one at each end.
+        assert!((*count as f64 - scaled / sum * UNIFORMS as f64).abs() <= 2.0);
     }
 }
 
@@ -178,15 +178,15 @@ fn edges() {
     assert_eq!(all_draw(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
     assert_eq!(all_draw(&logits, &random(1.0, None, 0.0, 0.0, 0.999)).token, token(1));
     assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 2.0, 0.999)).token, token(2));
-    // The least and the greatest coin.
+    // The least and the greatest uniform.
     assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 0.0)).token, token(0));
     assert_eq!(all_draw(&logits, &random(1.0, None, 1.0, 0.0, 1.0f64.next_down())).token, token(4));
     // Very low and very high temperatures.
     assert_eq!(all_draw(&logits, &random(1e-30, None, 1.0, 0.0, 0.3)).token, token(1));
     assert_eq!(all_draw(&logits, &random(1e30, None, 1.0, 0.0, 0.7)).token, token(3));
-    // Equal logits: the coin alone decides.
-    for (coin, expected) in [(0.0, 0), (0.24, 0), (0.26, 1), (0.74, 2), (0.99, 3)] {
-        assert_eq!(all_draw(&[0.5; 4], &random(0.7, None, 1.0, 0.0, coin)).token, token(expected));
+    // Equal logits: the uniform alone decides.
+    for (uniform, expected) in [(0.0, 0), (0.24, 0), (0.26, 1), (0.74, 2), (0.99, 3)] {
+        assert_eq!(all_draw(&[0.5; 4], &random(0.7, None, 1.0, 0.0, uniform)).token, token(expected));
     }
 }
 
@@ -194,11 +194,11 @@ fn edges() {
 fn banned_and_buried_tokens_are_never_drawn() {
     let logits: Vec<f32> = (0..200).map(|i| (i % 7) as f32).collect();
     for i in 0..200 {
-        let coin = f64::from(i) / 200.0;
+        let uniform = f64::from(i) / 200.0;
         let banned = SampleRequest {
             banned: (0..150).map(token).collect(),
             logit_bias: (150..190).map(|t| (token(t), f32::NEG_INFINITY)).collect(),
-            ..random(1.3, None, 1.0, 0.0, coin)
+            ..random(1.3, None, 1.0, 0.0, uniform)
         };
         assert!(all_draw(&logits, &banned).token >= token(190));
     }
@@ -228,15 +228,15 @@ fn penalties_by_their_definitions() {
         let seen = [0, 1].map(|t| SeenToken { token: token(t), sampled, in_prompt }).to_vec();
         let mut request = SampleRequest { seen, ..random(1.0, None, 1.0, 0.0, 0.0) };
         change(&mut request);
-        // The probabilities of all tokens, by where coins begin to fall on them.
+        // The probabilities of all tokens, by where uniforms begin to fall on them.
         let mut last = 0;
         let mut borders = [0.0; 5];
         for i in 0..=20_000 {
-            let coin = f64::from(i) / 20_001.0;
-            let Pick::Random { coin: at, .. } = &mut request.pick else { unreachable!() };
-            *at = coin;
+            let uniform = f64::from(i) / 20_001.0;
+            let Pick::Random { uniform: at, .. } = &mut request.pick else { unreachable!() };
+            *at = uniform;
             let drawn = sample(Isa::chosen().unwrap(), &logits, &request).token.ix();
-            (last..drawn).for_each(|t| borders[t + 1] = coin);
+            (last..drawn).for_each(|t| borders[t + 1] = uniform);
             last = drawn;
         }
         borders[4] = 1.0;

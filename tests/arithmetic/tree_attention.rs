@@ -1,6 +1,6 @@
-//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every instruction set
-//! and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan computes it and
-//! whatever other rows the step holds.
+//! Tree attention against the dense definition in f64: forests of every shape, by every planner, under every
+//! instruction set and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan
+//! computes it and whatever other rows the step holds.
 
 use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
@@ -9,7 +9,7 @@ use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Grown, Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
 const LAYER: LayerIx = LayerIx(1);
@@ -122,8 +122,8 @@ fn attend(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, plan: &AttentionPla
     out
 }
 
-/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the result
-/// of one row and head.
+/// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the
+/// result of one row and head.
 fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], row: usize, head: usize) -> Vec<f64> {
     let d = case.heads.head_dim;
     let kv_head = head / case.heads.group();
@@ -148,11 +148,12 @@ fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], 
 
 /// How far an element may be from the definition; keys and values are at most 1, so results are too.
 ///
-/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d * sharpness, times
-/// the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n positions are off by at
-/// most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators are rounded to bf16, each changes
-/// by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The largest numerator is 1 and does not change;
-/// a second one changes by 2^-9 at most, being below 1; the changes of more of them have either sign: 2^-9 in all.
+/// With u = 2^-24: a score is a sum of d products, off by at most (d + 2) u times the sum of their sizes, d *
+/// sharpness, times the scale; an error e of all scores changes numerators and sum by at most e each: 2 e. Sums over n
+/// positions are off by at most n u each; exp, rescaling in n / 64 tiles and division by a few u more. Where numerators
+/// are rounded to bf16, each changes by at most 2^-8 of itself, in the weighted sum but not in the sum of weights. The
+/// largest numerator is 1 and does not change; a second one changes by 2^-9 at most, being below 1; the changes of more
+/// of them have either sign: 2^-9 in all.
 fn tolerance(isa: Isa, case: &Case, positions: usize) -> f64 {
     let u = Dtype::F32.rounding();
     let d = case.heads.head_dim as f64;
@@ -171,8 +172,8 @@ fn alone(forest: &Forest, case: &Case) -> AttentionPlan {
     by_hand(case, forest, &contexts, items.collect())
 }
 
-/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in what
-/// they see).
+/// Every tile an item of its own, shared by all neighbouring rows that agree on it (rows that end in it may differ in
+/// what they see).
 fn tile_by_tile(forest: &Forest, case: &Case) -> AttentionPlan {
     let contexts = contexts(forest);
     let mut items = Vec::new();
@@ -262,8 +263,9 @@ fn bits(out: &Buffer, row: usize) -> Vec<u32> {
     out.row(row).iter().map(|x| x.to_bits()).collect()
 }
 
-/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked` rows.
-fn check(what: &str, case: &Case, grown: &Grown, checked: usize) {
+/// All plans agree bit by bit with each other under each instruction set, and all sets with the definition on `checked`
+/// rows.
+fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
     let forest = &grown.forest;
     let contexts = contexts(forest);
     let kv = fill(case, &contexts);
@@ -305,7 +307,7 @@ fn check(what: &str, case: &Case, grown: &Grown, checked: usize) {
 }
 
 /// Steps that hold only some of the rows give those the same bits: siblings and chunks do not matter.
-fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &Grown, kv: &KvStore, expected: &Buffer) {
+fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &KvStore, expected: &Buffer) {
     for part in 0..3 {
         let kept: Vec<usize> = (0..grown.rows.len()).filter(|&row| Dice::new(row as u64).next() % 3 == part).collect();
         if kept.is_empty() {
@@ -327,7 +329,7 @@ fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &Grown, kv: &KvStore,
     }
 }
 
-fn check_shape(shape: Shape, seeds: u64) {
+fn check_shape(shape: ForestShape, seeds: u64) {
     for seed in 0..seeds {
         let grown = grow(shape, PAGE_TOKENS, seed);
         for dtype in DTYPES {
@@ -339,37 +341,37 @@ fn check_shape(shape: Shape, seeds: u64) {
 
 #[test]
 fn deep_chains() {
-    check_shape(Shape::DeepChain, 2);
+    check_shape(ForestShape::DeepChain, 2);
 }
 
 #[test]
 fn stars() {
-    check_shape(Shape::Star, 6);
+    check_shape(ForestShape::Star, 6);
 }
 
 #[test]
 fn one_token_segments() {
-    check_shape(Shape::OneTokenSegments, 10);
+    check_shape(ForestShape::OneTokenSegments, 10);
 }
 
 #[test]
 fn empty_leaves() {
-    check_shape(Shape::EmptyLeaves, 8);
+    check_shape(ForestShape::EmptyLeaves, 8);
 }
 
 #[test]
 fn mid_page_forks() {
-    check_shape(Shape::MidPageForks, 8);
+    check_shape(ForestShape::MidPageForks, 8);
 }
 
 #[test]
 fn ragged_forests() {
-    check_shape(Shape::Ragged, 8);
+    check_shape(ForestShape::Ragged, 8);
 }
 
 #[test]
 fn two_thousand_leaves() {
-    let grown = grow(Shape::Many(2000), PAGE_TOKENS, 3);
+    let grown = grow(ForestShape::Many(2000), PAGE_TOKENS, 3);
     let heads = HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 16 };
     for dtype in DTYPES {
         check("2000 leaves", &Case { heads, dtype, window: None, sharpness: 1.0 }, &grown, 20);
@@ -378,7 +380,7 @@ fn two_thousand_leaves() {
 
 #[test]
 fn every_head_dim() {
-    let grown = grow(Shape::MidPageForks, PAGE_TOKENS, 5);
+    let grown = grow(ForestShape::MidPageForks, PAGE_TOKENS, 5);
     for head_dim in (2..=256).step_by(2).filter(|d| d % 16 == 0 || d % 26 == 0 || *d < 16) {
         for dtype in DTYPES {
             let heads = HeadLayout { q_heads: 2, kv_heads: 2, head_dim };
@@ -395,7 +397,7 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
         return;
     }
     let mut dice = Dice::new(3);
-    for shape in Shape::ALL.into_iter().filter(|shape| !matches!(shape, Shape::Many(_))) {
+    for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
         let grown = grow(shape, PAGE_TOKENS, 5);
         let case = Case::roll(&mut dice, Dtype::Bf16);
         let kv = fill(&case, &contexts(&grown.forest));
@@ -414,7 +416,7 @@ fn threads_and_scratch_change_nothing() {
     let pools = [1, 3, 8].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
     let mut scratch = Scratch::default();
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
-    for shape in Shape::ALL.into_iter().filter(|shape| !matches!(shape, Shape::Many(_))) {
+    for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
         let grown = grow(shape, PAGE_TOKENS, 11);
         let contexts = contexts(&grown.forest);
         for dtype in DTYPES {

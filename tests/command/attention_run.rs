@@ -1,5 +1,5 @@
-//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, as a user finds it in attention.jsonl, the
-//! table and the views. Asking changes no result of the run.
+//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, as a user finds it in
+//! attention.jsonl, the table and the views. Asking changes no result of the run.
 
 use std::fs;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn a_samples_share_is_the_mean_of_the_rows_that_drew_its_tokens() {
     assert_eq!(ends.len(), 2);
 
     let mut cpu = Cpu::open().expect("a path");
-    let model = ModelFolder::open(&repository().join("tasks/models/demo")).expect("the demo model");
+    let model = ModelFolder::open(repository().join("tasks/models/demo")).expect("the demo model");
     let mut decoder = Decoder::load(&mut cpu, &model).expect("it loads");
     let longest = trace.nodes.iter().map(|node| root.tokens + node.tokens).max().expect("a root");
     let mut attribution = Attribution::new(&mut cpu, &mut decoder, longest, 64).expect("it fits");

@@ -108,7 +108,7 @@ fn answers_have_openais_fields_in_the_order_of_the_input() {
     }
     let distinct: HashSet<String> = texts(&answers[0]).into_iter().collect();
     assert_eq!(texts(&answers[0]).len(), 6);
-    assert!(distinct.len() > 3, "choices have coins of their own: {distinct:?}");
+    assert!(distinct.len() > 3, "choices have uniforms of their own: {distinct:?}");
     let two = texts(&answers[1]);
     assert_eq!(two.len(), 4, "2 prompts, 2 choices each");
     assert_eq!((&two[0], &two[2]), (&two[1], &two[3]), "greedy choices of one prompt are equal");
@@ -175,7 +175,7 @@ fn coins_follow_seed_and_id_alone() {
         &[completions("p", body(2, 7)), completions("q", body(5, 7)), completions("r", json!({"prompt": "Question:"}))],
     );
     assert_eq!(texts(&alone[0]), texts(&among[1])[..3], "the first choices stay, whatever else is asked");
-    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other coins");
+    assert_ne!(texts(&among[0]), texts(&among[1])[..2], "another id draws other uniforms");
     let seeded = answers(folder.path(), &[completions("q", body(3, 8))]);
     assert_ne!(texts(&alone[0]), texts(&seeded[0]));
 }
@@ -373,7 +373,8 @@ fn chats_are_answered_by_models_with_a_template() {
     assert!(refused[0]["error"]["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);
 }
 
-/// A line asks for more keys and values than there is memory for: it is refused before anything is drawn, the others are answered.
+/// A line asks for more keys and values than there is memory for: it is refused before anything is drawn, the others
+/// are answered.
 #[test]
 fn a_line_that_cannot_be_held_is_refused_and_the_others_are_answered() {
     let folder = tempfile::tempdir().expect("a temporary folder");

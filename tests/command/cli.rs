@@ -1,5 +1,5 @@
-//! The command as a user meets it: what it prints, what it leaves on disk, and how it fails. Runs the built binary on the
-//! bundled demo model, on the CPU: GPUs are hidden from it.
+//! The command as a user meets it: what it prints, what it leaves on disk, and how it fails. Runs the built binary on
+//! the bundled demo model, on the CPU: GPUs are hidden from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -495,7 +495,8 @@ fn printing_can_fail() {
     }
 }
 
-/// A disk that fills up, as a limit on the size of a file: the error is the first one, the page is printed all the same.
+/// A disk that fills up, as a limit on the size of a file: the error is the first one, the page is printed all the
+/// same.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_said_and_what_fitted_is_summed_up() {
@@ -647,7 +648,8 @@ fn an_interrupt_keeps_what_is_finished() {
     }
 }
 
-/// As `nohup` starts it, and a shell that has it in the background: the signal that is ignored from the start on stops nothing.
+/// As `nohup` starts it, and a shell that has it in the background: the signal that is ignored from the start on stops
+/// nothing.
 #[test]
 fn a_signal_that_was_ignored_before_stays_ignored() {
     for signal in ["HUP", "INT"] {

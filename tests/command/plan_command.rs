@@ -86,8 +86,8 @@ fn problems(samples: u32) -> Vec<Value> {
 fn a_tree_that_fits_in_parts_is_planned_in_waves() {
     let desk = Desk::new();
     desk.rows(&problems(128));
-    // Of pages of 32 tokens, 4 MiB each, the trunk takes 75, a problem 16 and each of its samples 9, but for one in which the
-    // first goes on that the problem has begun: 32,976 MiB for seven.
+    // Of pages of 32 tokens, 4 MiB each, the trunk takes 75, a problem 16 and each of its samples 9, but for one in
+    // which the first goes on that the problem has begun: 32,976 MiB for seven.
     let plan = desk.plan(&["--kv-memory", "34000", "--predict", "never"]);
     assert_eq!((&plan["job"]["prompts"], &plan["job"]["samples"]), (&json!(20), &json!(2560)));
     assert_eq!(plan["job"]["distinct_prompt_tokens"], 2400 + 20 * 500);

@@ -1,14 +1,16 @@
-//! The task files under tasks/: each loads, and renders the prompts of the data that it says it is for, where that is there.
+//! The task files under tasks/: each loads, and renders the prompts of the data that it says it is for, where that is
+//! there.
 
 use std::path::{Path, PathBuf};
 
-use offshoot::eval::task::{Overrides, Prompt, Task};
+use offshoot::eval::task::{Overrides, Task, TaskPrompt};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The first prompts of a task file on `data`, which lies beside the project; `None` and a word about it where it is absent.
+/// The first prompts of a task file on `data`, which lies beside the project; `None` and a word about it where it is
+/// absent.
 fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
     let data = root().join("../shared/data").join(data);
     if !data.exists() {
@@ -20,8 +22,8 @@ fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
         Task::load(&root().join(task), &Overrides { set, ..Overrides::default() }).expect("the task file is right");
     let items = task.items(Some(3)).expect("the data are what the task is for");
     let text = |item| match task.prompt(item).expect("the prompt's fields are there") {
-        Prompt::Levels(levels) => levels.concat(),
-        Prompt::Chat { messages, .. } => messages.into_iter().map(|message| message.content).collect(),
+        TaskPrompt::Levels(levels) => levels.concat(),
+        TaskPrompt::Chat { messages, .. } => messages.into_iter().map(|message| message.content).collect(),
     };
     Some(items.iter().map(text).collect())
 }
@@ -70,7 +72,7 @@ fn math_is_read_and_graded_as_it_is() {
     let (_folder, task) = math500(&[], MATH_ROWS);
     let items = task.items(None).expect("the rows are what the task is for");
     assert_eq!(items.iter().map(|item| &item.id[..]).collect::<Vec<_>>()[1], "test/algebra/2.json");
-    let Prompt::Chat { messages, .. } = task.prompt(&items[0]).expect("the row has a problem") else {
+    let TaskPrompt::Chat { messages, .. } = task.prompt(&items[0]).expect("the row has a problem") else {
         panic!("a chat")
     };
     assert!(messages[0].content.contains("half of $1$"), "{}", messages[0].content);

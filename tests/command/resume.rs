@@ -1,5 +1,5 @@
-//! Runs that are killed and gone on with: the built binary on the bundled demo model, on the CPU, where the same task leaves the
-//! same files to the byte. Kills are at random moments, by a seed.
+//! Runs that are killed and gone on with: the built binary on the bundled demo model, on the CPU, where the same task
+//! leaves the same files to the byte. Kills are at random moments, by a seed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -194,7 +194,8 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&[]), &["manifest.json", "files.items.jsonl"]);
 }
 
-/// Files that no string of the task names: those of a pattern, and the examples that each item has in a file of its own.
+/// Files that no string of the task names: those of a pattern, and the examples that each item has in a file of its
+/// own.
 #[test]
 fn files_behind_patterns_and_templates_are_compared_too() {
     let folder = task_folder(|task| {

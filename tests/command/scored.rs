@@ -1,5 +1,5 @@
-//! Runs whose samples the model itself is asked about: what is found wrong with the question before anything is sampled, and by what
-//! the best of k samples is told.
+//! Runs whose samples the model itself is asked about: what is found wrong with the question before anything is
+//! sampled, and by what the best of k samples is told.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `offshoot tree`: what it makes of a run's folder. The page is taken apart again: its data must be what went in, whatever the
-//! texts of a model hold, and nothing but its own scripts may run.
+//! `offshoot tree`: what it makes of a run's folder. The page is taken apart again: its data must be what went in,
+//! whatever the texts of a model hold, and nothing but its own scripts may run.
 
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use offshoot::Result;
 use offshoot::engine::{SamplingParams, Stop};
-use offshoot::search::{Assessor, Job, Sample};
+use offshoot::search::{Assessor, Sample, SearchJob};
 
 /// What a job borrows, but for what assesses its samples and where they go.
 #[derive(Default)]
@@ -15,8 +15,12 @@ pub struct Order {
 }
 
 impl Order {
-    pub fn job<'a>(&'a self, assessor: Assessor<'a>, record: &'a mut dyn FnMut(&Sample) -> Result<()>) -> Job<'a> {
+    pub fn job<'a>(
+        &'a self,
+        assessor: Assessor<'a>,
+        record: &'a mut dyn FnMut(&Sample) -> Result<()>,
+    ) -> SearchJob<'a> {
         let Order { params, stop, interrupted } = self;
-        Job { params, stop, assessor, earlier: Vec::new(), record, interrupted }
+        SearchJob { params, stop, assessor, earlier: Vec::new(), record, interrupted }
     }
 }

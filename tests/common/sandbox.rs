@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use offshoot::judge::sandbox::{Isolation, Setup};
+use offshoot::judge::sandbox::{Isolation, SandboxSetup};
 
-pub fn setup(namespaces: bool) -> Setup {
+pub fn setup(namespaces: bool) -> SandboxSetup {
     let helper = Some(PathBuf::from(env!("CARGO_BIN_EXE_offshoot")));
-    Setup { helper, namespaces, ..Setup::new(Isolation::Required) }
+    SandboxSetup { helper, namespaces, ..SandboxSetup::new(Isolation::Required) }
 }

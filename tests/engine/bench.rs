@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{Backend, Dtype};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize,
-    SamplingParams, Stop,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
+    UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::{Decoder, ModelConfig};
@@ -112,12 +112,12 @@ pub fn params() -> SamplingParams {
     SamplingParams { temperature: 0.9, top_k: Some(200), top_p: 0.98, min_p: 0.001, ..SamplingParams::default() }
 }
 
-pub fn key(item: &str, ordinal: u64) -> CoinKey {
-    CoinKey::root(1, item).child(ForkKind::Sample, ordinal)
+pub fn key(item: &str, ordinal: u64) -> UniformKey {
+    UniformKey::root(1, item).child(ForkKind::Sample, ordinal)
 }
 
-pub fn draw(branch: BranchId, coins: CoinKey, params: SamplingParams, stop: Stop) -> Extend {
-    Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+pub fn draw(branch: BranchId, uniforms: UniformKey, params: SamplingParams, stop: Stop) -> Extend {
+    Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
 }
 
 pub fn length(max_tokens: usize) -> Stop {

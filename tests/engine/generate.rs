@@ -10,11 +10,11 @@ use std::time::Duration;
 use offshoot::Error;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{
-    CoinKey, EngineHandle, Finish, FinishReason, First, Hear, Metrics, SamplingParams, ScriptedReply, Stop,
+    EngineHandle, Finish, FinishReason, First, Hear, Metrics, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::launch::{
-    Draws, GenerateEvent, Generation, Generator, Order, PromptRequest, Release, SampleId, generate,
+    GenerateEvent, Generation, Generator, OutputTokens, PromptOrder, PromptRequest, Release, SampleId, generate,
 };
 use offshoot::tree::SamplingTree;
 
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(50);
 
 fn request<'a>(tokens: &'a [TokenId], n: usize, params: &'a SamplingParams, stop: &'a Stop) -> PromptRequest<'a> {
-    PromptRequest { tokens, n, params, stop, coins: CoinKey::root(1, &text_of(tokens)) }
+    PromptRequest { tokens, n, params, stop, uniforms: UniformKey::root(1, &text_of(tokens)) }
 }
 
 fn sample(prompt: usize, sample: usize) -> SampleId {
@@ -124,8 +124,8 @@ fn prompts_begin_depth_first_over_what_they_share() {
     let params = SamplingParams::default();
     let requests = prompts.iter().zip(&stops).map(|(tokens, stop)| request(tokens, 2, &params, stop));
     generate(&engine, requests.collect(), Hear::Finishes).collect_all().unwrap();
-    let draws = stops.iter().map(|stop| Draws { most: 2 * stop.max_tokens as u64, is_exact: true });
-    let mut order = Order::new(&prompts, draws.collect());
+    let draws = stops.iter().map(|stop| OutputTokens { most: 2 * stop.max_tokens as u64, is_exact: true });
+    let mut order = PromptOrder::new(&prompts, draws.collect());
     let order =
         std::iter::from_fn(|| order.next_prompt()).flat_map(|at| [text_of(&prompts[at]), text_of(&prompts[at])]);
     assert_eq!(*begun.lock().unwrap(), order.collect::<Vec<_>>());

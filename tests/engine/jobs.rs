@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use offshoot::backend::Backend;
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics,
-    SamplingParams, Stop, Turn,
+    Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics, SamplingParams, Stop,
+    Turn, UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::kv::PromptTree;
@@ -53,12 +53,12 @@ impl Job {
         Stop { tokens, ignore_eos: true, ..Stop::max_tokens(self.draws) }
     }
 
-    fn extends(&self, branches: &[BranchId], coins: &CoinKey) -> Vec<Extend> {
+    fn extends(&self, branches: &[BranchId], uniforms: &UniformKey) -> Vec<Extend> {
         let logit_bias = PROMPT_TOKENS.map(|token| (token, -1e4)).to_vec();
         let params = SamplingParams { top_k: Some(200), logit_bias, ..SamplingParams::default() };
         let extend = |(&branch, ordinal): (&BranchId, u64)| {
-            let (params, coins) = (params.clone(), coins.child(ForkKind::Sample, ordinal));
-            Extend { branch, continuation: Continuation::Sampled { params, stop: self.stop(), coins } }
+            let (params, uniforms) = (params.clone(), uniforms.child(ForkKind::Sample, ordinal));
+            Extend { branch, continuation: Continuation::Sampled { params, stop: self.stop(), uniforms } }
         };
         branches.iter().zip(0..).map(extend).collect()
     }
@@ -118,7 +118,7 @@ pub fn play<B: Backend>(
         while let Some(job) = jobs.get(next).filter(|job| job.arrives <= turn) {
             let root = handle.root(job.prompt.clone()).unwrap();
             let branches = handle.fork(root, job.samples).unwrap();
-            let extension = handle.start(job.extends(&branches, &CoinKey::root(1, &next.to_string()))).unwrap();
+            let extension = handle.start(job.extends(&branches, &UniformKey::root(1, &next.to_string()))).unwrap();
             handle.release(&[root]);
             growing.push(Growing { job: next, first: 0, branches, extension });
             (next, news) = (next + 1, turn);
@@ -173,8 +173,8 @@ fn take(
         let job = &jobs[growing.job];
         if job.again > 0 && growing.first == 0 && branch == growing.branches[job.samples - 1] {
             let branches = handle.fork(branch, job.again).unwrap();
-            let coins = CoinKey::root(2, &growing.job.to_string());
-            let extension = handle.start(job.extends(&branches, &coins)).unwrap();
+            let uniforms = UniformKey::root(2, &growing.job.to_string());
+            let extension = handle.start(job.extends(&branches, &uniforms)).unwrap();
             more = Some(Growing { job: growing.job, first: job.samples, branches, extension });
         }
         handle.release(&[branch]);

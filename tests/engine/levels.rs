@@ -1,5 +1,5 @@
-//! Attention attribution of tokens that an engine drew: the shares that dense attention gives its levels, whatever the chunks, the
-//! plans and the paths that were computed before.
+//! Attention attribution of tokens that an engine drew: the shares that dense attention gives its levels, whatever the
+//! chunks, the plans and the paths that were computed before.
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::backend::{
@@ -27,8 +27,8 @@ fn along(shape: Shape, step_rows: usize, prompt: &[TokenId], bounds: LevelBounds
     attribution.along(prompt, bounds, own).unwrap()
 }
 
-/// Of every row of one forward over `tokens`: what the ops find by this planner, and what dense attention in f64 makes of the
-/// queries and keys of each layer.
+/// Of every row of one forward over `tokens`: what the ops find by this planner, and what dense attention in f64 makes
+/// of the queries and keys of each layer.
 fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass>, Vec<[f64; MOST_LEVELS]>) {
     let (mut backend, mut decoder) = decoder(shape);
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);
@@ -122,7 +122,8 @@ fn what_was_computed_before_changes_no_share() {
     for own in &drawn {
         paths.push((&trunk, bounds(), own));
     }
-    // A path again, its beginning, other levels, a longer and a shorter prompt of the same tokens, another prompt, no tokens.
+    // A path again, its beginning, other levels, a longer and a shorter prompt of the same tokens, another prompt, no
+    // tokens.
     let longer = [&trunk[..], &drawn[0][..3]].concat();
     let other = prompt(2, 25);
     paths.extend([

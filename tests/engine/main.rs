@@ -1,6 +1,11 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
 //! Twice: on engines that collect each step before the next is submitted, and on engines that run ahead.
 
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the suite is compiled twice: for engines in turn and for engines that run ahead"
+)]
+
 use offshoot::lab::check::dice;
 
 /// Each step is collected before the next one is submitted.

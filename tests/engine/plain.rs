@@ -16,7 +16,7 @@ pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled>
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, Planner::Flat);
     let n = u32::try_from(tokens.len()).unwrap();
     let batch = StepBatch {
-        wanted: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
+        logit_rows: (n - u32::try_from(picks.len()).unwrap()..n).collect(),
         requests: picks.iter().map(|&pick| SampleRequest::of(pick)).collect(),
         ..batch
     };
@@ -85,8 +85,8 @@ fn coins_are_those_of_the_tokens_own_position() {
     let sampling = SamplingParams::default();
     let drawn = finish(&engine, draw(root, key("plain", 5), sampling, length(12)));
     for (&token, &logprob) in drawn.tokens.iter().zip(&drawn.logprobs) {
-        let coin = key("plain", 5).coin(u32::try_from(tokens.len()).unwrap());
-        let pick = Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, coin };
+        let uniform = key("plain", 5).uniform(u32::try_from(tokens.len()).unwrap());
+        let pick = Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform };
         let expected = forward(Shape::Full, &tokens, &[pick]).remove(0);
         assert_eq!((token, logprob), (expected.token, expected.logprob));
         tokens.push(token);

@@ -1,13 +1,14 @@
-//! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and draws
-//! what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length is known.
+//! What the scheduler promises, on random jobs in pools down to the smallest that hold one path: every branch ends and
+//! draws what it draws in a big pool, all pages come back, no prompt is computed twice, and nobody yields whose length
+//! is known.
 
 use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams,
-    Stop, Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
@@ -104,7 +105,8 @@ fn exact(jobs: &mut [Job]) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
-    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to be.
+    /// In depth-first order and known from the start, in any pool that holds one path, however long samples turn out to
+    /// be.
     #[test]
     fn no_prompt_is_computed_twice(mut jobs in at_once(), corner in corner()) {
         jobs.sort_by(|a, b| a.prompt.cmp(&b.prompt));
@@ -129,8 +131,9 @@ proptest! {
     }
 }
 
-/// Random cases in which somebody yielded. One that ran was left without pages that a waiting branch kept, which had been passed
-/// over as another went on from them; and a second fork of a prompt that ends inside a page was let in one page short.
+/// Random cases in which somebody yielded. One that ran was left without pages that a waiting branch kept, which had
+/// been passed over as another went on from them; and a second fork of a prompt that ends inside a page was let in one
+/// page short.
 #[test]
 fn nobody_yielded_in_these() {
     let job = |arrives, path: &str, samples, draws, again| {
@@ -158,7 +161,8 @@ fn nobody_yielded_in_these() {
     }
 }
 
-/// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from it meanwhile.
+/// A branch that rests and is asked to go on lays out its own tokens, whatever others have laid out that went on from
+/// it meanwhile.
 #[test]
 fn a_branch_that_rested_is_let_in_with_all_its_pages() {
     let p = PAGE_TOKENS;
@@ -166,7 +170,7 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages() {
     let drawn = |branch, draws| {
         let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(draws) };
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins: CoinKey::root(1, "") } }
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms: UniformKey::root(1, "") } }
     };
     // Its own tokens are drawn, or given and not computed; pools from the narrowest on that holds any one path.
     for (is_drawn, pool) in [true, false].into_iter().flat_map(|is_drawn| (6..16).map(move |pool| (is_drawn, pool))) {

@@ -1,5 +1,5 @@
-//! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything and
-//! once in a corner. The same searches must tell the same story.
+//! Random searches: roots, forks, draws, given tokens, scores and releases in rounds, run once with room for everything
+//! and once in a corner. The same searches must tell the same story.
 
 use offshoot::engine::{EngineConfig, EngineHandle, Extend, Finish};
 use offshoot::ids::BranchId;

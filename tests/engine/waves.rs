@@ -7,8 +7,8 @@ use std::time::Duration;
 use offshoot::backend::sim::{DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, cuda};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
-    Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::{BranchId, TokenId};
 use offshoot::model::Decoder;
@@ -86,8 +86,8 @@ fn steps_are_full_while_prompts_wait() {
     assert!(fills.iter().all(|&rows| (step_rows * 9 / 10..=step_rows).contains(&rows)), "{fills:?}");
 }
 
-/// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full while prompts
-/// wait, and nobody has to yield.
+/// Samples of many lengths, known or not: what the short ones give back serves the long ones, so that memory is full
+/// while prompts wait, and nobody has to yield.
 #[test]
 fn memory_is_full_while_prompts_wait() {
     for is_exact in [true, false] {
@@ -110,7 +110,8 @@ fn memory_is_full_while_prompts_wait() {
     }
 }
 
-/// A memory of a few long answers: whoever is let in is reckoned with as it grows, not with its last page from the start.
+/// A memory of a few long answers: whoever is let in is reckoned with as it grows, not with its last page from the
+/// start.
 #[test]
 fn few_long_answers_fill_a_small_memory() {
     let mut jobs = groups(80, 1, 64, 0, 0, true);
@@ -143,8 +144,8 @@ fn what_is_cancelled_says_nothing_of_lengths() {
         // It could end any time, for all that the engine knows.
         let stop = Stop { tokens: vec![PROMPT_TOKENS[0]], ignore_eos: true, ..Stop::max_tokens(DRAWS) };
         let params = SamplingParams { top_k: Some(200), ..SamplingParams::default() };
-        let coins = CoinKey::root(1, "cancelled").child(ForkKind::Sample, ordinal);
-        Extend { branch, continuation: Continuation::Sampled { params, stop, coins } }
+        let uniforms = UniformKey::root(1, "cancelled").child(ForkKind::Sample, ordinal);
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     };
     let mut extension = handle.start(branches.iter().zip(0..).map(extend).collect()).unwrap();
     extension.cancel(&branches[..100]);
@@ -160,7 +161,8 @@ fn what_is_cancelled_says_nothing_of_lengths() {
     assert_eq!(engine.metrics().preemptions, 0);
 }
 
-/// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on from it.
+/// What one branch gives back is not reckoned with twice: not where a prompt that waits, or one that is let in, goes on
+/// from it.
 #[test]
 fn what_is_shared_is_not_given_back() {
     const P: usize = PAGE_TOKENS;
@@ -190,7 +192,8 @@ fn crowds_of_short_prompts_end() {
     assert_eq!(played.metrics.preemptions, 0);
 }
 
-/// What is held is what distinct tokens need, but for pages that are not full: each level and each sample has two of those.
+/// What is held is what distinct tokens need, but for pages that are not full: each level and each sample has two of
+/// those.
 #[test]
 fn the_peak_is_what_distinct_tokens_need() {
     for (is_exact, pages) in [(true, 40_000), (true, 900), (false, 900)] {

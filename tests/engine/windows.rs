@@ -13,7 +13,8 @@ const WINDOW: usize = 21;
 const TILE: usize = 64;
 const PAGE: usize = 16;
 
-/// Pages of its own that a branch holds at most: its window, two tiles that are freed at once, and a page where they begin and end.
+/// Pages of its own that a branch holds at most: its window, two tiles that are freed at once, and a page where they
+/// begin and end.
 const OWN_PAGES: usize = (WINDOW + 2 * TILE).div_ceil(PAGE) + 2;
 
 #[test]
@@ -32,8 +33,8 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same() {
 
     let whole = [given.clone(), drawn.tokens.clone()].concat();
     let pick = |position: usize| {
-        let coin = key("long", 0).coin(position as u32);
-        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, coin }
+        let uniform = key("long", 0).uniform(position as u32);
+        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform }
     };
     let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
     let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);

@@ -5,20 +5,20 @@ use std::io::Write;
 use std::path::Path;
 
 use offshoot::eval::benchmark;
-use offshoot::eval::benchmark::{BenchmarkFormat, Entry, Malformed};
+use offshoot::eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
 use offshoot::json::RawJson;
-use offshoot::judge::problem::{Assembly, Compare, Problem, Suite};
+use offshoot::judge::problem::{Assembly, Compare, Problem, TestSuite};
 use serde_json::{Map, Value, json};
 
 use crate::shared;
 use shared::shared;
 
-fn read(path: &Path) -> Vec<Entry> {
+fn read(path: &Path) -> Vec<BenchmarkRecord> {
     let entries = benchmark::read(path, None).unwrap_or_else(|error| panic!("{error}"));
     entries.map(|entry| entry.unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-fn problem(entry: &Entry) -> Option<&Problem> {
+fn problem(entry: &BenchmarkRecord) -> Option<&Problem> {
     entry.problem.as_ref().expect("well formed").as_ref()
 }
 
@@ -55,7 +55,7 @@ fn human_eval_is_read_from_its_own_file() {
     assert_eq!(entries.len(), 164);
     for entry in &entries {
         let problem = problem(entry).expect("all have tests");
-        let Suite::Script(script) = &problem.suite else { panic!("{} has another suite", entry.id) };
+        let TestSuite::Script(script) = &problem.suite else { panic!("{} has another suite", entry.id) };
         let call = format!("\ncheck({})", script.entry.as_deref().expect("HumanEval names its functions"));
         assert!(script.code.ends_with(&call), "{}", entry.id);
         let Assembly::After(prompt) = &problem.assembly else { panic!("{} is not continued", entry.id) };
@@ -73,7 +73,7 @@ fn mbpp_is_read_from_its_own_file() {
     assert_eq!(entries.len(), 974);
     assert_eq!(entries[10].id, "11");
     let with_setup = entries.iter().find(|entry| entry.fields["test_setup_code"] != json!("")).expect("a few have it");
-    let Some(Suite::Script(script)) = problem(with_setup).map(|problem| &problem.suite) else { panic!("a script") };
+    let Some(TestSuite::Script(script)) = problem(with_setup).map(|problem| &problem.suite) else { panic!("a script") };
     let setup = with_setup.fields["test_setup_code"].as_str().expect("a text");
     assert!(script.code.starts_with(setup) && script.code.contains("\nassert "), "{}", script.code);
     let prompt = benchmark::prompt(None, "11", &entries[10].fields).expect("a prompt");
@@ -86,8 +86,13 @@ fn apps_is_read_from_its_rows() {
     let Some(path) = shared("data/apps/apps_train_5.jsonl") else { return };
     let entries = read(&path);
     let suites: Vec<_> = entries.iter().map(|entry| &problem(entry).expect("all have tests").suite).collect();
-    let [Suite::Streams(one), Suite::Streams(_), Suite::Streams(three), Suite::Calls(method), Suite::Calls(function)] =
-        suites[..]
+    let [
+        TestSuite::Streams(one),
+        TestSuite::Streams(_),
+        TestSuite::Streams(three),
+        TestSuite::Calls(method),
+        TestSuite::Calls(function),
+    ] = suites[..]
     else {
         panic!("three over streams, two of calls")
     };
@@ -122,10 +127,12 @@ fn apps_is_read_from_its_folders() {
         }
     }
     let entries = benchmark::read(folder.path(), Some(BenchmarkFormat::Apps)).expect("the folder is one of APPS");
-    let entries: Vec<Entry> = entries.collect::<Result<_, _>>().expect("readable");
+    let entries: Vec<BenchmarkRecord> = entries.collect::<Result<_, _>>().expect("readable");
     assert_eq!(entries.iter().map(|entry| entry.id.as_str()).collect::<Vec<_>>(), ["0000", "0001"]);
     assert!(problem(&entries[0]).is_none(), "no tests, as some of APPS");
-    let Some(Suite::Streams(streams)) = problem(&entries[1]).map(|problem| &problem.suite) else { panic!("streams") };
+    let Some(TestSuite::Streams(streams)) = problem(&entries[1]).map(|problem| &problem.suite) else {
+        panic!("streams")
+    };
     assert_eq!(streams.tests[0].input, "1\n2", "a list of lines");
     assert_eq!(benchmark::references(None, "0001", &entries[1].fields).expect("readable"), ["print(3)"]);
 }
@@ -145,13 +152,13 @@ fn live_code_bench_packs_its_private_tests() {
     let plain = json!([{"input": "4\n[]", "output": "[1.0]", "testtype": "functional"}]).to_string();
     let problem =
         benchmark::problem(None, "2730", &row(&plain, "{\"func_name\": \"f\"}", "functional")).expect("readable");
-    let Suite::Calls(calls) = problem.suite else { panic!("calls") };
+    let TestSuite::Calls(calls) = problem.suite else { panic!("calls") };
     assert_eq!((calls.function.as_str(), calls.tests.len()), ("f", 2));
     assert_eq!(calls.tests[0].arguments.as_str(), "[3, [1, 2]]");
     assert_eq!(calls.tests[1].expected, [raw(json!([1.0]))]);
 
     let problem = benchmark::problem(None, "2730", &row(PACKED, "{}", "stdin")).expect("readable");
-    let Suite::Streams(streams) = problem.suite else { panic!("streams") };
+    let TestSuite::Streams(streams) = problem.suite else { panic!("streams") };
     assert_eq!((streams.tests[1].input.as_str(), streams.tests[1].output.as_str()), ("5\n6", "11\n"));
     assert_eq!(streams.compare, Compare::Floats { tolerance: 0.0 });
 
@@ -178,7 +185,7 @@ fn eval_plus_is_told_from_human_eval() {
     let mut row = fields(human_eval());
     row.extend(fields(json!({"base_input": [[4]], "plus_input": [[1], [0.5]], "atol": 1e-6, "contract": ""})));
     let problem = benchmark::problem(None, "HumanEval/0", &row).expect("readable");
-    let Suite::Reference(reference) = problem.suite else { panic!("a reference") };
+    let TestSuite::Reference(reference) = problem.suite else { panic!("a reference") };
     assert_eq!((reference.base.len(), reference.plus.len(), reference.atol), (1, 2, 1e-6));
     assert!(reference.program.ends_with("    return n / 2\n") && reference.entry == "half");
     row.insert("plus_input".to_string(), json!([[1], 2]));
@@ -196,7 +203,7 @@ fn test_data_stays_as_it_is_written() {
         let path = folder.path().join(name);
         fs::write(&path, text).expect("writable");
         let [entry] = &read(&path)[..] else { panic!("one record") };
-        let Some(Suite::Reference(reference)) = problem(entry).map(|problem| &problem.suite) else {
+        let Some(TestSuite::Reference(reference)) = problem(entry).map(|problem| &problem.suite) else {
             panic!("a reference")
         };
         let read: Vec<&str> = reference.base.iter().map(RawJson::as_str).collect();
@@ -243,7 +250,7 @@ fn a_format_that_the_fields_are_not_of_is_refused_in_a_sentence() {
         assert_eq!(error, format!("{}: {expected}", path.display()));
     }
     let human_eval_of_plus = first(BenchmarkFormat::HumanEval, &Value::Object(plus)).expect("it has both's fields");
-    assert!(matches!(problem(&human_eval_of_plus).expect("tested").suite, Suite::Script(_)));
+    assert!(matches!(problem(&human_eval_of_plus).expect("tested").suite, TestSuite::Script(_)));
     let error =
         benchmark::problem(Some(BenchmarkFormat::Mbpp), "a", &fields(human_eval())).expect_err("the same in a task");
     assert!(error.to_string().starts_with("item a: `test_list`: expected a field of mbpp"), "{error}");

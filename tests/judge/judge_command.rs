@@ -1,5 +1,5 @@
-//! `offshoot judge` as a user meets it: real candidates in a real sandbox, the files it writes and what it says. Needs a sandbox
-//! and `python3`; skips, and says so, where there is none.
+//! `offshoot judge` as a user meets it: real candidates in a real sandbox, the files it writes and what it says. Needs
+//! a sandbox and `python3`; skips, and says so, where there is none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -341,7 +341,8 @@ fn solutions_that_apps_gives_are_right_over_streams() {
     let results = lines(&folder.path().join("streams.jsonl_references_results.jsonl"));
     let given: usize = rows[..3].iter().map(|row| row["solutions"].as_array().expect("a list").len()).sum();
     assert_eq!(results.len(), given);
-    // Three of the third problem return from the program itself, which APPS allows: it runs programs as functions' bodies.
+    // Three of the third problem return from the program itself, which APPS allows: it runs programs as functions'
+    // bodies.
     let rest: Vec<_> = results
         .iter()
         .filter(|line| line["result"] != json!("failed: test 1: SyntaxError: 'return' outside function"))

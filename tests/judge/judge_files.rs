@@ -1,5 +1,5 @@
-//! Files of problems and samples as users have them: pipes, rows that are malformed, lines whose other fields only Python's `json`
-//! writes. Needs a sandbox and `python3`; skips, and says so, where there is none.
+//! Files of problems and samples as users have them: pipes, rows that are malformed, lines whose other fields only
+//! Python's `json` writes. Needs a sandbox and `python3`; skips, and says so, where there is none.
 
 use std::fs;
 use std::io::Write;

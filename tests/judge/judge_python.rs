@@ -1,5 +1,5 @@
-//! Python candidates from the outside: other people's solutions are accepted, odd but honest programs are judged as a reference
-//! harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
+//! Python candidates from the outside: other people's solutions are accepted, odd but honest programs are judged as a
+//! reference harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
 #![cfg(target_os = "linux")]
 
 use crate::judging;
@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use offshoot::eval::benchmark;
 use offshoot::json::RawJson;
-use offshoot::judge::problem::{Assembly, CallTest, Calls, Limits, Problem, Reference, Script, Suite};
+use offshoot::judge::problem::{
+    Assembly, CallSuite, CallTest, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite,
+};
 use offshoot::judge::sandbox::Sandbox;
 use offshoot::judge::{Judge, Judgement, Language, Verdict};
 use serde_json::{Value, json};
@@ -32,20 +34,20 @@ fn another() -> Judge {
     Judge::over(Sandbox::set_up(&setup(true)).expect("the doctor found one"))
 }
 
-fn problem(suite: Suite) -> Problem {
+fn problem(suite: TestSuite) -> Problem {
     let limits = Limits { cpu: Duration::from_secs(2), memory_bytes: 512 << 20, output_bytes: 1 << 20, processes: 16 };
     Problem { id: "test".into(), assembly: Assembly::Whole, suite, limits }
 }
 
 fn script(code: &str) -> Problem {
-    problem(Suite::Script(Script { helpers: String::new(), code: code.into(), entry: None }))
+    problem(TestSuite::Script(ScriptSuite { helpers: String::new(), code: code.into(), entry: None }))
 }
 
 fn calls(function: &str, tests: &[(Value, Value)]) -> Problem {
     let list = |value: &Value| RawJson::from(value).list().expect("a list in the test's own data");
     let tests =
         tests.iter().map(|(arguments, expected)| CallTest { arguments: arguments.into(), expected: list(expected) });
-    problem(Suite::Calls(Calls { function: function.into(), tests: tests.collect() }))
+    problem(TestSuite::Calls(CallSuite { function: function.into(), tests: tests.collect() }))
 }
 
 fn judged(judge: &Judge, problem: &Problem, program: &str) -> Judgement {
@@ -101,8 +103,8 @@ fn human_evals_own_solutions_are_accepted() {
     assert_accepted("data/humaneval/HumanEval.jsonl.gz", 164);
 }
 
-/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the tests, so
-/// these are accepted too.
+/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the
+/// tests, so these are accepted too.
 #[test]
 fn mbpps_own_solutions_are_accepted() {
     assert_accepted("data/mbpp/mbpp.jsonl", 974);
@@ -118,7 +120,7 @@ fn no_forger_is_accepted() {
         values = [1, 2]\n    \
         assert all(candidate(value, 1) == value + 1 for value in values) and len(values) == 2\n\
         check(add)";
-    let reference = Reference {
+    let reference = ReferenceSuite {
         program: "def add(a, b):\n    return a + b\n".into(),
         entry: "add".into(),
         base: vec![RawJson::from(&json!([2, 3]))],
@@ -128,9 +130,13 @@ fn no_forger_is_accepted() {
     };
     let problems = [
         script(check),
-        problem(Suite::Script(Script { helpers: String::new(), code: check.into(), entry: Some("add".into()) })),
+        problem(TestSuite::Script(ScriptSuite {
+            helpers: String::new(),
+            code: check.into(),
+            entry: Some("add".into()),
+        })),
         calls("add", &[(json!([2, 3]), json!([5])), (json!([0.25, 0.5]), json!([0.75]))]),
-        problem(Suite::Reference(reference)),
+        problem(TestSuite::Reference(reference)),
     ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forgers");
     let mut jobs = Vec::new();
@@ -345,7 +351,7 @@ fn a_candidate_may_use_locks_and_pools() {
 fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) -> Problem {
     let (program, entry) = (program.to_string(), entry.to_string());
     let base = inputs.iter().map(RawJson::from).collect();
-    problem(Suite::Reference(Reference { program, entry, base, plus: Vec::new(), atol: 0.0, mbpp }))
+    problem(TestSuite::Reference(ReferenceSuite { program, entry, base, plus: Vec::new(), atol: 0.0, mbpp }))
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Problems and samples whose JSON says what only Python's `json` holds: whole numbers beyond 64 bits, NaN and infinities, halves of
-//! surrogate pairs. Right programs are accepted and those that lose what serde_json would lose are not; a reference that fails ends
-//! its own problem alone. Needs a sandbox and `python3`; skips, and says so, where there is none.
+//! Problems and samples whose JSON says what only Python's `json` holds: whole numbers beyond 64 bits, NaN and
+//! infinities, halves of surrogate pairs. Right programs are accepted and those that lose what serde_json would lose
+//! are not; a reference that fails ends its own problem alone. Needs a sandbox and `python3`; skips, and says so, where
+//! there is none.
 
 use std::fs;
 use std::path::PathBuf;

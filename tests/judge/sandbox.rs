@@ -1,5 +1,6 @@
-//! Confined programs, honest and hostile: what the sandbox gives them, what it says of them, and what is left of them. Each hostile
-//! program of tests/hostile runs with namespaces and without, as in most containers. Those in Python are skipped where there is none.
+//! Confined programs, honest and hostile: what the sandbox gives them, what it says of them, and what is left of them.
+//! Each hostile program of tests/hostile runs with namespaces and without, as in most containers. Those in Python are
+//! skipped where there is none.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use offshoot::error::Error;
 use offshoot::judge::problem::Limits;
-use offshoot::judge::sandbox::{Confined, Ended, How, Input, Isolation, Limit, Output, Sandbox, Setup};
+use offshoot::judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -50,8 +51,8 @@ fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> C
         readable: Vec::new(),
         folder: folder.into(),
         limits: LIMITS,
-        stdin: Input::Null,
-        stdout: Output::Capture,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
         channel: false,
     }
 }
@@ -81,7 +82,8 @@ struct Aftermath {
     text: String,
 }
 
-/// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our process.
+/// Runs a program of tests/hostile; None without Python. Its first arguments are its own, then a file outside and our
+/// process.
 fn hostile(namespaces: bool, name: &str, limits: Limits, arguments: &[&str]) -> Option<Aftermath> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Some((interpreter, prefix)) = python() else {
@@ -174,7 +176,8 @@ fn input_output_and_channel_flow_without_deadlock() {
     for &namespaces in modes() {
         let folder = sandbox(namespaces).folder().unwrap();
         let limits = Limits { output_bytes: 4 << 20, ..LIMITS };
-        let cat = Confined { stdin: Input::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
+        let cat =
+            Confined { stdin: StdinMode::Pipe, limits, ..confined("/bin/cat", &["-", "/dev/stdin"], folder.path()) };
         let mut running = sandbox(namespaces).start(cat).unwrap();
         let input = vec![b'x'; 3 << 20];
         running.write_stdin(&input).unwrap();
@@ -183,7 +186,7 @@ fn input_output_and_channel_flow_without_deadlock() {
         assert_eq!((ended.how, ended.stdout.len()), (How::Exit(0), input.len()));
 
         let closes =
-            Confined { stdin: Input::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
+            Confined { stdin: StdinMode::Pipe, ..confined("/bin/sh", &["-c", "exec <&-; sleep 0.2"], folder.path()) };
         let mut running = sandbox(namespaces).start(closes).unwrap();
         running.write_stdin(&input).unwrap();
         assert_eq!(running.wait().unwrap().how, How::Exit(0));
@@ -279,8 +282,8 @@ fn what_is_in_force_is_said_and_a_wrong_helper_noticed() {
     }
     let said = sandbox(false).in_force().to_string();
     assert!(said.contains("namespaces   not in force: not wanted"), "{said}");
-    assert!(said.contains("trial        in force: "), "{said}");
-    let setup = Setup { helper: Some("/bin/true".into()), ..Setup::new(Isolation::Required) };
+    assert!(said.contains("probes       in force: "), "{said}");
+    let setup = SandboxSetup { helper: Some("/bin/true".into()), ..SandboxSetup::new(Isolation::Required) };
     assert!(
         Sandbox::set_up(&setup).unwrap_err().to_string().starts_with("/bin/true: cannot use as the sandbox's helper")
     );

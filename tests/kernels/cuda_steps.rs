@@ -1,5 +1,5 @@
-//! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some loaded and
-//! never run, results that outgrow their memory. Without a GPU every test says so and passes.
+//! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some
+//! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
 use offshoot::backend::cuda::{Buffer, Cuda, Step};
 use offshoot::backend::{
@@ -40,7 +40,7 @@ fn batch(token: u32, top_logprobs: usize) -> StepBatch {
         tokens: vec![RowToken::Known(TokenId(0))],
         positions: vec![0],
         slots: vec![KvSlot { page: PageId(0), slot: 0 }],
-        wanted: vec![0],
+        logit_rows: vec![0],
         plans: Vec::new(),
         requests: vec![request],
     }
@@ -49,7 +49,7 @@ fn batch(token: u32, top_logprobs: usize) -> StepBatch {
 impl Setup {
     fn run(&mut self, batch: StepBatch) {
         let shape = self.cuda.load(&mut self.step, batch).unwrap();
-        self.cuda.resize(&mut self.logits, shape.wanted).unwrap();
+        self.cuda.resize(&mut self.logits, shape.logit_rows).unwrap();
         let logits = &self.logits;
         let ops = |cuda: &mut Cuda, step: &mut Step| {
             cuda.sample(logits, step);

@@ -1,17 +1,17 @@
-//! The suite of `offshoot check` holds where it is known what it must say: on the CPU's fast paths, which other suites hold
-//! against the same definition.
+//! The suite of `offshoot check` holds where it is known what it must say: on the CPU's fast paths, which other suites
+//! hold against the same definition.
 
 use std::process::Command;
 
 use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::lab::check::{Effort, Row, suite};
+use offshoot::lab::check::{CheckEffort, ReportRow, suite};
 use serde_json::Value;
 
 #[test]
 fn the_fast_paths_pass() {
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
-        let effort = if isa == Isa::chosen().unwrap() { Effort::Full } else { Effort::Quick };
-        let print = |rows: &[Row]| {
+        let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
+        let print = |rows: &[ReportRow]| {
             rows.iter().for_each(|row| println!("{row}"));
             Ok(())
         };

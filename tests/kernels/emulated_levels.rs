@@ -1,5 +1,6 @@
-//! The GPU's kernels of attention attribution on the CPU, instruction by instruction (`emulator`), against the definition in
-//! f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan was made.
+//! The GPU's kernels of attention attribution on the CPU, instruction by instruction (`emulator`), against the
+//! definition in f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan
+//! was made.
 
 use crate::emulator;
 
@@ -15,7 +16,7 @@ use offshoot::ids::TokenId;
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, StepRow};
 use offshoot::lab::check::attention::{Setting, context};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 const PAGE: usize = 32;
@@ -176,13 +177,13 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
     let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
     // Heads of a group that fill no block, and more than one; windows; swizzled rows of 64, 128 and 256 bytes.
     for (number, (dtype, kept, layout, shape, (q_heads, kv_heads, head_dim, window))) in [
-        (Dtype::F16, model, plain, Shape::MidPageForks, (4, 2, 80, 100)),
-        (Dtype::Bf16, model, swizzled, Shape::Ragged, (11, 1, 64, 17)),
-        (Dtype::F32, model, plain, Shape::DeepChain, (2, 2, 18, 1)),
-        (Dtype::Bf16, fp8, swizzled, Shape::EmptyLeaves, (3, 1, 128, 1000)),
-        (Dtype::F16, model, swizzled, Shape::MidPageForks, (2, 1, 128, 50)),
-        (Dtype::F16, fp8, swizzled, Shape::Ragged, (2, 1, 64, 9)),
-        (Dtype::Bf16, model, plain, Shape::EmptyLeaves, (2, 1, 64, 20)),
+        (Dtype::F16, model, plain, ForestShape::MidPageForks, (4, 2, 80, 100)),
+        (Dtype::Bf16, model, swizzled, ForestShape::Ragged, (11, 1, 64, 17)),
+        (Dtype::F32, model, plain, ForestShape::DeepChain, (2, 2, 18, 1)),
+        (Dtype::Bf16, fp8, swizzled, ForestShape::EmptyLeaves, (3, 1, 128, 1000)),
+        (Dtype::F16, model, swizzled, ForestShape::MidPageForks, (2, 1, 128, 50)),
+        (Dtype::F16, fp8, swizzled, ForestShape::Ragged, (2, 1, 64, 9)),
+        (Dtype::Bf16, model, plain, ForestShape::EmptyLeaves, (2, 1, 64, 20)),
     ]
     .into_iter()
     .enumerate()

@@ -1,5 +1,5 @@
-//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`): requests that
-//! are advanced change logits to the last bit as requests that are made anew with all tokens seen.
+//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`):
+//! requests that are advanced change logits to the last bit as requests that are made anew with all tokens seen.
 
 use crate::emulator;
 
@@ -143,7 +143,7 @@ fn advanced_requests_edit_as_new_ones_do() {
     };
     let mut definition = StepBatch {
         tokens: vec![RowToken::Known(TokenId(0)); ASKS],
-        wanted: (0..ASKS as u32).collect(),
+        logit_rows: (0..ASKS as u32).collect(),
         requests: requests.clone(),
         ..StepBatch::default()
     };

@@ -1,27 +1,28 @@
-//! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked after
-//! each step, and a mock device memory that shows whether every branch would read what it wrote.
+//! The prefix tree against a naive model: random scripts of everything that can be done to it, its integrity checked
+//! after each step, and a mock device memory that shows whether every branch would read what it wrote.
 
 use std::collections::HashMap;
 
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{KvSlot, PagePool, PrefixTree, Usage};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 
-/// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that its
-/// last slot waits for.
+/// What one lease must keep: the tokens of its context, whether it may grow, how far it is computed, and the token that
+/// its last slot waits for.
 #[derive(Clone)]
 struct Lease {
     segment: SegmentId,
     tokens: Vec<TokenId>,
     may_grow: bool,
     computed: usize,
-    drawing: Option<TokenId>,
+    pending: Option<TokenId>,
     /// Of the positions below nothing will be read for it again.
     passed: u32,
 }
 
-/// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values do).
+/// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values
+/// do).
 struct Script {
     tree: PrefixTree,
     pool: PagePool,
@@ -94,7 +95,7 @@ impl Script {
                     tokens,
                     may_grow: false,
                     computed: computed as usize,
-                    drawing: None,
+                    pending: None,
                     passed: 0,
                 });
             }
@@ -128,7 +129,7 @@ impl Script {
         }
         let tokens = tokens[..position as usize].to_vec();
         let computed = computed.min(tokens.len());
-        self.leases.push(Lease { segment, tokens, may_grow: true, computed, drawing: None, passed });
+        self.leases.push(Lease { segment, tokens, may_grow: true, computed, pending: None, passed });
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -162,15 +163,15 @@ impl Script {
         let (segment, token) = (self.dice.pick(&open), TokenId(self.dice.within(0, 1)));
         self.end_draw(segment);
         let (free, end) = (self.pool.free(), self.tree.end(segment));
-        match self.tree.append_drawing(&mut self.pool, segment) {
-            Ok(()) => self.each(segment, |lease| lease.drawing = Some(token)),
+        match self.tree.append_pending(&mut self.pool, segment) {
+            Ok(()) => self.each(segment, |lease| lease.pending = Some(token)),
             Err(short) => assert!(short.needed > free && self.tree.end(segment) == end, "what fails changes nothing"),
         }
     }
 
     /// The token that the last slot of `segment` waits for is told, or is no part of the branch.
     fn end_draw(&mut self, segment: SegmentId) {
-        let Some(token) = self.leases.iter().find(|l| l.segment == segment).and_then(|l| l.drawing) else { return };
+        let Some(token) = self.leases.iter().find(|l| l.segment == segment).and_then(|l| l.pending) else { return };
         match self.dice.one_in(2) {
             true => {
                 self.tree.settle(segment, token);
@@ -181,7 +182,7 @@ impl Script {
                 self.each(segment, |lease| lease.computed = lease.computed.min(lease.tokens.len()));
             }
         }
-        self.each(segment, |lease| lease.drawing = None);
+        self.each(segment, |lease| lease.pending = None);
     }
 
     /// Writes some more of a path into memory, from where it is computed on.
@@ -193,8 +194,8 @@ impl Script {
     }
 
     fn compute_upto(&mut self, at: usize, upto: u32) {
-        let Lease { segment, mut tokens, drawing, .. } = self.leases[at].clone();
-        tokens.extend(drawing);
+        let Lease { segment, mut tokens, pending, .. } = self.leases[at].clone();
+        tokens.extend(pending);
         let first = self.tree.computed(segment);
         for position in first..upto {
             let KvSlot { page, slot } = self.tree.slot(segment, position);
@@ -279,10 +280,10 @@ impl Script {
         self.tree.check_integrity(&self.pool).unwrap();
         assert_eq!(self.tree.stats().leases, self.leases.len());
         for lease in &self.leases {
-            let Lease { segment, ref tokens, computed, drawing, passed, .. } = *lease;
+            let Lease { segment, ref tokens, computed, pending, passed, .. } = *lease;
             assert_eq!(&self.tree.context(segment), tokens, "a token that is not known has no name");
-            assert_eq!(self.tree.is_drawing(segment), drawing.is_some());
-            let tokens = &[tokens.clone(), drawing.into_iter().collect()].concat();
+            assert_eq!(self.tree.is_pending(segment), pending.is_some());
+            let tokens = &[tokens.clone(), pending.into_iter().collect()].concat();
             assert_eq!(self.tree.end(segment) as usize, tokens.len());
             let now = self.tree.computed(segment) as usize;
             assert!(now >= computed, "what was computed stays so while it is leased");
@@ -316,7 +317,7 @@ fn random_scripts_agree_with_the_model() {
         assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
         freed_behind += script.freed_behind;
     }
-    assert!(freed_behind > 50, "windows passed {freed_behind} pages in all scripts");
+    assert!(freed_behind > 100, "windows passed {freed_behind} pages in all scripts");
 }
 
 #[test]
@@ -357,7 +358,7 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
 
 #[test]
 fn grown_forests_are_sound() {
-    for shape in Shape::ALL {
+    for shape in ForestShape::ALL {
         for seed in 0..10 {
             let grown = grow(shape, 16, seed);
             let slots = grown.rows.iter().map(|r| grown.tree.slot(r.segment, r.position));
@@ -421,7 +422,7 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     let prompt = tree.admit(&mut pool, &tokens("q")).unwrap();
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("now")).unwrap();
-    tree.append_drawing(&mut pool, branch).unwrap();
+    tree.append_pending(&mut pool, branch).unwrap();
     tree.mark_computed(branch, 5);
     assert_eq!(tree.known(None, &tokens("qnow!")), (4, 4));
     let twin = tree.admit(&mut pool, &tokens("qnow!")).unwrap();
@@ -430,7 +431,7 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     tree.settle(branch, TokenId(b'!'.into()));
     assert_eq!((tree.context(branch), tree.computed(branch)), (tokens("qnow!"), 5));
     assert_ne!(tree.slot(branch, 4).page, tree.slot(twin, 4).page);
-    tree.append_drawing(&mut pool, branch).unwrap();
+    tree.append_pending(&mut pool, branch).unwrap();
     let free = pool.free();
     tree.take_back(&mut pool, branch);
     assert_eq!((tree.context(branch), pool.free()), (tokens("qnow!"), free), "its page has other tokens");

@@ -1,5 +1,5 @@
-//! The simulated device beside the one that it simulates: attention of single steps and whole jobs, as benches/runs recorded them.
-//! `cargo test --test modelled_times -- --nocapture` prints the tables.
+//! The simulated device beside the one that it simulates: attention of single steps and whole jobs, as benches/runs
+//! recorded them. `cargo test --test modelled_times -- --nocapture` prints the tables.
 
 use crate::shared;
 
@@ -12,12 +12,12 @@ use std::time::Duration;
 use offshoot::backend::sim::{Clock, DeviceProfile, Sim};
 use offshoot::backend::{Backend, Dtype, HeadLayout};
 use offshoot::engine::{
-    CoinKey, Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
-    Turn,
+    Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
+    UniformKey,
 };
 use offshoot::ids::TokenId;
 use offshoot::lab::bench::trees::read_trees;
-use offshoot::lab::bench::workload_file::{Job, read_jobs};
+use offshoot::lab::bench::workload_file::{Workload, read_jobs};
 use offshoot::model::{Decoder, ModelConfig};
 use offshoot::plan::{PlanHints, Planner};
 use serde_json::Value;
@@ -72,7 +72,7 @@ fn attention_takes_what_was_measured() {
             cost,
         };
         let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
-        let plan = Planner::Balanced.plan(&tree.plant(page_tokens).expect("pages enough").forest, &hints);
+        let plan = Planner::Balanced.plan(&tree.lay_out(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
         rows.push((tree.name, profile.attention_ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
     }
@@ -82,7 +82,7 @@ fn attention_takes_what_was_measured() {
 }
 
 /// A job's prompts, of which no two share more than their levels say.
-fn prompts(job: &Job, vocab: usize) -> Vec<Vec<TokenId>> {
+fn prompts(job: &Workload, vocab: usize) -> Vec<Vec<TokenId>> {
     let mut texts = vec![Vec::new()];
     for &(tokens, branching) in &job.levels {
         let longer = texts.iter().flat_map(|text: &Vec<TokenId>| {
@@ -97,18 +97,18 @@ fn prompts(job: &Job, vocab: usize) -> Vec<Vec<TokenId>> {
 }
 
 /// Seconds on the device's clock from the first command to the last token.
-fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Job, generate: usize) -> f64 {
+fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Workload, generate: usize) -> f64 {
     let begun = clock.now();
     let (mut branches, mut extends) = (Vec::new(), Vec::new());
     for (item, prompt) in prompts(job, handle.facts().vocab).into_iter().enumerate() {
         let root = handle.root(prompt).expect("a prompt");
-        let key = CoinKey::root(1, &item.to_string());
+        let key = UniformKey::root(1, &item.to_string());
         branches.push(root);
         for (ordinal, branch) in (0u64..).zip(handle.fork(root, job.samples).expect("forks")) {
             let continuation = Continuation::Sampled {
                 params: SamplingParams::default(),
                 stop: Stop { ignore_eos: true, ..Stop::max_tokens(generate) },
-                coins: key.child(ForkKind::Sample, ordinal),
+                uniforms: key.child(ForkKind::Sample, ordinal),
             };
             branches.push(branch);
             extends.push(Extend { branch, continuation });
@@ -143,7 +143,7 @@ fn whole_jobs_take_what_was_measured() {
         let page = backend.page_tokens() as usize;
         let tokens = jobs.iter().map(|job| job.kv_tokens(page)).max().expect("there are jobs");
         let config = EngineConfig {
-            max_branches: jobs.iter().map(Job::continuations).max().expect("there are jobs"),
+            max_branches: jobs.iter().map(Workload::continuations).max().expect("there are jobs"),
             step_rows: 4096,
             pool: PoolSize::Share { of_free: 0.9, at_most: (tokens + 64 * page) * model.kv_bytes_per_token() },
             run_ahead: true,

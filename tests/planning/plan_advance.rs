@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, StepRow};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Grown, Shape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, Csr, PageTurn, PlanHints, Planner, WorkItem};
+use offshoot::lab::check::forests::{ForestShape, GrownForest, grow};
+use offshoot::plan::{AttentionPlan, CostModel, Csr, NewPage, PlanHints, Planner, WorkItem};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
 fn hints(tile: u32, window: Option<u32>) -> PlanHints {
@@ -14,11 +14,11 @@ fn hints(tile: u32, window: Option<u32>) -> PlanHints {
     PlanHints { tile, window, q_heads: 32, kv_heads: 8, head_dim: 128, kv_element_bytes: 2, cost }
 }
 
-/// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each leaf
-/// has a row.
-fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &Grown, Vec<StepRow>, Planner, PlanHints)) {
-    for shape in Shape::ALL {
-        let seeds = if matches!(shape, Shape::Many(_)) { 1 } else { seeds };
+/// Visits decode steps of some trees of every shape, by all planners, with tiles and windows in all combinations. Each
+/// leaf has a row.
+fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &GrownForest, Vec<StepRow>, Planner, PlanHints)) {
+    for shape in ForestShape::ALL {
+        let seeds = if matches!(shape, ForestShape::Many(_)) { 1 } else { seeds };
         for (seed, page) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 32), (seed, 64)]) {
             let mut grown = grow(shape, page, seed);
             let rows = leaf_rows(&mut grown);
@@ -37,7 +37,7 @@ fn for_each_decode_step(seeds: u64, mut visit: impl FnMut(&str, &Grown, Vec<Step
 }
 
 /// The newest token of each leaf, depth-first; whatever is before it has been computed.
-fn leaf_rows(grown: &mut Grown) -> Vec<StepRow> {
+fn leaf_rows(grown: &mut GrownForest) -> Vec<StepRow> {
     let forest = &grown.forest;
     let leaves = (0..forest.segments.len()).filter(|&index| forest.is_leaf(index));
     let held = leaves.map(|index| &forest.segments[index]).filter(|segment| segment.tokens > 0);
@@ -48,9 +48,10 @@ fn leaf_rows(grown: &mut Grown) -> Vec<StepRow> {
     rows
 }
 
-/// The forest once every row is a token further, and the new pages of those whose own are full: pages that no other row has.
-fn go_on(forest: &mut Forest) -> Vec<PageTurn> {
-    let mut turns = Vec::new();
+/// The forest once every row is a token further, and the new pages of those whose own are full: pages that no other row
+/// has.
+fn go_on(forest: &mut Forest) -> Vec<NewPage> {
+    let mut new_pages = Vec::new();
     let mut turned = vec![None; forest.segments.len()];
     let mut next_page = forest.pages.iter().map(|page| page.0 + 1).max().unwrap_or(0);
     for (row, position) in (0u32..).zip(&mut forest.row_positions) {
@@ -59,7 +60,7 @@ fn go_on(forest: &mut Forest) -> Vec<PageTurn> {
         forest.segments[segment].tokens += 1;
         if position.is_multiple_of(forest.page_tokens) {
             turned[segment] = Some(PageId(next_page));
-            turns.push(PageTurn { row, page: PageId(next_page) });
+            new_pages.push(NewPage { row, page: PageId(next_page) });
             next_page += 1;
         }
     }
@@ -72,7 +73,7 @@ fn go_on(forest: &mut Forest) -> Vec<PageTurn> {
     }
     forest.pages = pages;
     forest.check().unwrap();
-    turns
+    new_pages
 }
 
 /// A plan without the places of its page lists.
@@ -110,10 +111,10 @@ fn an_advanced_plan_is_as_good_as_a_new_one() {
         let steps = forest.page_tokens * 5 / 2;
         for step in 0..steps {
             assert!(plan.can_advance(), "{case}: every row is alone");
-            let turns = go_on(&mut forest);
-            plan.advance(&turns);
+            let new_pages = go_on(&mut forest);
+            plan.advance(&new_pages);
             stats.advance(&hints, rows.len());
-            turned += turns.len();
+            turned += new_pages.len();
             if !dice.one_in(20) && step + 1 < steps {
                 continue;
             }

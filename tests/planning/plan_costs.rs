@@ -61,8 +61,8 @@ fn shortest_shared(leaves: u32, hints: &PlanHints) -> u32 {
     (1..).find(shares).expect("some length is worth it")
 }
 
-/// Tokens from which sharing pays: what the trunk's states move, written once and read once at 4.3 TB/s, and 1 us for another
-/// item, over the keys and values that the leaves need not read.
+/// Tokens from which sharing pays: what the trunk's states move, written once and read once at 4.3 TB/s, and 1 us for
+/// another item, over the keys and values that the leaves need not read.
 fn break_even(leaves: u32, hints: &PlanHints) -> f64 {
     let q = f64::from(leaves);
     (2.0 * q * hints.state_bytes() as f64 + 4300.0 * 1000.0) / ((q - 1.0) * hints.token_bytes() as f64)

@@ -1,8 +1,8 @@
-//! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it calls
-//! shared has an item.
+//! What `explain` says of a plan, held against the plan itself: the bytes of all segments are the plan's, and what it
+//! calls shared has an item.
 
 use offshoot::kv::Forest;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, Explained, PlanHints, Planner, Treatment, explain};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
@@ -12,8 +12,8 @@ fn hints(tile: u32, window: Option<u32>) -> PlanHints {
 }
 
 fn for_each(mut visit: impl FnMut(&str, &Forest, &PlanHints, AttentionPlan, Vec<Explained>)) {
-    for shape in Shape::ALL {
-        let seeds = if matches!(shape, Shape::Many(_)) { 1 } else { 8 };
+    for shape in ForestShape::ALL {
+        let seeds = if matches!(shape, ForestShape::Many(_)) { 1 } else { 8 };
         for (seed, page_tokens) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 32), (seed, 64)]) {
             let grown = grow(shape, page_tokens, seed);
             for window in [None, Some(1), Some(50), Some(200)] {
@@ -83,7 +83,7 @@ fn the_shared_segments_are_those_with_an_item() {
 
 #[test]
 fn a_line_says_what_and_why() {
-    let grown = grow(Shape::Star, 32, 2);
+    let grown = grow(ForestShape::Star, 32, 2);
     let (_, explained) = explain(&grown.forest, &hints(1, None));
     let trunk = explained[0].to_string();
     assert!(trunk.starts_with("segment 0: ") && trunk.contains("packed): ") && trunk.contains(" ns"), "{trunk}");

@@ -3,7 +3,7 @@
 use offshoot::ids::PageId;
 use offshoot::kv::{Forest, ForestSegment};
 use offshoot::lab::check::dice::Dice;
-use offshoot::lab::check::forests::{Shape, grow};
+use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
 
 /// Llama-3-8B's heads; tiles of one position as on the GPU, larger ones as on the CPU.
@@ -14,8 +14,8 @@ fn hints(tile: u32, window: Option<u32>) -> PlanHints {
 
 /// All planners on some forests of every shape, with tiles, pages and windows in all combinations.
 fn for_each_plan(seeds: u64, mut visit: impl FnMut(&str, Planner, &Forest, &PlanHints, AttentionPlan)) {
-    for shape in Shape::ALL {
-        let seeds = if matches!(shape, Shape::Many(_)) { seeds.div_ceil(10) } else { seeds };
+    for shape in ForestShape::ALL {
+        let seeds = if matches!(shape, ForestShape::Many(_)) { seeds.div_ceil(10) } else { seeds };
         for (seed, page_tokens) in (0..seeds).flat_map(|seed| [(seed, 16), (seed, 32), (seed, 64)]) {
             let grown = grow(shape, page_tokens, seed);
             for window in [None, Some(1), Some(50), Some(200)] {
@@ -310,7 +310,7 @@ fn faults_name_row_position_and_item() {
     assert_eq!(fault(|p| p.items[1].rows = 1..2), PlanFault::OffPath { item: 1, row: 1, positions: 100..140 });
     assert_eq!(fault(|p| p.pages[0] = PageId(99)), PlanFault::WrongPages { item: 0, positions: 0..64 });
     assert_eq!(fault(|p| p.merge.values.swap(0, 1)), PlanFault::MergeList { row: 0, item: 0 });
-    assert_eq!(fault(|p| p.growing.clear()), PlanFault::Growing { expected: vec![2, 4], found: vec![] });
+    assert_eq!(fault(|p| p.growing.clear()), PlanFault::GrowingSpan { expected: vec![2, 4], found: vec![] });
 }
 
 #[test]

@@ -145,8 +145,8 @@ proptest! {
     }
 }
 
-/// The definition of `order_by`: of `these`, which share their first `from` tokens, those that end there, then the others by
-/// their next token, what draws most for its distinct tokens first.
+/// The definition of `order_by`: of `these`, which share their first `from` tokens, those that end there, then the
+/// others by their next token, what draws most for its distinct tokens first.
 fn by_ratio(prompts: &[Text], draws: &[u64], these: Vec<usize>, from: usize, order: &mut Vec<usize>) {
     let (ending, longer): (Vec<usize>, Vec<usize>) = these.into_iter().partition(|&p| prompts[p].len() == from);
     order.extend(ending);

@@ -1,5 +1,6 @@
-//! Runs of jobs, on a modelled device and on this machine's: every request ends with exactly its tokens, the same job gives the same records, steps' times add up, memory
-//! stays within the pool, and traces that others recorded are read, or refused in one sentence.
+//! Runs of jobs, on a modelled device and on this machine's: every request ends with exactly its tokens, the same job
+//! gives the same records, steps' times add up, memory stays within the pool, and traces that others recorded are read,
+//! or refused in one sentence.
 
 use crate::shared;
 
@@ -13,19 +14,20 @@ use offshoot::engine::Metrics;
 use offshoot::kv::PromptTree;
 use offshoot::lab::bench::workload_file::read_jobs;
 use offshoot::lab::replay::{
-    Branches, Job, JobRecord, Lengths, LoadedModel, Machine, Order, Policy, Prompt, RateSearch, Request, Run, Settings,
-    Sharing, StepRecord, TraceReplay, WallClock, industry, micro, nested, poisson, read_trace, replay, replay_trace,
-    shared_prompts, sustainable_rate, warm_up, with_system_prompt,
+    BranchLimit, JobRecord, LoadedModel, Policy, PromptSharing, RateSearch, ReplayJob, ReplayRequest, ReplaySettings,
+    RequestLengths, RequestOrder, SimulatedMachine, StepRecord, TextRun, TracePrompt, TraceReplay, WallClock, industry,
+    micro, nested, poisson, read_trace, replay, replay_trace, shared_prompts, sustainable_rate, warm_up,
+    with_system_prompt,
 };
 use offshoot::model::ModelConfig;
 use offshoot::plan::Planner;
 use shared::shared;
 use tempfile::TempDir;
 
-fn machine() -> Machine {
+fn machine() -> SimulatedMachine {
     let (model, _) = read_jobs(None, "llama3-8b", &[]).expect("built in");
     let profile = Arc::new(DeviceProfile::named("h200").expect("built in"));
-    Machine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, profile }
+    SimulatedMachine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, profile }
 }
 
 /// Pages of 32 tokens of llama3-8b.
@@ -33,20 +35,20 @@ fn pages(count: usize) -> Option<usize> {
     Some(count * 32 * 131_072)
 }
 
-fn distinct(job: &Job) -> u64 {
+fn distinct(job: &ReplayJob) -> u64 {
     let prompts: Vec<_> = job.requests.iter().map(|request| request.prompt.tokens(128_256)).collect();
     PromptTree::new(prompts.as_slice()).distinct_tokens()
 }
 
 /// What must hold of a modelled run.
-fn check(simulation: &JobRecord, job: &Job, settings: &Settings) {
+fn check(simulation: &JobRecord, job: &ReplayJob, settings: &ReplaySettings) {
     let last = simulation.steps.last().expect("there were steps").end;
     assert!(simulation.requests.iter().all(|request| request.end <= last));
     check_any(simulation, job, settings);
 }
 
 /// What must hold of any run.
-fn check_any(simulation: &JobRecord, job: &Job, settings: &Settings) {
+fn check_any(simulation: &JobRecord, job: &ReplayJob, settings: &ReplaySettings) {
     let drawn: Vec<u64> = simulation.requests.iter().map(|request| request.drawn).collect();
     assert_eq!(drawn.iter().sum::<u64>(), job.output_tokens());
     assert_eq!(simulation.metrics.tokens_sampled, job.output_tokens());
@@ -74,7 +76,7 @@ fn every_request_ends_with_its_tokens_whatever_the_policy_and_the_pool() {
     let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
     for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS] {
         for pool_bytes in [None, pages(14), pages(40)] {
-            let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
+            let settings = ReplaySettings { policy, step_rows: 128, pool_bytes, ..ReplaySettings::default() };
             let simulation = replay(&machine, &settings, &job).expect("every path fits");
             check(&simulation, &job, &settings);
             assert_eq!(
@@ -102,9 +104,9 @@ fn with_times(mut again: JobRecord, first: &JobRecord) -> JobRecord {
 
 #[test]
 fn samples_share_their_prompt() {
-    let prompt = Prompt::Runs(vec![Run { text: 0, tokens: 1000 }]);
-    let job = Job::new(vec![Request { prompt, arrival: Duration::ZERO, samples: 9, output: 20 }]);
-    let settings = Settings::default();
+    let prompt = TracePrompt::Runs(vec![TextRun { text: 0, tokens: 1000 }]);
+    let job = ReplayJob::new(vec![ReplayRequest { prompt, arrival: Duration::ZERO, samples: 9, output: 20 }]);
+    let settings = ReplaySettings::default();
     let simulation = replay(&machine(), &settings, &job).unwrap();
     check(&simulation, &job, &settings);
     assert_eq!((simulation.metrics.prompt_tokens_computed, simulation.metrics.prompt_tokens_logical), (1000, 9000));
@@ -113,45 +115,46 @@ fn samples_share_their_prompt() {
 
 #[test]
 fn policies_differ_in_what_they_share_and_in_their_limit() {
-    let run = |text, tokens| Run { text, tokens };
+    let run = |text, tokens| TextRun { text, tokens };
     // Two levels: all begin alike, halves of them go on alike.
-    let requests = (0..16u64).map(|number| Request {
-        prompt: Prompt::Runs(vec![run(0, 200), run(1 + number % 2, 200), run(10 + number, 50)]),
+    let requests = (0..16u64).map(|number| ReplayRequest {
+        prompt: TracePrompt::Runs(vec![run(0, 200), run(1 + number % 2, 200), run(10 + number, 50)]),
         arrival: Duration::ZERO,
         samples: 1,
         output: 30,
     });
-    let job = Job::new(requests.collect());
+    let job = ReplayJob::new(requests.collect());
     let computed = |sharing| {
-        let policy = Policy { sharing, order: Order::Arrival, branches: Branches::AtMost(4) };
-        let settings = Settings { policy, ..Settings::default() };
+        let policy = Policy { sharing, order: RequestOrder::Arrival, branches: BranchLimit::AtMost(4) };
+        let settings = ReplaySettings { policy, ..ReplaySettings::default() };
         let simulation = replay(&machine(), &settings, &job).unwrap();
         check(&simulation, &job, &settings);
         assert_eq!(simulation.totals(settings.step_rows).most_running, 4);
         simulation.metrics.prompt_tokens_computed
     };
-    assert_eq!(computed(Sharing::None), 16 * 450);
-    assert_eq!(computed(Sharing::SingleLevel), 2 * 400 + 16 * 50);
-    assert_eq!(computed(Sharing::AllLevels), 200 + 2 * 200 + 16 * 50);
+    assert_eq!(computed(PromptSharing::None), 16 * 450);
+    assert_eq!(computed(PromptSharing::SingleLevel), 2 * 400 + 16 * 50);
+    assert_eq!(computed(PromptSharing::AllLevels), 200 + 2 * 200 + 16 * 50);
 }
 
 #[test]
 fn groups_come_together_where_order_says_so() {
     let job = micro(400, 20, 8, 8, 50);
-    // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its prompts.
+    // Room for two groups: prompts in the order in which they arrive would bring back every group for each of its
+    // prompts.
     let settings = |order| {
         let policy = Policy { order, ..Policy::OURS };
-        Settings { policy, pool_bytes: pages(70), step_rows: 256, ..Settings::default() }
+        ReplaySettings { policy, pool_bytes: pages(70), step_rows: 256, ..ReplaySettings::default() }
     };
     let computed = |order| replay(&machine(), &settings(order), &job).unwrap().metrics.prompt_tokens_computed;
-    assert_eq!(computed(Order::ByRatio), distinct(&job));
-    assert!(computed(Order::Arrival) > 2 * distinct(&job));
+    assert_eq!(computed(RequestOrder::ByRatio), distinct(&job));
+    assert!(computed(RequestOrder::Arrival) > 2 * distinct(&job));
 }
 
 #[test]
 fn a_warm_up_repeats_decode_steps_of_any_number_of_rows() {
     for requests in [8, 100, 256, 400] {
-        let (job, settings) = (warm_up(requests), Settings { step_rows: 2048, ..Settings::default() });
+        let (job, settings) = (warm_up(requests), ReplaySettings { step_rows: 2048, ..ReplaySettings::default() });
         let record = replay(&machine(), &settings, &job).unwrap();
         check(&record, &job, &settings);
         let decoding = |step: &&StepRecord| step.prompt_rows == 0;
@@ -170,7 +173,7 @@ fn a_warm_up_repeats_decode_steps_of_any_number_of_rows() {
 #[test]
 fn requests_wait_for_their_time() {
     let job = shared_prompts(256, 128, 10, 30, 2.0, 7);
-    let settings = Settings::default();
+    let settings = ReplaySettings::default();
     let simulation = replay(&machine(), &settings, &job).unwrap();
     check(&simulation, &job, &settings);
     let arrivals: Vec<f64> = poisson(2.0, 7).take(30).map(|at| at.as_secs_f64()).collect();
@@ -181,10 +184,10 @@ fn requests_wait_for_their_time() {
 
 #[test]
 fn reading_a_shared_prompt_again_costs_time_and_no_memory() {
-    let lengths = [Lengths { prompt: 50, output: 100 }];
+    let lengths = [RequestLengths { prompt: 50, output: 100 }];
     let job = with_system_prompt(2048, &lengths, 200.0, 1.0, 1);
     let totals = [Planner::Flat, Planner::Balanced].map(|planner| {
-        let settings = Settings { planner, ..Settings::default() };
+        let settings = ReplaySettings { planner, ..ReplaySettings::default() };
         let simulation = replay(&machine(), &settings, &job).unwrap();
         check(&simulation, &job, &settings);
         simulation.totals(settings.step_rows)
@@ -212,9 +215,9 @@ fn counts(record: &JobRecord) -> Vec<[u64; 5]> {
 
 #[test]
 fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
-    let machine = Machine { model: tiny(), dtype: Dtype::F32, ..machine() };
+    let machine = SimulatedMachine { model: tiny(), dtype: Dtype::F32, ..machine() };
     let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
-    let mut computed = |settings: &Settings, job: &Job| {
+    let mut computed = |settings: &ReplaySettings, job: &ReplayJob| {
         let record = loaded.run(WallClock::beside::<Cpu>(), settings, job).unwrap();
         check_any(&record, job, settings);
         record
@@ -222,7 +225,7 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     let jobs = [micro(100, 20, 5, 4, 12), industry(60, 30, 5.0, 40, 10, 3), nested(&[(40, 1), (30, 3), (9, 4)], 8)];
     for job in &jobs {
         for policy in [Policy::FCFS, Policy::BATCHLLM, Policy::OURS, Policy::OURS.capped(7)] {
-            let settings = Settings { policy, step_rows: 256, ..Settings::default() };
+            let settings = ReplaySettings { policy, step_rows: 256, ..ReplaySettings::default() };
             let (computed, modelled) = (computed(&settings, job), replay(&machine, &settings, job).unwrap());
             assert_eq!(counts(&computed), counts(&modelled), "{policy}");
             let totals = [&computed, &modelled].map(|record| {
@@ -234,7 +237,8 @@ fn a_computed_run_by_the_wall_clock_counts_what_a_modelled_one_does() {
     }
     // In pools of 400 slots, whatever the size of their pages, nothing is computed twice.
     let bytes = |page_tokens: usize| Some(400 / page_tokens * page_tokens * 2 * 2 * 2 * 16 * 4);
-    let settings = |page_tokens| Settings { pool_bytes: bytes(page_tokens), step_rows: 128, ..Settings::default() };
+    let settings =
+        |page_tokens| ReplaySettings { pool_bytes: bytes(page_tokens), step_rows: 128, ..ReplaySettings::default() };
     let pools = [computed(&settings(16), &jobs[0]), replay(&machine, &settings(32), &jobs[0]).unwrap()];
     for record in pools {
         assert!((384..=400).contains(&(record.pool_pages * record.page_tokens)), "{} pages", record.pool_pages);
@@ -248,7 +252,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
     let (machine, job) = (machine(), micro(300, 50, 5, 6, 40));
     for policy in [Policy::FCFS, Policy::OURS] {
         for pool_bytes in [None, pages(14), pages(40)] {
-            let settings = Settings { policy, step_rows: 128, pool_bytes, ..Settings::default() };
+            let settings = ReplaySettings { policy, step_rows: 128, pool_bytes, ..ReplaySettings::default() };
             let modelled = Sim::new(machine.profile.clone());
             let mut loaded = LoadedModel::random(modelled, machine.model.clone(), machine.dtype, machine.kv).unwrap();
             let record = loaded.run(WallClock::beside::<Sim>(), &settings, &job).unwrap();
@@ -262,7 +266,7 @@ fn the_clock_changes_no_step_of_a_job_that_comes_at_once() {
 fn a_model_outlives_the_jobs_that_it_cannot_serve() {
     let mut loaded = LoadedModel::random(Cpu::open().unwrap(), tiny(), Dtype::F32, KvDtype::Model).unwrap();
     let mut run = |prompt| {
-        let settings = Settings { pool_bytes: Some(100 * 512), ..Settings::default() };
+        let settings = ReplaySettings { pool_bytes: Some(100 * 512), ..ReplaySettings::default() };
         loaded.run(WallClock::beside::<Cpu>(), &settings, &shared_prompts(prompt, 0, 5, 3, 200.0, 1))
     };
     let first = run(40).unwrap();
@@ -276,11 +280,11 @@ fn a_model_outlives_the_jobs_that_it_cannot_serve() {
 
 #[test]
 fn a_sustained_rate_lies_between_what_held_and_what_did_not() {
-    let lengths = [Lengths { prompt: 100, output: 20 }];
+    let lengths = [RequestLengths { prompt: 100, output: 20 }];
     let job = |rate| with_system_prompt(64, &lengths, rate, 2.0, 3);
     let search = RateSearch { limit: 0.05, ..RateSearch::default() };
     let latency = |rate| {
-        let settings = Settings::default();
+        let settings = ReplaySettings::default();
         Ok(replay(&machine(), &settings, &job(rate))?.totals(settings.step_rows).normalised_latency)
     };
     let found = sustainable_rate(search, latency).unwrap();
@@ -292,15 +296,15 @@ fn a_sustained_rate_lies_between_what_held_and_what_did_not() {
 
 #[test]
 fn what_cannot_be_served_is_named() {
-    let request = |tokens| Request {
-        prompt: Prompt::Runs(vec![Run { text: 0, tokens }]),
+    let request = |tokens| ReplayRequest {
+        prompt: TracePrompt::Runs(vec![TextRun { text: 0, tokens }]),
         arrival: Duration::ZERO,
         samples: 1,
         output: 8,
     };
-    let settings = Settings { pool_bytes: pages(4), ..Settings::default() };
+    let settings = ReplaySettings { pool_bytes: pages(4), ..ReplaySettings::default() };
     let refused = |tokens| {
-        let job = Job::new(vec![request(10), request(tokens)]);
+        let job = ReplayJob::new(vec![request(10), request(tokens)]);
         let error = replay(&machine(), &settings, &job).expect_err("it is no request");
         assert_eq!(error.exit_code(), 2);
         error.to_string()
@@ -376,7 +380,7 @@ fn recorded_traces_are_read_whole() {
     let counts = [&conversation, &synthetic, &share_gpt, &mmlu].map(|path| read_trace(path).unwrap().requests.len());
     assert_eq!(counts, [12_031, 3_993, 82_780, 14_042]);
     let what = TraceReplay { trace: conversation, rate: None, requests: Some(60), seed: 1 };
-    let settings = Settings::default();
+    let settings = ReplaySettings::default();
     let simulation = replay_trace(&machine(), &settings, &what).unwrap();
     let mut job = read_trace(&what.trace).unwrap();
     job.requests.truncate(60);

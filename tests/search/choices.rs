@@ -1,5 +1,5 @@
-//! Choosing among offered answers: the scores against whole prompts computed apart, what is computed how often, and the tasks
-//! that offer answers.
+//! Choosing among offered answers: the scores against whole prompts computed apart, what is computed how often, and the
+//! tasks that offer answers.
 
 use crate::job;
 use crate::shared;
@@ -8,9 +8,9 @@ use std::path::Path;
 
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ScriptedReply};
-use offshoot::eval::task::{Overrides, Prompt, Task};
+use offshoot::eval::task::{Overrides, Task, TaskPrompt};
 use offshoot::ids::TokenId;
-use offshoot::search::choose::{Choice, Neutral};
+use offshoot::search::choose::{Neutral, OfferedChoice};
 use offshoot::search::settings::ChooseBy;
 use offshoot::search::{Assessment, Assessor, Details, Outcome, choose};
 use offshoot::tokenizer::{AddSpecial, Tokenizer};
@@ -22,7 +22,7 @@ fn assess(text: &str) -> Assessment {
     Assessment::graded(Some(text.to_string()), Some(text == "two"))
 }
 
-fn chosen(tree: &mut SamplingTree, choices: &[Choice], by: ChooseBy) -> Outcome {
+fn chosen(tree: &mut SamplingTree, choices: &[OfferedChoice], by: ChooseBy) -> Outcome {
     let (order, mut record) = (Order::default(), |_: &_| Ok(()));
     let mut job = order.job(Assessor::new(assess), &mut record);
     let root = tree.root();
@@ -45,9 +45,9 @@ fn priced() -> SamplingTree {
     SamplingTree::new(engine, "item", 1, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
 }
 
-fn choice(label: &str, text: &str, bytes: usize, neutral: bool) -> Choice {
+fn choice(label: &str, text: &str, bytes: usize, neutral: bool) -> OfferedChoice {
     let neutral = neutral.then(|| Neutral { prompt: tokens_of("A:"), tokens: tokens_of(text) });
-    Choice { label: label.to_string(), bytes, tokens: tokens_of(text), neutral }
+    OfferedChoice { label: label.to_string(), bytes, tokens: tokens_of(text), neutral }
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn choices_score_as_whole_prompts_do_and_the_prompt_is_computed_once() {
     let texts = [" station", " garden", " old tower", " grey"].map(String::from);
     let encoded = tokenizer.encode_choices(&levels, &texts, AddSpecial::Yes).expect("text");
     let prompt = encoded.prompt.tokens.clone();
-    let offered = |(text, tokens): (&String, &Vec<TokenId>)| Choice {
+    let offered = |(text, tokens): (&String, &Vec<TokenId>)| OfferedChoice {
         label: text.trim().to_string(),
         bytes: text.len() - 1,
         tokens: tokens.clone(),
         neutral: None,
     };
-    let choices: Vec<Choice> = texts.iter().zip(&encoded.continuations).map(offered).collect();
+    let choices: Vec<OfferedChoice> = texts.iter().zip(&encoded.continuations).map(offered).collect();
     let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt.clone(), levels.concat()).expect("short enough");
     let outcome = chosen(&mut tree, &choices, ChooseBy::Logprob);
     assert_eq!(outcome.prediction.as_deref(), Some("station"));
@@ -145,14 +145,16 @@ fn mmlu_has_its_subjects_own_examples() {
     let items = task.items(None).expect("csv");
     let first =
         |subject: &str| items.iter().find(|item| item.id == format!("{subject}/0")).expect("its first question");
-    let Prompt::Levels(levels) = task.prompt(first("college_computer_science")).expect("all fields") else {
+    let TaskPrompt::Levels(levels) = task.prompt(first("college_computer_science")).expect("all fields") else {
         panic!("levels")
     };
     assert!(levels[0].ends_with("about college computer science.\n\n"));
     assert!(levels[1].starts_with("Which of the following regular expressions") && levels[1].ends_with("\n\n"));
     assert_eq!(levels[1].matches("\nAnswer: ").count(), 5);
     assert!(levels[2].ends_with("\nAnswer:"));
-    let Prompt::Levels(others) = task.prompt(first("abstract_algebra")).expect("all fields") else { panic!("levels") };
+    let TaskPrompt::Levels(others) = task.prompt(first("abstract_algebra")).expect("all fields") else {
+        panic!("levels")
+    };
     assert_ne!(levels[1], others[1]);
     let references: Vec<_> = items.iter().map(|item| item.reference().expect("graded")).collect();
     assert!(references.iter().all(|letter| ["A", "B", "C", "D"].contains(&letter.as_str())));

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{
-    CoinKey, Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop,
+    Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
-use offshoot::tree::{Event, Extension, SamplingTree, State, Trace};
+use offshoot::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
 use petgraph::graph::NodeIndex;
 
 fn tree_on(engine: EngineHandle) -> SamplingTree {
@@ -20,7 +20,7 @@ fn extend(tree: &mut SamplingTree, nodes: &[NodeIndex]) {
 /// The next node to finish; `None` once all have.
 fn next_finished(growing: &mut Extension<'_>) -> Option<NodeIndex> {
     while let Some(event) = growing.next_event().expect("no failure") {
-        if let Event::Finished { node } = event {
+        if let TreeEvent::Finished { node } = event {
             return Some(node);
         }
     }
@@ -55,8 +55,8 @@ fn coins_follow_the_path_and_kinds_count_apart() {
     let keys = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = keys.clone();
     let engine = EngineHandle::scripted(move |call| {
-        if let Continuation::Sampled { coins, .. } = call.continuation {
-            seen.lock().expect("no panic before").push(*coins);
+        if let Continuation::Sampled { uniforms, .. } = call.continuation {
+            seen.lock().expect("no panic before").push(*uniforms);
         }
         ScriptedReply::text("x")
     });
@@ -70,8 +70,8 @@ fn coins_follow_the_path_and_kinds_count_apart() {
     let all: Vec<_> = first.iter().chain(&values).chain(&more).copied().collect();
     extend(&mut tree, &all);
     let keys = keys.lock().expect("the script did not panic").clone();
-    assert_eq!(keys.iter().map(|key| key.0).collect::<HashSet<_>>().len(), 7, "no two branches share coins");
-    assert_eq!(keys[5], CoinKey::root(7, "item").child(ForkKind::Sample, 2));
+    assert_eq!(keys.iter().map(|key| key.0).collect::<HashSet<_>>().len(), 7, "no two branches share uniforms");
+    assert_eq!(keys[5], UniformKey::root(7, "item").child(ForkKind::Sample, 2));
 }
 
 #[test]
@@ -106,13 +106,13 @@ fn siblings_can_be_stopped_while_others_grow() {
     let mut streamed = String::new();
     loop {
         match growing.next_event().expect("no failure").expect("not all have finished") {
-            Event::Tokens { node, text, .. } if node == children[0] => streamed.push_str(&text),
-            Event::Tokens { .. } => {}
-            Event::Finished { node } => {
+            TreeEvent::Tokens { node, text, .. } if node == children[0] => streamed.push_str(&text),
+            TreeEvent::Tokens { .. } => {}
+            TreeEvent::Finished { node } => {
                 assert_eq!(node, children[0]);
                 break;
             }
-            Event::Failed { node } => panic!("{node:?} does not fail"),
+            TreeEvent::Failed { node } => panic!("{node:?} does not fail"),
         }
     }
     growing.cancel(&children[1..2]);
@@ -156,7 +156,7 @@ fn a_failed_node_cannot_go_on() {
     let child = tree.fork(tree.root(), 1).expect("open")[0];
     let error = tree.extend(&[child], &SamplingParams::default(), &Stop::default()).expect_err("the script panics");
     assert!(error.to_string().contains("no such page"), "{error}");
-    assert_eq!((tree.node(child).state, tree.node(child).finish.clone()), (State::Closed, None));
+    assert_eq!((tree.node(child).state, tree.node(child).finish.clone()), (NodeState::Closed, None));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_branch_that_fails_leaves_its_siblings_alone() {
     let texts = |tree: &SamplingTree| children.iter().map(|&node| tree.node(node).text.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&tree), ["whole", "", "whole"]);
     let failed = tree.node(children[1]);
-    assert_eq!((failed.state, failed.finish.clone()), (State::Closed, Some(FinishReason::Failed)));
+    assert_eq!((failed.state, failed.finish.clone()), (NodeState::Closed, Some(FinishReason::Failed)));
     assert!(tree.failure(children[1]).is_some_and(|error| error.to_string().contains("one that fails")));
     assert!(!tree.has_failed(children[0]) && tree.failure(children[0]).is_none());
     tree.extend(&children[..1], &SamplingParams::default(), &Stop::default()).expect("the first one goes on");
@@ -194,12 +194,12 @@ fn pruning_drops_the_lease_and_keeps_the_record() {
     extend(&mut tree, &children);
     let below = tree.fork(children[0], 1).expect("open");
     tree.prune(children[0]);
-    assert_eq!(tree.node(below[0]).state, State::Pruned);
+    assert_eq!(tree.node(below[0]).state, NodeState::Pruned);
     assert_eq!(tree.node(children[0]).text, "<2>");
     assert!(tree.fork(children[0], 1).is_err(), "a pruned thought cannot grow");
     let on = tree.fork(children[1], 1).expect("its sibling can");
     tree.close(on[0]);
-    assert_eq!(tree.node(on[0]).state, State::Closed);
+    assert_eq!(tree.node(on[0]).state, NodeState::Closed);
 }
 
 #[test]

@@ -8,8 +8,10 @@ use offshoot::engine::scripted::tokens_of;
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
 use offshoot::search::settings::BestBy;
 use offshoot::search::vote::Decided;
-use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency, verdict_on};
-use offshoot::tree::{SamplingTree, State};
+use offshoot::search::{
+    Assessment, Assessor, Outcome, Sample, SearchJob, best_of_n, sample, self_consistency, verdict_on,
+};
+use offshoot::tree::{NodeState, SamplingTree};
 use offshoot::{Error, Result};
 
 use crate::job;
@@ -33,7 +35,10 @@ fn assess(text: &str) -> Assessment {
 }
 
 /// Runs a driver and returns its outcome and what was recorded.
-fn drive(search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>, interrupted: bool) -> (Result<Outcome>, Vec<Sample>) {
+fn drive(
+    search: impl FnOnce(&mut SearchJob<'_>) -> Result<Outcome>,
+    interrupted: bool,
+) -> (Result<Outcome>, Vec<Sample>) {
     let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
     let mut recorded = Vec::new();
     let mut record = |sample: &Sample| {
@@ -137,8 +142,8 @@ fn what_the_vote_can_do_without_is_never_drawn() {
     assert_eq!(recorded.len(), 3);
     let outcome = outcome.expect("nothing fails");
     assert_eq!((outcome.cancelled, outcome.cancelled_tokens), (2, 0));
-    let states: Vec<State> = tree.children(root).into_iter().map(|node| tree.node(node).state).collect();
-    assert_eq!(states, [State::Closed, State::Closed, State::Closed, State::Pruned, State::Pruned]);
+    let states: Vec<NodeState> = tree.children(root).into_iter().map(|node| tree.node(node).state).collect();
+    assert_eq!(states, [NodeState::Closed, NodeState::Closed, NodeState::Closed, NodeState::Pruned, NodeState::Pruned]);
     let grown = tree.children(root).into_iter().filter(|&node| tree.node(node).finish.is_some()).count();
     assert_eq!(grown, 3);
 }
@@ -183,7 +188,7 @@ fn sampling_chooses_none_and_gives_every_branch_back() {
     let outcome = drive(|job| sample(&mut tree, root, 2, job), false).0.expect("nothing fails");
     assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, None));
     for node in tree.children(root) {
-        assert_eq!(tree.node(node).state, State::Closed);
+        assert_eq!(tree.node(node).state, NodeState::Closed);
         assert_eq!(tree.node(node).finish, Some(FinishReason::EndOfText));
     }
 }
@@ -245,11 +250,12 @@ fn a_sample_that_cannot_be_recorded_ends_the_search() {
     assert!(outcome.is_err_and(|error| error.to_string().contains("the disk is full")));
 }
 
-/// A tree whose samples depend on their coins alone, as the engine's do, and so not on which others are drawn beside them.
+/// A tree whose samples depend on their uniforms alone, as the engine's do, and so not on which others are drawn beside
+/// them.
 fn drawing() -> SamplingTree {
     let engine = EngineHandle::scripted(|call| match call.continuation {
-        Continuation::Sampled { coins, .. } => {
-            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(coins.coin(0) * 5.0) as usize])
+        Continuation::Sampled { uniforms, .. } => {
+            ScriptedReply::text(["7", "7   ", "8", "9 ", "7 "][(uniforms.uniform(0) * 5.0) as usize])
         }
         Continuation::Given { .. } => ScriptedReply::text(""),
     });

@@ -6,20 +6,24 @@ use std::sync::atomic::AtomicBool;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
 use offshoot::ids::TokenId;
-use offshoot::search::scorer::Question;
-use offshoot::search::settings::{Aggregate, Decide, Mcts, MctsDecide, RolloutScoring, Select, StepSearch, Steps};
+use offshoot::search::scorer::ScoreQuestion;
+use offshoot::search::settings::{
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+};
 use offshoot::search::steps::Stepper;
-use offshoot::search::{Assessment, Assessor, Details, Job, Outcome, Scorer, best_by_scorer, dvts, mcts, step_beam};
-use offshoot::tree::{SamplingTree, State};
+use offshoot::search::{
+    Assessment, Assessor, Details, Outcome, Scorer, SearchJob, best_by_scorer, dvts, mcts, step_beam,
+};
+use offshoot::tree::{NodeState, SamplingTree};
 use offshoot::{Error, Result};
 use petgraph::graph::NodeIndex;
 
 use crate::job;
 use job::Order;
 
-/// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them are a whole
-/// solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it says yes by
-/// `likely`.
+/// What the model says next: the letters in turn after each text. A step is a letter and a line end; `depth` of them
+/// are a whole solution, and `!` is a draw that fails. To its end it says the letter `z`. Asked about a solution it
+/// says yes by `likely`.
 fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> SamplingTree {
     let mut draws: HashMap<String, usize> = HashMap::new();
     let engine = EngineHandle::scripted(move |call| {
@@ -63,15 +67,15 @@ fn last_letter(text: &str) -> f64 {
     1.0 - f64::from(last - b'a' + 1) / 30.0
 }
 
-fn ask(text: &str) -> Result<Question> {
-    Ok(Question { prompt: tokens_of(&format!("good?{text}")), words: vec![tokens_of("y"), tokens_of("n")] })
+fn ask(text: &str) -> Result<ScoreQuestion> {
+    Ok(ScoreQuestion { prompt: tokens_of(&format!("good?{text}")), words: vec![tokens_of("y"), tokens_of("n")] })
 }
 
 fn search(
     scorer: Scorer<'_>,
     most: usize,
     interrupted: bool,
-    run: impl FnOnce(&mut Stepper<'_>, &mut Job<'_>) -> Result<Outcome>,
+    run: impl FnOnce(&mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let order = Order { interrupted: AtomicBool::new(interrupted), ..Order::default() };
     let mut recorded = 0;
@@ -80,7 +84,7 @@ fn search(
         Ok(())
     };
     let mut job = order.job(Assessor::new(assess), &mut record);
-    let steps = Steps { delimiter: "\n".to_string(), most };
+    let steps = StepSettings { delimiter: "\n".to_string(), most };
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
     let outcome = run(&mut Stepper { steps: &steps, decode: &decode, scorer, asked: 0 }, &mut job)?;
     drop(job);
@@ -93,17 +97,17 @@ fn by_question() -> Scorer<'static> {
 }
 
 fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
-    let steps = Steps { delimiter: "\n".to_string(), most: 40 };
+    let steps = StepSettings { delimiter: "\n".to_string(), most: 40 };
     StepSearch { samples, expansions, steps, aggregate: Aggregate::Last, by }
 }
 
 /// The thoughts below `at` and what became of them.
-fn said(tree: &SamplingTree, at: NodeIndex) -> Vec<(String, State)> {
+fn said(tree: &SamplingTree, at: NodeIndex) -> Vec<(String, NodeState)> {
     tree.children(at).into_iter().map(|node| (tree.node(node).text.clone(), tree.node(node).state)).collect()
 }
 
 fn nothing_is_held(tree: &SamplingTree) {
-    let open = tree.nodes().filter(|&node| node != tree.root() && matches!(tree.node(node).state, State::Open(_)));
+    let open = tree.nodes().filter(|&node| node != tree.root() && matches!(tree.node(node).state, NodeState::Open(_)));
     assert_eq!(open.count(), 0, "every lease is given back");
 }
 
@@ -149,8 +153,8 @@ fn step_beam_keeps_what_the_scorer_prefers() {
     let mut tree = model("dcba", 2, last_letter);
     let (root, how) = (tree.root(), beams(4, 2, Decide::Best));
     let outcome = search(by_question(), 40, false, |s, job| step_beam(&mut tree, root, &how, s, job)).unwrap();
-    let closed = |text: &str| (text.to_string(), State::Closed);
-    let pruned = |text: &str| (text.to_string(), State::Pruned);
+    let closed = |text: &str| (text.to_string(), NodeState::Closed);
+    let pruned = |text: &str| (text.to_string(), NodeState::Pruned);
     assert_eq!(said(&tree, root), [pruned("d\n"), pruned("c\n"), closed("b\n"), closed("a\n")]);
     let kept: Vec<usize> = tree.children(root).iter().map(|&node| tree.children(node).len()).collect();
     assert_eq!(kept, [0, 0, 2, 2]);
@@ -208,7 +212,7 @@ fn a_step_that_fails_is_missed_alone() {
 fn simulations_go_where_branches_do_not_fail() {
     let run = |letters: &'static str| {
         let mut tree = model(letters, 100, last_letter);
-        let (root, how) = (tree.root(), simulations(20, 4, Select::Uct));
+        let (root, how) = (tree.root(), simulations(20, 4, MctsSelect::Uct));
         let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
         assert!(!tree.take_failures().is_empty());
         nothing_is_held(&tree);
@@ -274,13 +278,13 @@ fn a_search_that_takes_too_many_steps_ends_with_what_it_has() {
     nothing_is_held(&tree);
 }
 
-fn simulations(samples: u32, parallel: u32, select: Select) -> Mcts {
+fn simulations(samples: u32, parallel: u32, select: MctsSelect) -> Mcts {
     Mcts {
         samples,
         tokens: None,
         expansions: 2,
         parallel,
-        steps: Steps { delimiter: "\n".to_string(), most: 40 },
+        steps: StepSettings { delimiter: "\n".to_string(), most: 40 },
         scoring: RolloutScoring::Scorer,
         select,
         exploration: 0.5,
@@ -307,7 +311,8 @@ fn visits_add_up(tree: &SamplingTree, simulations: u32) {
     }
 }
 
-/// How often UCB1 plays each of two arms that always pay 1 and 0, the first before the second; `before` other visits came first.
+/// How often UCB1 plays each of two arms that always pay 1 and 0, the first before the second; `before` other visits
+/// came first.
 fn two_arms(plays: u32, exploration: f64, before: u32) -> [u32; 2] {
     let (mut played, pays) = ([0u32; 2], [1.0, 0.0]);
     for play in 0..plays {
@@ -326,7 +331,7 @@ fn two_arms(plays: u32, exploration: f64, before: u32) -> [u32; 2] {
 fn mcts_plays_two_arms_as_ucb1_does() {
     for samples in [2, 3, 10, 100] {
         let mut tree = model("ab", 100, last_letter);
-        let (root, how) = (tree.root(), simulations(samples, 1, Select::Uct));
+        let (root, how) = (tree.root(), simulations(samples, 1, MctsSelect::Uct));
         let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
         visits_add_up(&tree, samples);
         let (arms, visits) = (two_arms(samples - 1, 0.5, 1), visits(&tree));
@@ -342,7 +347,7 @@ fn mcts_plays_two_arms_as_ucb1_does() {
 
 #[test]
 fn simulations_of_one_batch_take_different_ways() {
-    for select in [Select::Uct, Select::Puct] {
+    for select in [MctsSelect::Uct, MctsSelect::Puct] {
         let mut tree = model("abcd", 3, last_letter);
         let (root, mut how) = (tree.root(), simulations(64, 8, select));
         how.expansions = 4;
@@ -358,7 +363,7 @@ fn simulations_of_one_batch_take_different_ways() {
 fn the_same_seed_searches_the_same_tree() {
     let run = || {
         let mut tree = model("abcab", 3, last_letter);
-        let (root, mut how) = (tree.root(), simulations(40, 8, Select::Puct));
+        let (root, mut how) = (tree.root(), simulations(40, 8, MctsSelect::Puct));
         (how.expansions, how.widening, how.scoring) = (3, Some(0.5), RolloutScoring::Agreement);
         how.by = MctsDecide::Rollouts(Decide::WeightedVote);
         let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
@@ -371,7 +376,7 @@ fn the_same_seed_searches_the_same_tree() {
 #[test]
 fn a_budget_of_tokens_ends_a_search() {
     let mut tree = model("ab", 100, last_letter);
-    let (root, mut how) = (tree.root(), simulations(1_000, 4, Select::Uct));
+    let (root, mut how) = (tree.root(), simulations(1_000, 4, MctsSelect::Uct));
     how.tokens = Some(60);
     let outcome = search(Scorer::Grade, 40, false, |s, job| mcts(&mut tree, root, &how, s, job)).unwrap();
     let drawn = tree.spent().drawn;
@@ -381,11 +386,11 @@ fn a_budget_of_tokens_ends_a_search() {
 
 #[test]
 fn an_interrupt_ends_each_of_them() {
-    type Driver = fn(&mut SamplingTree, NodeIndex, &mut Stepper<'_>, &mut Job<'_>) -> Result<Outcome>;
+    type Driver = fn(&mut SamplingTree, NodeIndex, &mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>;
     let drivers: [Driver; 3] = [
         |tree, root, s, job| step_beam(tree, root, &beams(4, 2, Decide::Best), s, job),
         |tree, root, s, job| dvts(tree, root, &beams(4, 2, Decide::Best), s, job),
-        |tree, root, s, job| mcts(tree, root, &simulations(8, 4, Select::Uct), s, job),
+        |tree, root, s, job| mcts(tree, root, &simulations(8, 4, MctsSelect::Uct), s, job),
     ];
     for driver in drivers {
         let mut tree = model("ab", 3, last_letter);

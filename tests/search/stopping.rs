@@ -1,5 +1,5 @@
-//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops its siblings,
-//! and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
+//! Stopping and judging while others decode: a vote that is decided draws no more, a candidate that has passed stops
+//! its siblings, and whatever a judge does (wait, fail, panic, never end) the driver stays master of its search.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use offshoot::eval::run::judging::{JudgePool, JudgeQueue, Judged};
 use offshoot::judge::{Judgement, TestVerdict, Verdict};
 use offshoot::search::settings::BestBy;
 use offshoot::search::vote::Decided;
-use offshoot::search::{Assessment, Assessor, Job, Outcome, Sample, best_of_n, sample, self_consistency};
+use offshoot::search::{Assessment, Assessor, Outcome, Sample, SearchJob, best_of_n, sample, self_consistency};
 use offshoot::tokenizer::AddSpecial;
-use offshoot::tree::{SamplingTree, State};
+use offshoot::tree::{NodeState, SamplingTree};
 use offshoot::{Error, Result};
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ fn judgement(right: bool) -> Judgement {
 fn drive(
     assessor: Assessor<'_>,
     order: &Order,
-    search: impl FnOnce(&mut Job<'_>) -> Result<Outcome>,
+    search: impl FnOnce(&mut SearchJob<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     search(&mut order.job(assessor, &mut |_| Ok(())))
 }
@@ -66,7 +66,7 @@ fn vote(replies: Vec<ScriptedReply>, stop: Decided) -> Outcome {
     let n = replies.len();
     let mut tree = saying(replies);
     let root = tree.root();
-    let search = |job: &mut Job<'_>| self_consistency(&mut tree, root, n, stop, job);
+    let search = |job: &mut SearchJob<'_>| self_consistency(&mut tree, root, n, stop, job);
     drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails")
 }
 
@@ -106,7 +106,7 @@ proptest! {
 
 #[test]
 fn a_vote_that_is_sure_enough_stops() {
-    // Four to none: a fair coin would not show it in 31 of 32 cases.
+    // Four to none: a fair uniform would not show it in 31 of 32 cases.
     let outcome = vote(texts(&["7"; 10]), Decided::Confident(0.95));
     assert_eq!((outcome.votes, outcome.cancelled), (vec![("7".to_string(), 4)], 6));
     let outcome = vote(texts(&["7"; 10]), Decided::Confident(0.97));
@@ -122,12 +122,12 @@ fn endless() -> ScriptedReply {
 fn a_candidate_that_has_passed_stops_its_siblings() {
     let mut tree = saying(vec![endless(), ScriptedReply::text("6"), ScriptedReply::text("7   "), endless()]);
     let root = tree.root();
-    let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 4, BestBy::Grade, true, job);
+    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 4, BestBy::Grade, true, job);
     let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(2), Some(true), 2));
     let children = tree.children(root);
-    let states: Vec<State> = children.iter().map(|&node| tree.node(node).state).collect();
-    assert_eq!(states, [State::Pruned, State::Closed, State::Closed, State::Pruned]);
+    let states: Vec<NodeState> = children.iter().map(|&node| tree.node(node).state).collect();
+    assert_eq!(states, [NodeState::Pruned, NodeState::Closed, NodeState::Closed, NodeState::Pruned]);
     assert_eq!(tree.node(children[0]).finish, Some(FinishReason::Cancelled));
     let drawn: usize = [children[0], children[3]].iter().map(|&node| tree.node(node).tokens.len()).sum();
     assert_eq!(outcome.cancelled_tokens, drawn, "what was drawn in vain is told");
@@ -137,7 +137,7 @@ fn a_candidate_that_has_passed_stops_its_siblings() {
 fn without_the_setting_nobody_is_stopped() {
     let mut tree = saying(texts(&["7", "long and wrong", "7"]));
     let root = tree.root();
-    let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 3, BestBy::Grade, false, job);
+    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 3, BestBy::Grade, false, job);
     let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.samples.len(), outcome.cancelled), (3, 0));
 }
@@ -247,7 +247,7 @@ fn what_nobody_waits_for_is_not_judged() {
         }
         Ok(judgement(text == "7"))
     });
-    let search = |job: &mut Job<'_>| best_of_n(&mut tree, root, 5, BestBy::Grade, true, job);
+    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 5, BestBy::Grade, true, job);
     let outcome = drive(Assessor::new(queue), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.samples.len(), outcome.cancelled), (Some(0), 1, 4));
     drop(release);
@@ -266,7 +266,7 @@ fn what_nobody_waits_for_is_not_judged() {
 
 #[test]
 fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
-    type Driver = fn(&mut SamplingTree, usize, &mut Job<'_>) -> Result<Outcome>;
+    type Driver = fn(&mut SamplingTree, usize, &mut SearchJob<'_>) -> Result<Outcome>;
     let drivers: [Driver; 4] = [
         |tree, n, job| sample(tree, tree.root(), n, job),
         |tree, n, job| best_of_n(tree, tree.root(), n, BestBy::Logprob, false, job),
@@ -281,7 +281,7 @@ fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
             Ok(())
         };
         let order = Order::default();
-        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(&grade), &mut record)).expect("others go on");
+        let outcome = driver(&mut tree, n, &mut order.job(Assessor::new(grade), &mut record)).expect("others go on");
         recorded.sort_by_key(|sample| sample.index);
         (outcome, recorded, tree.take_failures().len())
     };

@@ -1,5 +1,5 @@
-//! Tree of thoughts on a scripted engine: which thoughts grow, how they are judged, merged, kept and given back, and how a search
-//! ends; and on the bundled model: what it shares, and that its coins are its own.
+//! Tree of thoughts on a scripted engine: which thoughts grow, how they are judged, merged, kept and given back, and
+//! how a search ends; and on the bundled model: what it shares, and that its uniforms are its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 use offshoot::engine::scripted::{text_of, tokens_of};
 use offshoot::engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
 use offshoot::eval::task::tree_of_thought::ItemTexts;
-use offshoot::eval::task::{Item, Method, Overrides, Prompt, Task};
-use offshoot::search::tree_of_thought::Rendered;
+use offshoot::eval::task::{Item, Method, Overrides, Task, TaskPrompt};
+use offshoot::search::tree_of_thought::QuestionPrompt;
 use offshoot::search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
 use offshoot::tokenizer::AddSpecial;
-use offshoot::tree::{SamplingTree, State};
+use offshoot::tree::{NodeState, SamplingTree};
 use offshoot::{Error, Result};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -63,8 +63,8 @@ fn scored(call: &ScriptedCall<'_>, yes: f64) -> ScriptedReply {
     ScriptedReply::scores(logprobs)
 }
 
-/// An engine on which `next` lists what can follow a path, `value` is the probability that it is worth something, and the answer
-/// is `win` after a thought with a `!`.
+/// An engine on which `next` lists what can follow a path, `value` is the probability that it is worth something, and
+/// the answer is `win` after a thought with a `!`.
 fn world(
     next: impl Fn(&str) -> String + Send + 'static,
     value: impl Fn(&str) -> f64 + Send + 'static,
@@ -83,9 +83,9 @@ fn world(
 fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> (Result<Outcome>, SamplingTree) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let mut tree = SamplingTree::new(engine, &item.id, 1, tokens_of("Q:"), "Q:".to_string()).expect("any prompt");
-    let render = |prompt: &Prompt| match prompt {
-        Prompt::Levels(levels) => Ok(Rendered { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
-        Prompt::Chat { .. } => panic!("no chat here"),
+    let render = |prompt: &TaskPrompt| match prompt {
+        TaskPrompt::Levels(levels) => Ok(QuestionPrompt { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
+        TaskPrompt::Chat { .. } => panic!("no chat here"),
     };
     let continuation = |text: &str| Ok(tokens_of(text));
     let assess = |text: &str| {
@@ -118,7 +118,7 @@ fn solve(
     let (outcome, tree) = search(&task, &item, EngineHandle::scripted(script), false);
     let outcome = outcome.expect("nothing fails");
     for at in tree.nodes() {
-        assert!(!matches!(tree.node(at).state, State::Open(_)), "{:?} is given back", tree.node(at));
+        assert!(!matches!(tree.node(at).state, NodeState::Open(_)), "{:?} is given back", tree.node(at));
     }
     (outcome, tree)
 }
@@ -127,7 +127,7 @@ fn solve(
 fn thoughts(tree: &SamplingTree) -> Vec<(String, Option<f64>, bool)> {
     let of_path = |at: &_| tree.node(*at).kind == ForkKind::Sample && tree.parent(*at).is_some();
     let score = |at| tree.node(at).score.map(|score: f64| (score * 1e6).round() / 1e6);
-    let shown = |at| (tree.path_text(at).replace('\n', "/"), score(at), tree.node(at).state == State::Pruned);
+    let shown = |at| (tree.path_text(at).replace('\n', "/"), score(at), tree.node(at).state == NodeState::Pruned);
     tree.nodes().filter(of_path).map(shown).collect()
 }
 
@@ -498,11 +498,11 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
     let task = Task::load(&folder.join("make24-tot.json"), &Overrides { set, ..Overrides::default() }).expect("a task");
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let solve = |item: &Item| {
-        let render = |prompt: &Prompt| {
-            Ok(Rendered { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
+        let render = |prompt: &TaskPrompt| {
+            Ok(QuestionPrompt { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
         };
         let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
-        let Rendered { text, tokens } = render(&task.prompt(item)?)?;
+        let QuestionPrompt { text, tokens } = render(&task.prompt(item)?)?;
         let mut tree = SamplingTree::new(engine.clone(), &item.id, 1, tokens, text)?;
         let assess = |_: &str| Assessment::default();
         let params = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
@@ -511,7 +511,7 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot::engine::Metrics) {
         let mut job = order.job(Assessor::new(assess), &mut record);
         let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
         let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job)?;
-        let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, State::Open(_))).count();
+        let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, NodeState::Open(_))).count();
         assert_eq!(open, 0, "every branch is given back");
         Ok(outcome)
     };

@@ -1,12 +1,12 @@
-//! Document question answering: documents of every shape meet questions of every shape, mistakes in either are told in a
-//! sentence, and prompts that share a document get the tokens of encoding each of them whole.
+//! Document question answering: documents of every shape meet questions of every shape, mistakes in either are told in
+//! a sentence, and prompts that share a document get the tokens of encoding each of them whole.
 
 use crate::shared;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use offshoot::eval::task::{Item, Overrides, Prompt, Task};
+use offshoot::eval::task::{Item, Overrides, Task, TaskPrompt};
 use offshoot::tokenizer::{AddSpecial, SharedEncoder, Tokenizer};
 use serde_json::{Value, json};
 use shared::shared;
@@ -96,7 +96,10 @@ fn a_folder_and_questions_that_name_its_files() {
     assert_eq!(found[2].fields["name"], "bob.md");
     assert_eq!(found[2].fields["document"], "Bob has\ntwo dogs.", "no byte order mark, plain line ends");
     let prompt = desk.task(items).expect("as before").prompt(&found[1]).expect("its fields are there");
-    assert_eq!(prompt, Prompt::Levels(["Examples.\n", "Bob has\ntwo dogs.\n", "Which?"].map(str::to_string).to_vec()));
+    assert_eq!(
+        prompt,
+        TaskPrompt::Levels(["Examples.\n", "Bob has\ntwo dogs.\n", "Which?"].map(str::to_string).to_vec())
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The project's own documents stay true: links lead somewhere, commands are known to the command line, the README is short and
-//! quotes a recorded run, and the pictures are those that their commands draw from the recorded data.
+//! The project's own documents stay true: links lead somewhere, commands are known to the command line, the README is
+//! short and quotes a recorded run, and the pictures are those that their commands draw from the recorded data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -236,8 +236,8 @@ fn pictures_are_those_that_their_commands_draw() {
     }
 }
 
-/// Text of 12 px takes at most 6.6 pixels a letter on average over a line, bold and larger text more (measured with DejaVu Sans,
-/// a wide font).
+/// Text of 12 px takes at most 6.6 pixels a letter on average over a line, bold and larger text more (measured with
+/// DejaVu Sans, a wide font).
 fn assert_text_fits(picture: &str, svg: &str) {
     let document = roxmltree::Document::parse(svg).expect("a picture is well-formed XML");
     let number = |node: roxmltree::Node, name: &str| {

@@ -1,5 +1,6 @@
-//! The drawing of the rooms stays true. `ROOMS` lists every room of `src` from the ground up with the rooms that it uses: a use that
-//! is not drawn fails, a drawn edge that no file uses fails, and an edge that does not point to an earlier room fails.
+//! The drawing of the rooms stays true. `ROOMS` lists every room of `src` from the ground up with the rooms that it
+//! uses: a use that is not drawn fails, a drawn edge that no file uses fails, and an edge that does not point to an
+//! earlier room fails.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -166,8 +167,9 @@ fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
-/// Every module path that `text` names from `crate::`, `offshoot::` or `super::` on, lists in braces spelled out. `module` is where
-/// the text stands; `super` in a module inside the file is read as the file's own parent, which is never further up.
+/// Every module path that `text` names from `crate::`, `offshoot::` or `super::` on, lists in braces spelled out.
+/// `module` is where the text stands; `super` in a module inside the file is read as the file's own parent, which is
+/// never further up.
 fn paths_named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let code = without_comments(text);
     let mut found = Vec::new();

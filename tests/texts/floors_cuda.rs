@@ -1,5 +1,5 @@
-//! The folders of `backend/cuda` use each other only as its module doc draws: each names the folders that it may use, all of
-//! which stand below it, so that no folder imports in a circle.
+//! The folders of `backend/cuda` use each other only as its module doc draws: each names the folders that it may use,
+//! all of which stand below it, so that no folder imports in a circle.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,8 +33,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The folders of cuda that `text`, the file at `inside` cuda, names: by `crate::backend::cuda::`, or by `super::` as often as it
-/// takes to reach cuda itself. `None` stands for cuda's own items.
+/// The folders of cuda that `text`, the file at `inside` cuda, names: by `crate::backend::cuda::`, or by `super::` as
+/// often as it takes to reach cuda itself. `None` stands for cuda's own items.
 fn folders_named(inside: &Path, text: &str) -> Vec<Option<String>> {
     let is_root_of_folder = inside.file_name().is_some_and(|name| name == "mod.rs");
     let depth = inside.components().count() - usize::from(is_root_of_folder);

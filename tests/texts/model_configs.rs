@@ -1,5 +1,5 @@
-//! config.json files of real models, and what small changes to one make of it: every fact where families differ, and one
-//! clear sentence where something is not supported.
+//! config.json files of real models, and what small changes to one make of it: every fact where families differ, and
+//! one clear sentence where something is not supported.
 
 use crate::shared;
 
@@ -12,8 +12,8 @@ use offshoot::model::{ModelConfig, ModelFolder};
 use serde_json::{Value, json};
 use shared::shared;
 
-/// Facts that anyone can look up: layers, query heads, key heads, head_dim, vocabulary, context, parameters (by the tensors of
-/// the published checkpoint).
+/// Facts that anyone can look up: layers, query heads, key heads, head_dim, vocabulary, context, parameters (by the
+/// tensors of the published checkpoint).
 type Known = (&'static str, Family, [usize; 6], usize);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Model folders that are not what they should be: each ends with one sentence that names the file, the tensor or field, and the
-//! two sizes; and the oddities of real checkpoints that must load.
+//! Model folders that are not what they should be: each ends with one sentence that names the file, the tensor or
+//! field, and the two sizes; and the oddities of real checkpoints that must load.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,6 @@
-//! Every field of the config.json of each golden model, and every field that it might have, set to what it must not be or seldom
-//! is: the folder is refused by one sentence that names file and field, or it loads and computes. Nothing panics.
+//! Every field of the config.json of each golden model, and every field that it might have, set to what it must not be
+//! or seldom is: the folder is refused by one sentence that names file and field, or it loads and computes. Nothing
+//! panics.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -214,7 +215,8 @@ fn every_cut_into_heads_is_refused_by_name_or_computes() {
     }
 }
 
-/// The error of a config of a phi, half of whose heads turn, so that an odd head has an even number of elements to turn.
+/// The error of a config of a phi, half of whose heads turn, so that an odd head has an even number of elements to
+/// turn.
 #[test]
 fn heads_of_an_odd_or_large_size_are_refused_by_name() {
     let mut phi = json!({

@@ -1,5 +1,5 @@
-//! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades agree with
-//! other people's data.
+//! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades
+//! agree with other people's data.
 
 use crate::shared;
 
@@ -7,9 +7,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use offshoot::eval::answer::Answer;
-use offshoot::eval::task::{Item, Method, Overrides, Prompt, Sampling, Task, scaffold};
+use offshoot::eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, scaffold};
 use offshoot::search::settings::BestBy;
-use offshoot::search::vote::{Decided, Tally};
+use offshoot::search::vote::{Decided, VoteTally};
 use offshoot::tokenizer::Message;
 use serde_json::{Value, json};
 use shared::shared;
@@ -82,7 +82,7 @@ fn refused(task: &Value, parts: &[&str]) {
 
 fn levels(task: &Task, item: &Item) -> Vec<String> {
     match task.prompt(item).unwrap() {
-        Prompt::Levels(levels) => levels,
+        TaskPrompt::Levels(levels) => levels,
         chat => panic!("{chat:?}"),
     }
 }
@@ -405,7 +405,7 @@ fn a_prompt_that_prints_null_names_item_and_field() {
         task["items"] = json!([{"id": "x9", "q": null, "deep": {"a": null}, "list": [1, null]}]);
         let task = desk.load(&task).unwrap();
         let prompt = task.prompt(&task.items(None).unwrap()[0]).map_err(|e| one_sentence(e.to_string()))?;
-        let Prompt::Levels(levels) = prompt else { panic!("no chat") };
+        let TaskPrompt::Levels(levels) = prompt else { panic!("no chat") };
         Ok::<String, String>(levels.concat())
     };
     for (template, field) in
@@ -482,7 +482,7 @@ fn a_chat_prompt() {
     let mut task = with("prompt", json!({"chat": chat}));
     task["items"] = json!([{"q": "2+2?", "mood": "brief"}]);
     let task = desk.load(&task).unwrap();
-    let Prompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
+    let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
         panic!("a chat")
     };
     let say = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
@@ -614,7 +614,7 @@ fn a_new_task_works_as_it_is_written() {
     assert_eq!((task.name.as_str(), task.model.clone(), items.len()), ("my-task", None, 3));
     let prompt = levels(&task, &items[0]).concat();
     assert!(prompt.ends_with("How many pears does Ida have now?\nAnswer:"), "{prompt}");
-    let mut tally = Tally::default();
+    let mut tally = VoteTally::default();
     for (ix, text) in ["35 - 8 = 27\n#### 27", "#### 26", "#### 27.0"].iter().enumerate() {
         tally.add(ix, task.answer(text).map(|a| a.value).as_deref());
     }

@@ -1,5 +1,5 @@
-//! Tokenizers against what Hugging Face's give (the goldens of ../shared), and against tiny ones made here; chat templates
-//! against what Python's Jinja makes of them; streams and stop strings against their definitions.
+//! Tokenizers against what Hugging Face's give (the goldens of ../shared), and against tiny ones made here; chat
+//! templates against what Python's Jinja makes of them; streams and stop strings against their definitions.
 
 use crate::shared;
 
@@ -146,7 +146,8 @@ fn beginning_of_text_as_transformers_adds_it() {
     assert_eq!(ids(&tokenizer.encode("<s>Hello", AddSpecial::No).unwrap()), [1, 15043]);
     assert_eq!(ids(&Tokenizer::load(&llama3).unwrap().encode("Hello", AddSpecial::Yes).unwrap()), [128000, 9906]);
 
-    // The Llama classes follow tokenizer_config.json, whatever the post-processor says; other classes the post-processor.
+    // The Llama classes follow tokenizer_config.json, whatever the post-processor says; other classes the
+    // post-processor.
     let folder = TempDir::new().unwrap();
     std::fs::copy(llama2.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
     let mut config =
@@ -233,7 +234,8 @@ fn a_tiny_vocabulary() {
 }
 
 proptest! {
-    /// Whatever is sampled, streamed text is what decoding all bytes at once gives, and each part is certain when it comes.
+    /// Whatever is sampled, streamed text is what decoding all bytes at once gives, and each part is certain when it
+    /// comes.
     #[test]
     fn streams_never_cut_a_character(bytes in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\xf0\x9f\x98\x80\xc3\xa9a "[..])], 0..24), cut in 0usize..24) {
         let tokenizer = tiny_tokenizer();
@@ -253,7 +255,8 @@ proptest! {
         prop_assert_eq!(before + &after[0], text);
     }
 
-    /// However the text is cut, it ends at the stop string that is complete first, and nothing of it is given out before.
+    /// However the text is cut, it ends at the stop string that is complete first, and nothing of it is given out
+    /// before.
     #[test]
     fn stop_strings_do_not_depend_on_the_pieces(
         text in "[abé]{0,12}",

@@ -1,5 +1,5 @@
-//! Activations. The clear loops are the definitions, with the library's exponential and hyperbolic tangent; the others use the
-//! polynomial of `exp`, with which they vectorise.
+//! Activations. The clear loops are the definitions, with the library's exponential and hyperbolic tangent; the others
+//! use the polynomial of `exp`, with which they vectorise.
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};

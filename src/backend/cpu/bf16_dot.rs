@@ -1,9 +1,11 @@
-//! The software twin of AVX-512's bf16 instructions, for one lane: the same bits on every processor, so that the arithmetic of
-//! `Isa::Avx512Bf16` can be tested where the instructions are missing. After the pseudo-code of VDPBF16PS and VCVTNEPS2BF16 in
-//! Intel's instruction set reference; the tests hold it against the instructions where the processor has them.
+//! The software twin of AVX-512's bf16 instructions, for one lane: the same bits on every processor, so that the
+//! arithmetic of `Isa::Avx512Bf16` can be tested where the instructions are missing. After the pseudo-code of VDPBF16PS
+//! and VCVTNEPS2BF16 in Intel's instruction set reference; the tests hold it against the instructions where the
+//! processor has them.
 
-/// `acc` plus the products of two pairs of bf16 (VDPBF16PS): the later, high elements first, each product added by one f32
-/// multiply-add that rounds to nearest even. Subnormal operands count as zero, and so does a subnormal sum; both keep their sign.
+/// `acc` plus the products of two pairs of bf16 (VDPBF16PS): the later, high elements first, each product added by one
+/// f32 multiply-add that rounds to nearest even. Subnormal operands count as zero, and so does a subnormal sum; both
+/// keep their sign.
 #[inline(always)]
 pub fn dot(acc: f32, a: u32, b: u32) -> f32 {
     let acc = fused(flushed(acc), flushed(high(a)), flushed(high(b)));
@@ -34,8 +36,9 @@ fn flushed(x: f32) -> f32 {
     if x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
 
-/// `acc + a * b`, rounded once and then flushed. A sum is subnormal if it lies below the smallest normal number when rounded to 24
-/// bits as if the exponent had no end; `mul_add` rounds to fewer bits there and may reach that number all the same.
+/// `acc + a * b`, rounded once and then flushed. A sum is subnormal if it lies below the smallest normal number when
+/// rounded to 24 bits as if the exponent had no end; `mul_add` rounds to fewer bits there and may reach that number all
+/// the same.
 #[inline(always)]
 fn fused(acc: f32, a: f32, b: f32) -> f32 {
     let sum = a.mul_add(b, acc);
@@ -45,8 +48,9 @@ fn fused(acc: f32, a: f32, b: f32) -> f32 {
     }
 }
 
-/// Whether `|acc + a * b|` is less than what rounds up to the smallest normal number: less than a quarter unit (of that number's
-/// last place) below it. The sum is exact: the product is in f64, and what adding to it rounds off is kept (Knuth's two-sum).
+/// Whether `|acc + a * b|` is less than what rounds up to the smallest normal number: less than a quarter unit (of that
+/// number's last place) below it. The sum is exact: the product is in f64, and what adding to it rounds off is kept
+/// (Knuth's two-sum).
 #[cold]
 fn rounds_below_normal(acc: f32, a: f32, b: f32) -> bool {
     let (acc, product) = (f64::from(acc), f64::from(a) * f64::from(b));

@@ -1,5 +1,6 @@
-//! `e^x` by one polynomial in three widths, for softmax numerators and activations. All widths give the same bits: the same
-//! fused operations in the same order. Error below 1.5 units in the last place (checked over the whole range by the tests).
+//! `e^x` by one polynomial in three widths, for softmax numerators and activations. All widths give the same bits: the
+//! same fused operations in the same order. Error below 1.5 units in the last place (checked over the whole range by
+//! the tests).
 //!
 //! Arguments below [`LOWEST`] give 0 (no denormals), above [`HIGHEST`] `e^HIGHEST`; NaN stays NaN.
 
@@ -8,7 +9,8 @@ pub const LOWEST: f32 = -87.336_54;
 /// Above this, the result stays where it is: the largest whole power of two times the polynomial that f32 surely holds.
 pub const HIGHEST: f32 = 88.0;
 
-// x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with zeros at its end so that n * LN2_HIGH is exact.
+// x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with zeros at its end so that n * LN2_HIGH is
+// exact.
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;

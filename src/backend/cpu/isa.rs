@@ -1,5 +1,6 @@
-//! Which path of the CPU's arithmetic is used: those this processor has, the fastest of them, and the one that the environment
-//! variable OFFSHOOT_CPU forces. What each path rounds operands to is stated here; the ops themselves are their own rooms'.
+//! Which path of the CPU's arithmetic is used: those this processor has, the fastest of them, and the one that the
+//! environment variable OFFSHOOT_CPU forces. What each path rounds operands to is stated here; the ops themselves are
+//! their own rooms'.
 
 use std::env;
 use std::fmt;
@@ -7,7 +8,8 @@ use std::fmt;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
 
-/// A path of arithmetic: an instruction set with kernels of its own, or clear loops. From the definition to the fastest.
+/// A path of arithmetic: an instruction set with kernels of its own, or clear loops. From the definition to the
+/// fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// The clear loops that define each op; every processor has them.
@@ -47,7 +49,8 @@ impl Isa {
     }
 
     /// The fastest path of this processor. Bf16 dot products count only where they are faster than widening and f32
-    /// multiply-adds: on AMD (Zen 4: 465 against 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 against 380).
+    /// multiply-adds: on AMD (Zen 4: 465 against 235 GFLOP/s on two cores), not on Intel (Emerald Rapids: 190 against
+    /// 380).
     pub fn fastest() -> Self {
         let mut paths = Self::available();
         paths.retain(|isa| *isa != Isa::Bf16Twin && (*isa != Isa::Avx512Bf16 || dot_products_pay()));
@@ -99,8 +102,8 @@ impl Isa {
         }
     }
 
-    /// What attention rounds queries and softmax numerators to before it multiplies them by keys and values of this dtype:
-    /// bf16 by the definition and before dot products of bf16; paths that widen bf16 round nothing.
+    /// What attention rounds queries and softmax numerators to before it multiplies them by keys and values of this
+    /// dtype: bf16 by the definition and before dot products of bf16; paths that widen bf16 round nothing.
     pub fn attention_operand(self, stored: Dtype) -> Dtype {
         match (stored, self) {
             (Dtype::F32 | Dtype::F16, _) | (Dtype::Bf16, Isa::Avx2 | Isa::Avx512) => Dtype::F32,

@@ -1,19 +1,19 @@
-//! Keys and values of all layers, in pages of 16 slots. This file alone knows how a page is laid out; which page holds which
-//! token is the prefix tree's affair, what is read of them the attention's.
+//! Keys and values of all layers, in pages of 16 slots. This file alone knows how a page is laid out; which page holds
+//! which token is the prefix tree's affair, what is read of them the attention's.
 //!
 //! # Layout
-//! One zeroed mapping a layer, `[kv_head][page]`: memory that no token ever reached is never touched. A page of one head holds
-//! its keys, then its values. Slots are the lanes of the keys and dimensions those of the values, so that neither `q . k` nor
-//! `p . v` ever sums across lanes:
+//! One zeroed mapping a layer, `[kv_head][page]`: memory that no token ever reached is never touched. A page of one
+//! head holds its keys, then its values. Slots are the lanes of the keys and dimensions those of the values, so that
+//! neither `q . k` nor `p . v` ever sums across lanes:
 //!
 //! | dtype    | keys              | values                  |
 //! |----------|-------------------|-------------------------|
 //! | f32, f16 | `[d][16]`         | `[16][width]`           |
 //! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
 //!
-//! `width` is `d` rounded up to 16. bf16 elements lie in pairs along the summed dimension, as its dot product reads them. Such a
-//! pair of slots is multiplied as a whole, the hidden one by zero; so that nothing but zero comes of it, writing an even slot
-//! clears an infinity or not-a-number which a former tenant left in its partner.
+//! `width` is `d` rounded up to 16. bf16 elements lie in pairs along the summed dimension, as its dot product reads
+//! them. Such a pair of slots is multiplied as a whole, the hidden one by zero; so that nothing but zero comes of it,
+//! writing an even slot clears an infinity or not-a-number which a former tenant left in its partner.
 //!
 //! fp8 keys and values are rounded when they are appended, and lie in the weights' dtype like others.
 
@@ -214,8 +214,8 @@ impl KvStore {
         }
     }
 
-    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded as they are kept.
-    /// Where several rows lie in one page, their slots rise.
+    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded as they
+    /// are kept. Where several rows lie in one page, their slots rise.
     pub fn append(&mut self, layer: LayerIx, qkv: &Buffer, slots: &[KvSlot]) {
         let LayerStore { heads, layout, map } = &mut self.layers[layer.ix()];
         let (heads, layout) = (*heads, *layout);
@@ -316,7 +316,8 @@ impl Stored for BfPair {
     }
 }
 
-/// `x` rounded to bf16, to nearest even, in the low half; not-a-number stays so. Without a branch, so that loops vectorise.
+/// `x` rounded to bf16, to nearest even, in the low half; not-a-number stays so. Without a branch, so that loops
+/// vectorise.
 fn bf16_bits(x: f32) -> u32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;

@@ -1,5 +1,5 @@
-//! The definitions of `level_lse` and `add_level_mass`, row by row; rows are spread over threads. The keys of a page are multiplied
-//! side by side, as they lie, and there is no other way beside this one.
+//! The definitions of `level_lse` and `add_level_mass`, row by row; rows are spread over threads. The keys of a page
+//! are multiplied side by side, as they lie, and there is no other way beside this one.
 
 use rayon::prelude::*;
 

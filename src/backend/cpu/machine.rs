@@ -1,5 +1,5 @@
-//! What the processor can do at most, measured in the same run as whatever is held against it: multiply-adds and memory reads
-//! with the threads of rayon's current pool. No model, no kernel of ours.
+//! What the processor can do at most, measured in the same run as whatever is held against it: multiply-adds and memory
+//! reads with the threads of rayon's current pool. No model, no kernel of ours.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -72,8 +72,8 @@ const PEAK_TIME: Duration = Duration::from_millis(300);
 const READ_BYTES: usize = 768 << 20;
 const READ_PASSES: usize = 3;
 
-/// The rate of a loop on all threads at once, in GFLOP/s. The median over time: a processor keeps its highest clock for a
-/// moment only.
+/// The rate of a loop on all threads at once, in GFLOP/s. The median over time: a processor keeps its highest clock for
+/// a moment only.
 fn peak(work: PeakLoop) -> f64 {
     let until = Instant::now() + PEAK_TIME;
     let rates = rayon::broadcast(|_| {

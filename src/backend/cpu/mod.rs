@@ -1,5 +1,6 @@
-//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it, chosen
-//! once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their rooms.
+//! The CPU backend. Each op is a clear loop (the definition, `Isa::Portable`) and, where it pays, fast paths beside it,
+//! chosen once at start from what the processor has. Rayon's current pool runs them. This file only routes ops to their
+//! rooms.
 
 mod activation;
 pub mod attention;
@@ -20,11 +21,11 @@ mod timed;
 
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, NewPage};
 
 use super::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, MatrixPart, RopeTable, Sampled, StepBatch,
-    StepShape, SwapRates, WeightView, with_drawn,
+    StepShape, SwapRates, WeightView, with_bytes,
 };
 pub use gemm::Matrix;
 pub use isa::Isa;
@@ -122,8 +123,8 @@ impl Backend for Cpu {
         self.kv = kv;
     }
 
-    /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is read, for a
-    /// copy reads and writes.
+    /// Of two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): f32 products, and half of what is
+    /// read, for a copy reads and writes.
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: 14e9, flops: 350e9 }
     }
@@ -133,7 +134,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        Ok(with_drawn(parts, |views| Matrix::pack(self.isa, views)))
+        Ok(with_bytes(parts, |views| Matrix::pack(self.isa, views)))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
@@ -198,8 +199,8 @@ impl Backend for Cpu {
         Ok(step.load(batch))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns))
+    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        Ok(step.advance(uniforms, new_pages))
     }
 
     fn run(
@@ -272,13 +273,13 @@ impl Backend for Cpu {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        for (i, &row) in step.batch().wanted.iter().enumerate() {
+        for (i, &row) in step.batch().logit_rows.iter().enumerate() {
             out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
         }
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
-        let drawn = sampling::sample(self.isa, logits, step.requests());
-        step.draw(drawn);
+        let sampled = sampling::sample(self.isa, logits, step.requests());
+        step.note_sampled(sampled);
     }
 }

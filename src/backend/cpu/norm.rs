@@ -1,5 +1,5 @@
-//! Normalisations. Each is one plain loop, which is compiled for every instruction set; sums have one fixed order, so that all
-//! of them give the same bits.
+//! Normalisations. Each is one plain loop, which is compiled for every instruction set; sums have one fixed order, so
+//! that all of them give the same bits.
 
 use super::rows::{for_each_isa, for_rows, sum};
 use super::{Buffer, HeadKind, HeadLayout, Isa};

@@ -1,13 +1,13 @@
-//! What element-wise ops share: compiling one loop for every instruction set, spreading rows over threads, and sums in one
-//! fixed order. The loops themselves are the definition of their op and stay with it.
+//! What element-wise ops share: compiling one loop for every instruction set, spreading rows over threads, and sums in
+//! one fixed order. The loops themselves are the definition of their op and stay with it.
 
 use rayon::prelude::*;
 
 use super::Buffer;
 
-/// Below this many elements an op runs on the calling thread. Handing work to a thread that is awake costs about a microsecond,
-/// as long as some thousand elements take; a thread left idle for 20 falls asleep, and waking it costs 30 (measured in a virtual
-/// machine), so that the stretches on one thread must also be short.
+/// Below this many elements an op runs on the calling thread. Handing work to a thread that is awake costs about a
+/// microsecond, as long as some thousand elements take; a thread left idle for 20 falls asleep, and waking it costs 30
+/// (measured in a virtual machine), so that the stretches on one thread must also be short.
 const PARALLEL_FROM: usize = 8 * 1024;
 
 /// Calls `work(row, out_row)` for every row of `out`, on all threads when there is enough to do.
@@ -23,7 +23,8 @@ pub fn for_rows(out: &mut Buffer, work: impl Fn(usize, &mut [f32]) + Sync) {
     }
 }
 
-/// Sum of `f(x)` in 16 lanes, then of the lanes by halves: one order for every instruction set, and one that vectorises.
+/// Sum of `f(x)` in 16 lanes, then of the lanes by halves: one order for every instruction set, and one that
+/// vectorises.
 #[inline(always)]
 pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; 16];
@@ -44,8 +45,8 @@ pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`. With `clear or body`, the clear
-/// loops are another function.
+/// `fn name(isa, args)` that runs the `#[inline(always)]` function `body` compiled for `isa`. With `clear or body`, the
+/// clear loops are another function.
 macro_rules! for_each_isa {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
         for_each_isa! { $(#[$doc])* fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }

@@ -1,20 +1,20 @@
-//! The step that the CPU's ops read: a batch whose tokens are known, and the draws that nobody collected yet. The work itself
-//! is done at once.
+//! The step that the CPU's ops read: a batch whose tokens are known, and the samples that nobody collected yet. The
+//! work itself is done at once.
 
 use std::collections::VecDeque;
 
 use crate::backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
 use crate::ids::TokenId;
-use crate::plan::PageTurn;
+use crate::plan::NewPage;
 
 #[derive(Default)]
 pub struct Step {
     batch: StepBatch,
     tokens: Vec<TokenId>,
-    /// What the step before drew, by request.
+    /// What the step before sampled, by request.
     before: Vec<TokenId>,
-    /// What this step drew.
-    drawn: Vec<Sampled>,
+    /// What this step sampled.
+    sampled: Vec<Sampled>,
     done: VecDeque<Vec<Sampled>>,
 }
 
@@ -24,15 +24,15 @@ impl Step {
         self.resolve()
     }
 
-    pub fn advance(&mut self, coins: &[f64], turns: &[PageTurn]) -> StepShape {
-        self.batch.advance(coins, turns);
+    pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> StepShape {
+        self.batch.advance(uniforms, new_pages);
         self.resolve()
     }
 
     fn resolve(&mut self) -> StepShape {
         let token = |token: &RowToken| match *token {
             RowToken::Known(token) => token,
-            RowToken::Drawn(request) => self.before[request as usize],
+            RowToken::Sampled(request) => self.before[request as usize],
         };
         self.tokens = self.batch.tokens.iter().map(token).collect();
         self.batch.count_unseen(&self.before);
@@ -52,14 +52,14 @@ impl Step {
         &self.batch.requests
     }
 
-    pub fn draw(&mut self, drawn: Vec<Sampled>) {
-        self.drawn = drawn;
+    pub fn note_sampled(&mut self, sampled: Vec<Sampled>) {
+        self.sampled = sampled;
     }
 
-    /// The step is done: what it drew can be collected, and is what the next one goes on from.
+    /// The step is done: what it sampled can be collected, and is what the next one goes on from.
     pub fn finish(&mut self) {
-        self.before = self.drawn.iter().map(|drawn| drawn.token).collect();
-        self.done.push_back(std::mem::take(&mut self.drawn));
+        self.before = self.sampled.iter().map(|sampled| sampled.token).collect();
+        self.done.push_back(std::mem::take(&mut self.sampled));
     }
 
     /// Panics where no step was run that was not collected.

@@ -1,13 +1,14 @@
-//! What the attention of one step takes in one layer, from the integers of its plan: keys and values that its items read,
-//! products, states written and merged.
+//! What the attention of one step takes in one layer, from the integers of its plan: keys and values that its items
+//! read, products, states written and merged.
 
 use super::profile::{DeviceProfile, Products};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, KvSpan, Tiles, WorkItem};
 
 impl DeviceProfile {
-    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each. Products and
-    /// reads go on beside each other: the longer of the two counts, and of the shorter the part that is not hidden.
+    /// Nanoseconds of one layer's attention by `plan`, elements of keys and values of `kv_element_bytes` bytes each.
+    /// Products and reads go on beside each other: the longer of the two counts, and of the shorter the part that is
+    /// not hidden.
     pub fn attention_ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
         let (times, cost, how) = (&self.attention, self.cost_model(), self.multiplies());
         let (mut reads, mut products) = (0.0, 0.0);

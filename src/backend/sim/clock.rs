@@ -1,5 +1,5 @@
-//! Two times that run beside each other: the host's, which the engine's caller sees, and the device's, which is ahead of it by
-//! what was submitted and not collected. Whole nanoseconds, so that sums of times are exact.
+//! Two times that run beside each other: the host's, which the engine's caller sees, and the device's, which is ahead
+//! of it by what was submitted and not collected. Whole nanoseconds, so that sums of times are exact.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,29 +1,29 @@
-//! A device that computes nothing and keeps time: each op of `Backend` adds what it would take on a [`DeviceProfile`], from the
-//! shapes that it is given, to a [`Clock`] that nobody has to wait for. Weights, activations, keys and values take no memory
-//! here, but are counted against the profile's, so that what would not fit does not fit. What times are made of is `profile`'s
-//! and `attention`'s; who drives an engine by such a clock is left to floor 8.
+//! A device that computes nothing and keeps time: each op of `Backend` adds what it would take on a [`DeviceProfile`],
+//! from the shapes that it is given, to a [`Clock`] that nobody has to wait for. Weights, activations, keys and values
+//! take no memory here, but are counted against the profile's, so that what would not fit does not fit. What times are
+//! made of is `profile`'s and `attention`'s; who drives an engine by such a clock is left to floor 8.
 //!
 //! # How near it comes
-//! On the profile `h200`, beside benches/runs/2026-11-21-h200-wgmma (`cargo test --test modelled_times -- --nocapture` prints
-//! both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 0.97 (mean 0.94, for a
-//! device that works for long lowers its clocks); prompts 0.83 to 0.96, but 0.5 to 0.7 where a thousand branches and more
-//! begin at once, for what the host takes to begin a branch is left out.
+//! On the profile `h200`, beside benches/runs/2026-11-21-h200-wgmma (`cargo test --test modelled_times -- --nocapture`
+//! prints both): attention of 52 trees 0.82 to 1.16 of what was measured; decoding of the 12 workloads 0.86 to 0.97
+//! (mean 0.94, for a device that works for long lowers its clocks); prompts 0.83 to 0.96, but 0.5 to 0.7 where a
+//! thousand branches and more begin at once, for what the host takes to begin a branch is left out.
 //!
-//! # Draws
-//! Tokens are drawn as from a model whose logits are all equal ([`draw`]): a coin has the same token in whatever batch it is
-//! tossed. Texts are meaningless, and so lengths are to come from `Stop::max_tokens`, with `ignore_eos`.
+//! # Samples
+//! Tokens are sampled as from a model whose logits are all equal ([`sample`]): a uniform has the same token in whatever
+//! batch it is tossed. Texts are meaningless, and so lengths are to come from `Stop::max_tokens`, with `ignore_eos`.
 
 mod attention;
 mod clock;
-mod draw;
 mod profile;
+mod sample;
 mod step;
 
 use std::sync::Arc;
 
 pub use clock::{Clock, StepTime};
-pub use draw::draw;
 pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, Products};
+pub use sample::sample;
 pub use step::Step;
 
 use super::cuda::compile::elements::has_wgmma;
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
-use crate::plan::{CostModel, PageTurn};
+use crate::plan::{CostModel, NewPage};
 
 /// The ops, timed. Every clone of its clock shows the same time.
 pub struct Sim {
@@ -241,8 +241,8 @@ impl Backend for Sim {
         Ok(step.load(batch, &self.profile))
     }
 
-    fn advance(&mut self, step: &mut Step, coins: &[f64], turns: &[PageTurn]) -> Result<StepShape> {
-        Ok(step.advance(coins, turns, &self.profile))
+    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        Ok(step.advance(uniforms, new_pages, &self.profile))
     }
 
     fn run(
@@ -259,9 +259,9 @@ impl Backend for Sim {
     }
 
     fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
-        let (time, drawn) = step.collect();
+        let (time, sampled) = step.collect();
         self.clock.wait_until(time.end);
-        Ok(drawn)
+        Ok(sampled)
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, _: &Step) {
@@ -329,6 +329,6 @@ impl Backend for Sim {
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
         self.spent += self.profile.sample.ns(logits.bytes());
-        step.draw();
+        step.note_sampled();
     }
 }

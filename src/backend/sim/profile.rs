@@ -1,6 +1,6 @@
-//! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with where it
-//! came from. A profile of another device is another file. What a plan is made by (pages, tile, costs of items) is that of the
-//! backend that the profile names.
+//! What a device takes for its work, as numbers of a JSON file: two are built in, `h200` and `cpu`, each constant with
+//! where it came from. A profile of another device is another file. What a plan is made by (pages, tile, costs of
+//! items) is that of the backend that the profile names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub struct DeviceProfile {
     pub memory_bytes: f64,
     /// The device's fixed time a step.
     pub step_ns: f64,
-    /// The host's time a step and a row: scheduling, planning, telling what was drawn. It hides behind the device's where steps
-    /// run ahead.
+    /// The host's time a step and a row: scheduling, planning, telling what was sampled. It hides behind the device's
+    /// where steps run ahead.
     pub host_step_ns: f64,
     pub host_row_ns: f64,
     pub linear: LinearTimes,
@@ -90,7 +90,8 @@ pub struct CallTimes {
     pub bytes_per_s: f64,
 }
 
-/// Attention of one layer. Optional constants are the planner's too (see [`CostModel`]); those that are absent are the backend's.
+/// Attention of one layer. Optional constants are the planner's too (see [`CostModel`]); those that are absent are the
+/// backend's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionTimes {
@@ -123,8 +124,8 @@ pub struct AttentionTimes {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Products {
     FlopsPerS(f64),
-    /// By tiles of `rows` packed rows (rows x heads of a group) a key head; up to `narrow_rows` they hide behind the reads.
-    /// Nanoseconds of the whole device, a tile and a token of a tile, full or at most half full.
+    /// By tiles of `rows` packed rows (rows x heads of a group) a key head; up to `narrow_rows` they hide behind the
+    /// reads. Nanoseconds of the whole device, a tile and a token of a tile, full or at most half full.
     Tiles {
         narrow_rows: u32,
         rows: u32,
@@ -222,9 +223,9 @@ impl DeviceProfile {
 }
 
 impl LinearTimes {
-    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Where reads and products take about
-    /// as long they get in each other's way: the cube root of the sum of their cubes is within 6 % of `bench gemm`'s at 1 to
-    /// 256 rows, where the longer of them alone is up to 18 % short.
+    /// Nanoseconds of `rows` rows times a matrix `[outputs, inputs]` of `weight_bytes`. Where reads and products take
+    /// about as long they get in each other's way: the cube root of the sum of their cubes is within 6 % of `bench
+    /// gemm`'s at 1 to 256 rows, where the longer of them alone is up to 18 % short.
     pub(super) fn ns(&self, weight_bytes: usize, outputs: usize, inputs: usize, rows: usize) -> f64 {
         let reads = weight_bytes as f64 / self.bytes_per_s;
         let products = 2.0 * outputs as f64 * inputs as f64 * rows as f64 / self.flops_per_s;

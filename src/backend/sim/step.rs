@@ -1,12 +1,12 @@
-//! The step that a simulated device has loaded: what its attention takes, and the draws that were not collected yet.
+//! The step that a simulated device has loaded: what its attention takes, and the samples that were not collected yet.
 
 use std::collections::VecDeque;
 
 use super::clock::StepTime;
-use super::draw::draw;
 use super::profile::DeviceProfile;
+use super::sample::sample;
 use crate::backend::{HeadLayout, Sampled, StepBatch, StepShape};
-use crate::plan::PageTurn;
+use crate::plan::NewPage;
 
 pub struct Step {
     /// Of the layers that go by each plan: their heads, and the bytes of an element of their keys or values.
@@ -15,14 +15,14 @@ pub struct Step {
     batch: StepBatch,
     /// Of each plan, in one layer, nanoseconds.
     attention_ns: Vec<f64>,
-    drawn: Vec<Sampled>,
+    sampled: Vec<Sampled>,
     done: VecDeque<(StepTime, Vec<Sampled>)>,
 }
 
 impl Step {
     pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
         let (batch, attention_ns) = (StepBatch::default(), Vec::new());
-        Self { heads, vocab, batch, attention_ns, drawn: Vec::new(), done: VecDeque::new() }
+        Self { heads, vocab, batch, attention_ns, sampled: Vec::new(), done: VecDeque::new() }
     }
 
     pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
@@ -30,8 +30,8 @@ impl Step {
         self.time(profile)
     }
 
-    pub(super) fn advance(&mut self, coins: &[f64], turns: &[PageTurn], profile: &DeviceProfile) -> StepShape {
-        self.batch.advance(coins, turns);
+    pub(super) fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage], profile: &DeviceProfile) -> StepShape {
+        self.batch.advance(uniforms, new_pages);
         self.time(profile)
     }
 
@@ -45,13 +45,13 @@ impl Step {
         self.attention_ns[plan]
     }
 
-    pub(super) fn draw(&mut self) {
-        self.drawn = self.batch.requests.iter().map(|request| draw(request, self.vocab)).collect();
+    pub(super) fn note_sampled(&mut self) {
+        self.sampled = self.batch.requests.iter().map(|request| sample(request, self.vocab)).collect();
     }
 
-    /// The step is computed in `time`: what it drew can be collected.
+    /// The step is computed in `time`: what it sampled can be collected.
     pub(super) fn finish(&mut self, time: StepTime) {
-        self.done.push_back((time, std::mem::take(&mut self.drawn)));
+        self.done.push_back((time, std::mem::take(&mut self.sampled)));
     }
 
     /// Panics where no step was run that was not collected.

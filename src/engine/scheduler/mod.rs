@@ -1,71 +1,74 @@
-//! Who gets rows in the next step: branches that decode first, then prompts and given tokens, in chunks that fill the step. It
-//! also decides who runs at all while pages are short: branches wait to start (`admission`), and the last in line yields so
-//! that those before it can go on. Whose pages are taken is `room`'s. It moves no data and knows no model.
+//! Who gets rows in the next step: branches that decode first, then prompts and given tokens, in chunks that fill the
+//! step. It also decides who runs at all while pages are short: branches wait to start (`admission`), and the last in
+//! line yields so that those before it can go on. Whose pages are taken is `room`'s. It moves no data and knows no
+//! model.
 //!
 //! # Last logits
-//! The first token after a prompt, or after the end of a branch that is forked, is drawn from the logits of the *last row*
-//! of what they share. No logits are kept for that: a branch that wants logits and has nothing to compute asks for the last
-//! row of its path again. The row writes the same keys and values into the same slot, so nothing has to be undone, and the
-//! forks that ask in the same step share it: one row, read by as many draws as there are forks. A prompt whose forks wait
-//! for it spends no row more than its length. Nothing of this needs memory or a rule for eviction, and a branch that was
-//! dropped comes back by the same way.
+//! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last
+//! row* of what they share. No logits are kept for that: a branch that wants logits and has nothing to compute asks for
+//! the last row of its path again. The row writes the same keys and values into the same slot, so nothing has to be
+//! undone, and the forks that ask in the same step share it: one row, read by as many samples as there are forks. A
+//! prompt whose forks wait for it spends no row more than its length. Nothing of this needs memory or a rule for
+//! eviction, and a branch that was dropped comes back by the same way.
 //!
 //! # Order and fairness
-//! All branches with work stand in one line: those of the root that came first go first, and of one root the branches that
-//! were made first. So whoever names roots depth-first over the tree of their prompts has groups that share a prefix run
-//! together, and what has begun is ended before more is begun. Nobody overtakes: only the first of those that wait is let in,
-//! and only the last of those that run yields. The first in line never yields to another, so every branch finishes.
+//! All branches with work stand in one line: those of the root that came first go first, and of one root the branches
+//! that were made first. So whoever names roots depth-first over the tree of their prompts has groups that share a
+//! prefix run together, and what has begun is ended before more is begun. Nobody overtakes: only the first of those
+//! that wait is let in, and only the last of those that run yields. The first in line never yields to another, so every
+//! branch finishes.
 //!
 //! # No prefix is computed twice
-//! *Lemma.* Prompts in depth-first order of their prefix tree: what a later prompt has in common with an earlier one is a
-//! prefix of what the prompts between have in common with it. So the longest beginning of the *first waiting* prompt that is
-//! there covers all that anybody who waits could find there. *Bookmark:* the first branch that waits keeps a lease on it;
-//! everything else without a lease is dead and goes first. Whoever yields keeps what it was given, too. Both fit beside
-//! whatever runs, because a branch is let in only while every branch could still be brought to its end alone beside all that
-//! was given (`admission`). So prompts cost as many rows as their prefix tree has tokens, exactly, whatever the lengths turn
-//! out to be, where prompts come depth-first and the pool holds any one path (each level of it from a page of its own on).
+//! *Lemma.* Prompts in depth-first order of their prefix tree: what a later prompt has in common with an earlier one is
+//! a prefix of what the prompts between have in common with it. So the longest beginning of the *first waiting* prompt
+//! that is there covers all that anybody who waits could find there. *PrefixHold:* the first branch that waits keeps a
+//! lease on it; everything else without a lease is dead and goes first. Whoever yields keeps what it was given, too.
+//! Both fit beside whatever runs, because a branch is let in only while every branch could still be brought to its end
+//! alone beside all that was given (`admission`). So prompts cost as many rows as their prefix tree has tokens,
+//! exactly, whatever the lengths turn out to be, where prompts come depth-first and the pool holds any one path (each
+//! level of it from a page of its own on).
 
 mod room;
 
 use std::collections::BTreeSet;
 
-use crate::engine::admission::Expectation;
-use crate::engine::branch::{Branch, Hold, Stage};
-use crate::engine::cache::{Branches, Cache};
-use crate::engine::schedule::{Left, Schedule, first_row};
+use crate::engine::admission::LengthEstimator;
+use crate::engine::branch::{Branch, KvHold, Stage};
+use crate::engine::cache::{Branches, KvCache};
+use crate::engine::schedule::{Schedule, StepRoom, first_row};
 use crate::ids::BranchId;
 
-/// A branch's place in the line.
+/// Orders branches in the queue: lower keys are admitted first and preempted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct QueueKey {
     /// Its root, or the one in whose place that stands.
-    line: BranchId,
+    priority: BranchId,
     branch: BranchId,
 }
 
-/// What the first branch that waits keeps of its path.
+/// The lease of the first waiting branch on its longest cached prefix.
 #[derive(Clone, Copy, Debug)]
-struct Bookmark {
+struct PrefixHold {
     branch: BranchId,
-    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last things to
-    /// be given up.
+    /// Whether it fits beside all that runs, which it does wherever prompts come depth-first. It is then among the last
+    /// things to be given up.
     promised: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Scheduler {
-    /// In the order of the line.
-    running: Vec<Place>,
-    /// Let in before.
-    yielded: BTreeSet<Place>,
-    /// Never let in.
-    waiting: BTreeSet<Place>,
+    /// In queue order.
+    running: Vec<QueueKey>,
+    /// Admitted before, then preempted.
+    preempted: BTreeSet<QueueKey>,
+    /// Never admitted.
+    waiting: BTreeSet<QueueKey>,
     /// Of the branches that wait and were never let in, all that keep a path; some may have given it up since.
-    waiting_keep: BTreeSet<Place>,
+    waiting_keep: BTreeSet<QueueKey>,
     /// Of the branches at rest, all that keep a path; some may have given it up since.
     resting_keep: BTreeSet<BranchId>,
-    bookmark: Option<Bookmark>,
-    expected: Expectation,
+    prefix_hold: Option<PrefixHold>,
+    expected: LengthEstimator,
     /// Whether branches came or went since the last schedule.
     pub changed: bool,
     pub preemptions: u64,
@@ -73,22 +76,22 @@ pub(super) struct Scheduler {
 
 /// What a step may hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
+pub(super) struct StepBudget {
     /// Branches that grow at once.
     pub max_branches: usize,
     /// Rows in all; branches that decode have theirs in any case.
     pub rows: usize,
     /// Rows that prompts and given tokens have in any case.
     pub prompt_rows: usize,
-    /// Rows whose logits are wanted; at least `max_branches`, so that every branch can have one.
-    pub max_asks: usize,
+    /// Logits requests; at least `max_branches`, so that every branch can have one.
+    pub max_logit_rows: usize,
 }
 
 /// Whether a schedule can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ready {
     Now,
-    /// A branch fits no more; it may have ended with the token that is being drawn, so its fate waits for that.
+    /// A branch fits no more; it may have ended with the token that is being sampled, so its fate waits for that.
     AfterCollecting,
 }
 
@@ -104,14 +107,14 @@ impl Scheduler {
 
     /// Branches that have work and do not run.
     pub fn waiting(&self) -> usize {
-        self.yielded.len() + self.waiting.len()
+        self.preempted.len() + self.waiting.len()
     }
 
     /// This branch has got work.
-    pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut Cache) {
+    pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) {
         let branch = branches.get_mut(&id).expect("what has got work is a branch");
         branch.stage = Stage::Waiting;
-        let place = Place { line: branch.line, branch: id };
+        let place = QueueKey { priority: branch.priority, branch: id };
         self.resting_keep.remove(&id);
         if branch.kept().is_some() {
             self.waiting_keep.insert(place);
@@ -119,7 +122,7 @@ impl Scheduler {
         self.waiting.insert(place);
         self.changed = true;
         if self.waiting.first() == Some(&place) {
-            self.keep_bookmark(branches, cache);
+            self.hold_first_prefix(branches, cache);
         }
     }
 
@@ -146,20 +149,20 @@ impl Scheduler {
     pub fn remove(&mut self, gone: &[BranchId], branches: &Branches) {
         self.running.retain(|place| gone.binary_search(&place.branch).is_err());
         // It may come back without what it kept.
-        self.bookmark = self.bookmark.filter(|bookmark| gone.binary_search(&bookmark.branch).is_err());
+        self.prefix_hold = self.prefix_hold.filter(|hold| gone.binary_search(&hold.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
-            self.leave(Place { line: branch.line, branch: branch.id });
+            self.leave(QueueKey { priority: branch.priority, branch: branch.id });
         }
         self.changed = true;
     }
 
-    /// Whether every branch that neither runs nor yielded and keeps a path is known to do so. `Err` names one that is
+    /// Whether every branch that neither runs nor preempted and keeps a path is known to do so. `Err` names one that is
     /// not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
         let is_known = |branch: &Branch| match branch.stage {
             Stage::Resting => self.resting_keep.contains(&branch.id),
-            Stage::Waiting => self.waiting_keep.contains(&Place { line: branch.line, branch: branch.id }),
-            Stage::Running | Stage::Yielded => true,
+            Stage::Waiting => self.waiting_keep.contains(&QueueKey { priority: branch.priority, branch: branch.id }),
+            Stage::Running | Stage::Preempted => true,
         };
         match branches.values().find(|branch| branch.kept().is_some() && !is_known(branch)) {
             Some(branch) => Err(format!("branch {} is {:?} and keeps a path unnoticed", branch.id, branch.stage)),
@@ -167,36 +170,38 @@ impl Scheduler {
         }
     }
 
-    /// The first in line of those that do not run.
-    fn next_in_line(&self) -> Option<Place> {
-        self.yielded.first().into_iter().chain(self.waiting.first()).min().copied()
+    /// The first in the queue of the branches that do not run.
+    fn next_queued(&self) -> Option<QueueKey> {
+        self.preempted.first().into_iter().chain(self.waiting.first()).min().copied()
     }
 
     /// `place` is none of those that do not run.
-    fn leave(&mut self, place: Place) {
-        let _ = self.yielded.remove(&place) || self.waiting.remove(&place);
+    fn leave(&mut self, place: QueueKey) {
+        let _ = self.preempted.remove(&place) || self.waiting.remove(&place);
         self.waiting_keep.remove(&place);
     }
 
-    /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone fail.
-    pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut Cache, budget: Budget) -> Schedule {
+    /// The rows of the next step, each with a slot, and who wants logits of them. Branches that cannot fit even alone
+    /// fail.
+    pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut KvCache, budget: StepBudget) -> Schedule {
         self.changed = false;
         if self.keep_running(branches, cache) == Ready::AfterCollecting {
             return Schedule::default();
         }
         let (mut schedule, mut left) = self.rows_of_running(branches, cache, budget);
-        if self.let_in(branches, cache, budget, &mut schedule, &mut left) == Ready::AfterCollecting {
+        if self.admit(branches, cache, budget, &mut schedule, &mut left) == Ready::AfterCollecting {
             return Schedule::default();
         }
-        self.keep_bookmark(branches, cache);
+        self.hold_first_prefix(branches, cache);
         cache.prefix.depth_first_by(&mut schedule.rows, |row| row.at);
         schedule
     }
 
-    /// Slots for what running branches have to compute, in the order of the line; while there are none, the last yields.
-    fn keep_running(&mut self, branches: &mut Branches, cache: &mut Cache) -> Ready {
+    /// Slots for what running branches have to compute, in the order of the line; while there are none, the last
+    /// yields.
+    fn keep_running(&mut self, branches: &mut Branches, cache: &mut KvCache) -> Ready {
         let mut at = 0;
-        while let Some(&Place { branch: id, .. }) = self.running.get(at) {
+        while let Some(&QueueKey { branch: id, .. }) = self.running.get(at) {
             match self.reserve(id, branches, cache) {
                 Ok(()) => at += 1,
                 Err(_) if self.running.len() > 1 => self.preempt_last(branches, cache),
@@ -213,8 +218,9 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Rows of all that decode, then those of prompts and given tokens as far as the step has room; and what room it has left.
-    fn rows_of_running(&self, branches: &Branches, cache: &Cache, budget: Budget) -> (Schedule, Left) {
+    /// Rows of all that decode, then those of prompts and given tokens as far as the step has room; and what room it
+    /// has left.
+    fn rows_of_running(&self, branches: &Branches, cache: &KvCache, budget: StepBudget) -> (Schedule, StepRoom) {
         let (decodes, chunks): (Vec<_>, Vec<_>) = self
             .running
             .iter()
@@ -222,7 +228,7 @@ impl Scheduler {
             .filter_map(|branch| branch.need().map(|need| (branch, need)))
             .partition(|(branch, need)| first_row(branch, need, cache) + 1 >= need.end);
         let mut schedule = Schedule::for_rows(self.running.len());
-        let mut left = Left { rows: usize::MAX, asks: budget.max_asks };
+        let mut left = StepRoom { rows: usize::MAX, logit_rows: budget.max_logit_rows };
         for (branch, need) in decodes {
             schedule.take_rows(branch, need, cache, &mut left);
         }
@@ -233,22 +239,22 @@ impl Scheduler {
         (schedule, left)
     }
 
-    /// Starts branches in the order of the line, as long as the step has rows for them and pages are expected to suffice; one that
-    /// is alone starts in any case. What would have to wait for its rows holds no pages meanwhile.
-    fn let_in(
+    /// Starts branches in the order of the line, as long as the step has rows for them and pages are expected to
+    /// suffice; one that is alone starts in any case. What would have to wait for its rows holds no pages meanwhile.
+    fn admit(
         &mut self,
         branches: &mut Branches,
-        cache: &mut Cache,
-        budget: Budget,
+        cache: &mut KvCache,
+        budget: StepBudget,
         schedule: &mut Schedule,
-        left: &mut Left,
+        left: &mut StepRoom,
     ) -> Ready {
         if self.waiting() == 0 || self.running.len() >= budget.max_branches {
             return Ready::Now;
         }
         let mut commitment = self.commitment(branches, cache);
         while self.running.len() < budget.max_branches
-            && let Some(place) = self.next_in_line()
+            && let Some(place) = self.next_queued()
         {
             let (id, alone) = (place.branch, self.running.is_empty());
             let cost = commitment.cost(&branches[&id], cache, &self.expected);
@@ -278,9 +284,9 @@ impl Scheduler {
                     room::fail(id, branches, cache, short);
                 }
                 Err(_) => {
-                    if !matches!(branch.hold, Hold::Swapped(_)) {
+                    if !matches!(branch.hold, KvHold::Swapped(_)) {
                         cache.give_up(branch);
-                        self.bookmark_waiting(branch, cache);
+                        self.hold_prefix_of(branch, cache);
                     }
                     return Ready::Now;
                 }

@@ -1,86 +1,88 @@
-//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what branches
-//! at rest hold; what branches hold that wait, the last in line first, but for the bookmark that was promised; the own tokens of
-//! the last branch that runs, and of the next to last, and so on until one runs alone. Only then, which happens where a pool
-//! holds one path barely or not at all: its own tokens, laid out anew; what those keep that yielded; and the bookmark.
+//! Where pages come from when there are too few. In this order: what is only cached, least recently used first; what
+//! branches at rest hold; what branches hold that wait, the last in line first, but for the promised prefix hold;
+//! the own tokens of the last branch that runs, and of the next to last, and so on until one runs alone. Only then,
+//! which happens where a pool holds one path barely or not at all: its own tokens, laid out anew; what those keep that
+//! preempted; and the prefix hold.
 //!
-//! # Yielding
-//! A branch that must yield is *swapped* where that is expected to take less time than to compute its own tokens again and host
-//! memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place among the coins
-//! and in the line, and the draws that were submitted.
+//! # Preemption
+//! A preempted branch is *swapped* where that is expected to take less time than to compute its own tokens again and
+//! host memory has room, else *dropped*. In either case it keeps a lease on what it was given, its tokens, its place
+//! among the uniforms and in the line, and the samples that were submitted.
 
-use super::{Bookmark, Place, Ready, Scheduler};
+use super::{PrefixHold, QueueKey, Ready, Scheduler};
 use crate::engine::admission::Commitment;
-use crate::engine::branch::{Branch, Hold, Stage};
-use crate::engine::cache::{Branches, Cache};
+use crate::engine::branch::{Branch, KvHold, Stage};
+use crate::engine::cache::{Branches, KvCache};
 use crate::error::Error;
 use crate::ids::BranchId;
 use crate::kv::OutOfPages;
 
 impl Scheduler {
-    /// The first branch that was never let in keeps the bookmark. What it finds is looked for anew when another has become the
-    /// first, which is there by then.
-    pub(super) fn keep_bookmark(&mut self, branches: &mut Branches, cache: &mut Cache) {
+    /// Lets the first waiting branch hold its longest cached prefix. When another branch becomes the first, its prefix
+    /// is looked up anew.
+    pub(super) fn hold_first_prefix(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(first) = self.waiting.first().map(|place| place.branch) else {
-            self.bookmark = None;
+            self.prefix_hold = None;
             return;
         };
         if !self.has_promised(first) {
-            self.bookmark = None;
-            self.bookmark_waiting(branches.get_mut(&first).expect("what waits is a branch"), cache);
+            self.prefix_hold = None;
+            self.hold_prefix_of(branches.get_mut(&first).expect("what waits is a branch"), cache);
             let promised = self.commitment(branches, cache).affords(&branches[&first], cache);
-            self.bookmark = Some(Bookmark { branch: first, promised });
+            self.prefix_hold = Some(PrefixHold { branch: first, promised });
         }
     }
 
-    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and is not to be
-    /// advanced.
-    pub fn free_behind(&self, branches: &Branches, cache: &mut Cache) {
+    /// Has all that run give back the pages that their windows have passed. What is loaded then reads freed pages, and
+    /// is not to be advanced.
+    pub fn free_behind(&self, branches: &Branches, cache: &mut KvCache) {
         if cache.window.is_some() {
             self.running.iter().for_each(|place| cache.free_behind(&branches[&place.branch]));
         }
     }
 
     /// Has `branch`, which does not run, keep what is there of its path.
-    pub(super) fn bookmark_waiting(&mut self, branch: &mut Branch, cache: &mut Cache) {
-        cache.bookmark(branch);
+    pub(super) fn hold_prefix_of(&mut self, branch: &mut Branch, cache: &mut KvCache) {
+        cache.hold_prefix(branch);
         if branch.stage == Stage::Waiting && branch.kept().is_some() {
-            self.waiting_keep.insert(Place { line: branch.line, branch: branch.id });
+            self.waiting_keep.insert(QueueKey { priority: branch.priority, branch: branch.id });
         }
     }
 
-    /// Whether the waiting branch `id` has a bookmark that is not taken from it for those that run.
+    /// Whether the waiting branch `id` holds a prefix that running branches must not take.
     fn has_promised(&self, id: BranchId) -> bool {
-        self.bookmark.is_some_and(|bookmark| bookmark.promised && bookmark.branch == id)
+        self.prefix_hold.is_some_and(|hold| hold.promised && hold.branch == id)
     }
 
-    /// To all that run, or yielded, or keep the bookmark.
-    pub(super) fn commitment(&self, branches: &Branches, cache: &Cache) -> Commitment {
-        let bookmarked = self.bookmark.filter(|bookmark| bookmark.promised).map(|bookmark| bookmark.branch);
-        let keeping = self.running.iter().chain(&self.yielded).map(|place| place.branch).chain(bookmarked);
+    /// The commitment to all branches that run, are preempted, or hold the promised prefix.
+    pub(super) fn commitment(&self, branches: &Branches, cache: &KvCache) -> Commitment {
+        let first_waiting = self.prefix_hold.filter(|hold| hold.promised).map(|hold| hold.branch);
+        let keeping = self.running.iter().chain(&self.preempted).map(|place| place.branch).chain(first_waiting);
         Commitment::of(keeping.filter_map(|id| branches.get(&id)), cache, &self.expected)
     }
 
-    pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut Cache) {
+    pub(super) fn preempt_last(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let Some(place) = self.running.pop() else { return };
         let branch = branches.get_mut(&place.branch).expect("what runs is a branch");
-        branch.stage = Stage::Yielded;
-        self.yielded.insert(place);
+        branch.stage = Stage::Preempted;
+        self.preempted.insert(place);
         self.preemptions += 1;
         if branch.need().is_none() {
             cache.give_up(branch); // It ends with what was submitted.
         } else if !cache.swap_out(branch) {
             branch.start_over();
             cache.give_up(branch);
-            cache.bookmark(branch);
+            cache.hold_prefix(branch);
         }
     }
 
-    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised anything.
+    /// Reserves what `id` needs, at the cost of what is cached and of branches that neither run nor were promised
+    /// anything.
     pub(super) fn reserve(
         &mut self,
         id: BranchId,
         branches: &mut Branches,
-        cache: &mut Cache,
+        cache: &mut KvCache,
     ) -> Result<(), OutOfPages> {
         loop {
             let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
@@ -94,7 +96,7 @@ impl Scheduler {
 
     /// Tries to have `pages` free pages without taking any that runs or was promised. Looks at branches that keep a
     /// path alone.
-    fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut Cache) -> bool {
+    fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut KvCache) -> bool {
         if cache.evict_for(pages) {
             return true;
         }
@@ -106,7 +108,8 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        // Who is passed over because another goes on from what it keeps is asked again when that one has given up.
+        // A branch that was skipped because another extends its path is tried again when that one has given up its
+        // pages.
         let mut gave_up = true;
         while std::mem::take(&mut gave_up) {
             let mut before = None;
@@ -133,29 +136,29 @@ impl Scheduler {
     }
 
     /// Of those that wait and may keep a path, the last in line, or the last that stands before another.
-    fn last_keeping(&self, before: Option<Place>) -> Option<Place> {
+    fn last_keeping(&self, before: Option<QueueKey>) -> Option<QueueKey> {
         match before {
             Some(before) => self.waiting_keep.range(..before).next_back().copied(),
             None => self.waiting_keep.last().copied(),
         }
     }
 
-    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split inside a page
-    /// take more pages than their tokens need; then, in a pool that holds nothing else, all of it. Whether a branch fits must
-    /// depend on neither.
+    /// The last resort of a branch that runs alone: its own tokens are laid out anew, for segments that were split
+    /// inside a page take more pages than their tokens need; then, in a pool that holds nothing else, all of it.
+    /// Whether a branch fits must depend on neither.
     pub(super) fn reserve_alone(
         &mut self,
         id: BranchId,
         branches: &mut Branches,
-        cache: &mut Cache,
+        cache: &mut KvCache,
     ) -> Result<Ready, OutOfPages> {
         let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
-        if branch.ahead() > 0 {
+        if branch.in_flight() > 0 {
             return Ok(Ready::AfterCollecting);
         }
         branch.start_over();
         cache.give_up(branch);
-        cache.bookmark(branch);
+        cache.hold_prefix(branch);
         cache.evict_all();
         if self.reserve(id, branches, cache).is_ok() {
             return Ok(Ready::Now);
@@ -163,29 +166,30 @@ impl Scheduler {
         for branch in branches.values_mut() {
             cache.give_up(branch);
         }
-        self.bookmark = None;
+        self.prefix_hold = None;
         cache.evict_all();
         branches.get_mut(&id).expect("what runs or waits is a branch").start_over();
         self.reserve(id, branches, cache).map(|()| Ready::Now)
     }
 }
 
-/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on its way.
-pub(super) fn brings_rows(branch: &Branch, cache: &Cache) -> bool {
+/// Whether `branch`, which waits, would bring rows of its own to a step: not if all that it was given is there or on
+/// its way.
+pub(super) fn brings_rows(branch: &Branch, cache: &KvCache) -> bool {
     let known = |upto: usize| {
         let (path, rest) = cache.look_up(branch, upto);
         cache.prefix.known(path, &rest).0 as usize
     };
     match branch.hold {
-        Hold::Swapped(_) => true,
-        Hold::Nothing | Hold::Path(_) => {
+        KvHold::Swapped(_) => true,
+        KvHold::Nothing | KvHold::Path(_) => {
             branch.need().is_some_and(|need| need.end > need.match_upto || known(need.match_upto) < need.match_upto)
         }
     }
 }
 
 /// Tells `id`, which runs alone, that even so there are too few pages for it.
-pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, short: OutOfPages) {
+pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
     let branch = branches.get_mut(&id).expect("what runs or waits is a branch");
     // Whatever is not free now is its own.
     let (free, capacity) = (cache.pages.free(), cache.pages.capacity());
@@ -201,21 +205,21 @@ pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut Cache, sho
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::branch::{Lease, Need};
-    use crate::engine::cache::Returning;
+    use crate::engine::branch::{Lease, NeededPositions};
+    use crate::engine::cache::RestoreCost;
     use crate::ids::TokenId;
 
     const RESTING: u64 = 1000;
 
     /// Branches at rest, each on a page of its own, and one that is to run and has none.
-    fn resting() -> (Scheduler, Branches, Cache, BranchId) {
-        let returning = Returning { swapped_page: 1.0, computed_row: 1.0 };
-        let mut cache = Cache::new(4, RESTING as usize, 0, returning);
+    fn resting() -> (Scheduler, Branches, KvCache, BranchId) {
+        let restore_cost = RestoreCost { swapped_page: 1.0, computed_row: 1.0 };
+        let mut cache = KvCache::new(4, RESTING as usize, 0, restore_cost);
         let (mut scheduler, mut branches) = (Scheduler::default(), Branches::default());
         for id in (0..RESTING).map(BranchId) {
             let mut branch = Branch::root(id, id, (0..4).map(|n| TokenId::new(4 * id.ix() + n)).collect());
             cache
-                .reserve(&mut branch, Need { match_upto: 4, logits_from: 3, end: 4 })
+                .reserve(&mut branch, NeededPositions { match_upto: 4, logits_from: 3, end: 4 })
                 .expect("there is a page for each");
             scheduler.note_rest(&branch);
             branches.insert(id, branch);
@@ -245,10 +249,10 @@ mod tests {
             let branch = branches.get_mut(&id).unwrap();
             branch.stage = Stage::Waiting;
             let lease = branch.lease().unwrap();
-            branch.hold = Hold::Path(Lease { used: false, ..lease });
-            let place = Place { line: id, branch: id };
+            branch.hold = KvHold::Path(Lease { used: false, ..lease });
+            let place = QueueKey { priority: id, branch: id };
             scheduler.waiting.insert(place);
-            scheduler.bookmark_waiting(branch, &mut cache);
+            scheduler.hold_prefix_of(branch, &mut cache);
         }
         assert!(scheduler.make_room(2, new, &mut branches, &mut cache));
         let keep = |id: u64| branches[&BranchId(id)].kept().is_some();

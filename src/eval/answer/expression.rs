@@ -1,26 +1,27 @@
-//! Arithmetic as an answer: whether an expression uses just the numbers given (Game of 24, Countdown) and has the value wanted, in
-//! exact rational numbers. Where an answer stands, and which fields hold numbers and value, is left to `answer` and `grade`.
+//! Arithmetic as an answer: whether an expression uses just the numbers given (Game of 24, Countdown) and has the value
+//! wanted, in exact rational numbers. Where an answer stands, and which fields hold numbers and value, is left to
+//! `answer` and `grade`.
 
 use crate::eval::answer::rational::Rational;
 
 /// What an expression must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ExpressionTarget {
     /// Each to be used once, by rising value.
     numbers: Vec<Rational>,
     value: Rational,
     shown: String,
 }
 
-impl Target {
+impl ExpressionTarget {
     /// `numbers`: decimal numbers between white space or commas. `None` where they, or `value`, are none.
-    pub fn new(numbers: &str, value: &str) -> Option<Target> {
+    pub fn new(numbers: &str, value: &str) -> Option<ExpressionTarget> {
         let words = numbers.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
         let mut read: Vec<Rational> = words.map(Rational::parse).collect::<Option<_>>()?;
         read.sort();
         let value = value.trim();
         (!read.is_empty()).then_some(())?;
-        Some(Target {
+        Some(ExpressionTarget {
             numbers: read,
             value: Rational::parse(value)?,
             shown: format!("{value} from {}", numbers.trim()),
@@ -32,10 +33,10 @@ impl Target {
         &self.shown
     }
 
-    /// Whether the left side of `text` (all of it, where it has no `=`) is an expression of the numbers with that value. A right
-    /// side is not looked at. Numbers too large for 128 bits make it wrong.
+    /// Whether the left side of `text` (all of it, where it has no `=`) is an expression of the numbers with that
+    /// value. A right side is not looked at. Numbers too large for 128 bits make it wrong.
     pub fn accepts(&self, text: &str) -> bool {
-        let mut reader = Reader { rest: text.split('=').next().unwrap_or(text), numbers: Vec::new() };
+        let mut reader = ExpressionReader { rest: text.split('=').next().unwrap_or(text), numbers: Vec::new() };
         let value = reader.sum(0).filter(|_| reader.rest.trim().is_empty());
         reader.numbers.sort();
         value == Some(self.value) && reader.numbers == self.numbers
@@ -46,12 +47,12 @@ impl Target {
 const DEEPEST: usize = 64;
 
 /// Reads sums of products of numbers and brackets, and notes the numbers. `None`: no such expression, or no value.
-struct Reader<'a> {
+struct ExpressionReader<'a> {
     rest: &'a str,
     numbers: Vec<Rational>,
 }
 
-impl Reader<'_> {
+impl ExpressionReader<'_> {
     fn sum(&mut self, depth: usize) -> Option<Rational> {
         let mut value = self.product(depth)?;
         while let Some(sign) = self.take(&['+', '-', '−', '–']) {
@@ -97,8 +98,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn target(numbers: &str) -> Target {
-        Target::new(numbers, "24").expect("numbers")
+    fn target(numbers: &str) -> ExpressionTarget {
+        ExpressionTarget::new(numbers, "24").expect("numbers")
     }
 
     #[test]
@@ -132,11 +133,14 @@ mod tests {
         assert!(target("1 3 4 6").accepts("6 / (1 - 3 / 4)"));
         assert!(target("3 3 8 8").accepts("8 / (3 - 8 / 3)"));
         assert!(!target("1 1 24 5").accepts("24 + 5 / (1 - 1)"), "a division by 0 has no value");
-        assert!(!Target::new("0.5, 48", "24").expect("numbers").accepts("48 * .5 = 24"), "`.5` is no number here");
-        assert!(Target::new("0.5, 48", "24").expect("numbers").accepts("48 * 0.50 = 24"));
-        assert_eq!(Target::new("1 2 x", "24"), None);
-        assert_eq!(Target::new(" ", "24"), None);
-        assert_eq!(Target::new("1 2", "many"), None);
+        assert!(
+            !ExpressionTarget::new("0.5, 48", "24").expect("numbers").accepts("48 * .5 = 24"),
+            "`.5` is no number here"
+        );
+        assert!(ExpressionTarget::new("0.5, 48", "24").expect("numbers").accepts("48 * 0.50 = 24"));
+        assert_eq!(ExpressionTarget::new("1 2 x", "24"), None);
+        assert_eq!(ExpressionTarget::new(" ", "24"), None);
+        assert_eq!(ExpressionTarget::new("1 2", "many"), None);
     }
 
     #[test]
@@ -167,7 +171,7 @@ mod tests {
             }
             let numbers: Vec<String> = numbers.iter().rev().map(i64::to_string).collect();
             let whole = value.0 % value.1 == 0.0;
-            let target = Target::new(&numbers.join(" "), &format!("{}", (value.0 / value.1).floor())).expect("numbers");
+            let target = ExpressionTarget::new(&numbers.join(" "), &format!("{}", (value.0 / value.1).floor())).expect("numbers");
             prop_assert_eq!(target.accepts(&text), whole);
             let one_more = format!("{text} + 1");
             prop_assert!(!target.accepts(&one_more));

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::boxed::boxes;
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::json::listed;
 
 /// What a sample answers.
@@ -48,7 +48,7 @@ const NORMALISE: [(&str, Normalise); 5] = [
 ];
 
 impl Normalise {
-    pub fn read(section: &Section) -> Result<Option<Normalise>> {
+    pub fn read(section: &TaskSection) -> Result<Option<Normalise>> {
         let Some(name) = section.text("normalise")? else { return Ok(None) };
         let expected = || format!("one of {}", listed(&NORMALISE.map(|(name, _)| name)));
         let known = NORMALISE.iter().find(|(known, _)| *known == name).map(|(_, n)| *n);
@@ -114,7 +114,7 @@ impl Extractor {
     pub const KEYS: [&str; 4] = ["boxed", "regex", "take", "normalise"];
 
     /// The keys [`Extractor::KEYS`] of a section; `default` stands in for an absent `normalise`.
-    pub fn read(section: &Section, default: Normalise) -> Result<Extractor> {
+    pub fn read(section: &TaskSection, default: Normalise) -> Result<Extractor> {
         let first = match section.text("take")? {
             None | Some("last") => false,
             Some("first") => true,
@@ -130,9 +130,10 @@ impl Extractor {
         })
     }
 
-    /// The answer in the last box, where boxes are asked for and there is one, or else of the first regex that finds one: its last
-    /// match. Only boxes and matches that have a canonical form count, and where the task says so the first, not the last. Of a
-    /// match it is the first group that took part, or the whole match where the regex has no groups.
+    /// The answer in the last box, where boxes are asked for and there is one, or else of the first regex that finds
+    /// one: its last match. Only boxes and matches that have a canonical form count, and where the task says so the
+    /// first, not the last. Of a match it is the first group that took part, or the whole match where the regex has no
+    /// groups.
     pub fn extract(&self, text: &str) -> Option<Answer> {
         if !self.boxed && self.regexes.is_empty() {
             return self.answer(text);
@@ -158,14 +159,14 @@ impl Extractor {
     }
 }
 
-pub(crate) fn read(source: &Source, value: Option<&Value>) -> Result<Option<Extractor>> {
+pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Option<Extractor>> {
     let Some(value) = value else { return Ok(None) };
-    let section = Section::open(source, "answer".to_string(), value, &Extractor::KEYS)?;
+    let section = TaskSection::open(source, "answer".to_string(), value, &Extractor::KEYS)?;
     Extractor::read(&section, Normalise::Text).map(Some)
 }
 
 /// Compiles a regex of the task file.
-pub(crate) fn compile(source: &Source, field: &str, pattern: &str) -> Result<Regex> {
+pub(crate) fn compile(source: &TaskSource, field: &str, pattern: &str) -> Result<Regex> {
     Regex::new(pattern).map_err(|e| Error::field(&source.path, field, "a regular expression", broken(pattern, &e)))
 }
 

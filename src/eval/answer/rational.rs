@@ -1,5 +1,5 @@
-//! Exact rational numbers of 128 bits: what arithmetic in answers is done in. What has no such number (a division by 0, a value too
-//! large) is `None`, and what that means is left to whoever asked.
+//! Exact rational numbers of 128 bits, for the arithmetic in answers. A division by 0 and a value too large give
+//! `None`; the caller decides what that means.
 
 use std::cmp::Ordering;
 

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use crate::eval::benchmark::fields::{Fields, Read, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong};
+use crate::eval::benchmark::fields::{
+    FieldResult, RecordFields, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong,
+};
 use crate::json::RawJson;
-use crate::judge::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
+use crate::judge::problem::{
+    Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
+};
 
 /// What APPS's own script allows a test.
 const SECONDS: u64 = 4;
@@ -12,20 +16,20 @@ const SECONDS: u64 = 4;
 /// Its relative tolerance: that of `numpy.allclose`.
 const TOLERANCE: f64 = 1e-5;
 
-pub(crate) fn problem(id: &str, fields: Fields) -> Read<Problem> {
+pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let tests = tests(fields)?.ok_or_else(|| wrong("input_output", "tests", "none"))?;
     let suite = match tests.function {
         Some(function) => {
             let tests = tests.pairs.iter().enumerate().map(|(ix, (input, output))| call(ix, input, output));
-            Suite::Calls(Calls { function, tests: tests.collect::<Read<_>>()? })
+            TestSuite::Calls(CallSuite { function, tests: tests.collect::<FieldResult<_>>()? })
         }
         None => {
             let tests = tests.pairs.iter().enumerate().map(|(ix, (input, output))| {
                 let at = |what: &str| format!("input_output.{what}.{ix}");
                 Ok(StreamTest { input: lines(&at("inputs"), input)?, output: lines(&at("outputs"), output)? })
             });
-            Suite::Streams(Streams {
-                tests: tests.collect::<Read<_>>()?,
+            TestSuite::Streams(StreamSuite {
+                tests: tests.collect::<FieldResult<_>>()?,
                 compare: Compare::Floats { tolerance: TOLERANCE },
             })
         }
@@ -35,16 +39,16 @@ pub(crate) fn problem(id: &str, fields: Fields) -> Read<Problem> {
 }
 
 /// Whether the record has any tests; some of the published ones have none.
-pub(crate) fn has_tests(fields: Fields) -> Read<bool> {
+pub(crate) fn has_tests(fields: RecordFields) -> FieldResult<bool> {
     tests(fields).map(|tests| tests.is_some())
 }
 
-struct Tests {
+struct AppsTests {
     function: Option<String>,
     pairs: Vec<(RawJson, RawJson)>,
 }
 
-fn tests(fields: Fields) -> Read<Option<Tests>> {
+fn tests(fields: RecordFields) -> FieldResult<Option<AppsTests>> {
     let field = "input_output";
     let Some(value) = fields.raw(field)? else { return Ok(None) };
     let all = raw_object(field, &value)?;
@@ -61,29 +65,29 @@ fn tests(fields: Fields) -> Read<Option<Tests>> {
     }
     let function = get("fn_name").map(|name| raw_text("input_output.fn_name", name)).transpose()?;
     let pairs: Vec<_> = inputs.into_iter().zip(outputs).collect();
-    Ok(if pairs.is_empty() { None } else { Some(Tests { function, pairs }) })
+    Ok(if pairs.is_empty() { None } else { Some(AppsTests { function, pairs }) })
 }
 
 /// A list of arguments and the result; many results are wrapped in a list, so that its first entry is right too.
-fn call(ix: usize, input: &RawJson, output: &RawJson) -> Read<CallTest> {
+fn call(ix: usize, input: &RawJson, output: &RawJson) -> FieldResult<CallTest> {
     check_raw_list(&format!("input_output.inputs.{ix}"), input)?;
     let first = output.list().and_then(|list| list.into_iter().next());
     Ok(CallTest { arguments: input.clone(), expected: [output.clone()].into_iter().chain(first).collect() })
 }
 
 /// A text, or its lines.
-fn lines(field: &str, value: &RawJson) -> Read<String> {
+fn lines(field: &str, value: &RawJson) -> FieldResult<String> {
     match (value.text(), value.list()) {
         (Some(text), _) => Ok(text),
         (None, Some(lines)) => {
-            let lines = lines.iter().map(|line| raw_text(field, line)).collect::<Read<Vec<_>>>()?;
+            let lines = lines.iter().map(|line| raw_text(field, line)).collect::<FieldResult<Vec<_>>>()?;
             Ok(lines.join("\n"))
         }
         (None, None) => Err(wrong(field, "a text or a list of lines", value.describe())),
     }
 }
 
-pub(crate) fn prompt(fields: Fields) -> Read<String> {
+pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
     let starter = fields.optional_text("starter_code")?.filter(|code| !code.is_empty());
     let starter = starter.map(|code| format!("\n{code}")).unwrap_or_default();
     let function = tests(fields)?.is_some_and(|tests| tests.function.is_some());
@@ -91,7 +95,7 @@ pub(crate) fn prompt(fields: Fields) -> Read<String> {
     Ok(format!("\nQUESTION:\n{}{starter}\nUse {way} format\nANSWER:\n", fields.text("question")?))
 }
 
-pub(crate) fn references(fields: Fields) -> Read<Vec<String>> {
+pub(crate) fn references(fields: RecordFields) -> FieldResult<Vec<String>> {
     let Some(solutions) = fields.json("solutions")? else { return Ok(Vec::new()) };
     let solutions = list("solutions", &solutions)?;
     solutions.iter().enumerate().map(|(ix, code)| Ok(text(&format!("solutions.{ix}"), code)?.to_string())).collect()

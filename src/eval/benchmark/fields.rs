@@ -1,5 +1,5 @@
-//! Typed access to the fields of one benchmark record. What is wrong with a field is said without its place; who knows the place
-//! adds it.
+//! Typed access to the fields of one benchmark record. What is wrong with a field is said without its place; who knows
+//! the place adds it.
 
 use std::collections::HashMap;
 
@@ -18,45 +18,45 @@ pub(crate) struct Wrong {
     pub found: String,
 }
 
-pub(crate) type Read<T> = std::result::Result<T, Wrong>;
+pub(crate) type FieldResult<T> = std::result::Result<T, Wrong>;
 
 /// The fields of one record.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'a>(pub &'a Map<String, Value>);
+pub(crate) struct RecordFields<'a>(pub &'a Map<String, Value>);
 
 pub(crate) fn wrong(field: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Wrong {
     Wrong { field: field.into(), expected: expected.into(), found: found.into() }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> RecordFields<'a> {
     /// The field's value; `null` counts as absent.
     pub fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    pub fn need(self, name: &str, expected: &str) -> Read<&'a Value> {
+    pub fn need(self, name: &str, expected: &str) -> FieldResult<&'a Value> {
         self.get(name).ok_or_else(|| wrong(name, expected, "nothing (the field is missing)"))
     }
 
-    pub fn text(self, name: &str) -> Read<&'a str> {
+    pub fn text(self, name: &str) -> FieldResult<&'a str> {
         text(name, self.need(name, "a text")?)
     }
 
-    pub fn optional_text(self, name: &str) -> Read<Option<&'a str>> {
+    pub fn optional_text(self, name: &str) -> FieldResult<Option<&'a str>> {
         self.get(name).map(|value| text(name, value)).transpose()
     }
 
-    pub fn texts(self, name: &str) -> Read<Vec<&'a str>> {
+    pub fn texts(self, name: &str) -> FieldResult<Vec<&'a str>> {
         let list = list(name, self.need(name, "a list of texts")?)?;
         list.iter().enumerate().map(|(ix, value)| text(&format!("{name}.{ix}"), value)).collect()
     }
 
-    pub fn optional_texts(self, name: &str) -> Read<Vec<&'a str>> {
+    pub fn optional_texts(self, name: &str) -> FieldResult<Vec<&'a str>> {
         self.get(name).map_or(Ok(Vec::new()), |_| self.texts(name))
     }
 
     /// Where a field may hold JSON or, as data sets on the Hub do, a text of JSON. An empty text holds nothing.
-    pub fn json(self, name: &str) -> Read<Option<Value>> {
+    pub fn json(self, name: &str) -> FieldResult<Option<Value>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
@@ -65,8 +65,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// As [`Fields::json`], as the text that Python is to read.
-    pub fn raw(self, name: &str) -> Read<Option<RawJson>> {
+    /// As [`RecordFields::json`], as the text that Python is to read.
+    pub fn raw(self, name: &str) -> FieldResult<Option<RawJson>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
@@ -76,23 +76,23 @@ impl<'a> Fields<'a> {
     }
 }
 
-pub(crate) fn text<'a>(field: &str, value: &'a Value) -> Read<&'a str> {
+pub(crate) fn text<'a>(field: &str, value: &'a Value) -> FieldResult<&'a str> {
     value.as_str().ok_or_else(|| wrong(field, "a text", describe(value)))
 }
 
-pub(crate) fn list<'a>(field: &str, value: &'a Value) -> Read<&'a Vec<Value>> {
+pub(crate) fn list<'a>(field: &str, value: &'a Value) -> FieldResult<&'a Vec<Value>> {
     value.as_array().ok_or_else(|| wrong(field, "a list", describe(value)))
 }
 
-pub(crate) fn object<'a>(field: &str, value: &'a Value) -> Read<&'a Map<String, Value>> {
+pub(crate) fn object<'a>(field: &str, value: &'a Value) -> FieldResult<&'a Map<String, Value>> {
     value.as_object().ok_or_else(|| wrong(field, "an object", describe(value)))
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(field: &str, text: &str) -> Read<T> {
+pub(crate) fn parse<T: DeserializeOwned>(field: &str, text: &str) -> FieldResult<T> {
     json::read(text).map_err(|error| no_json(field, error))
 }
 
-pub(crate) fn raw(field: &str, text: &str) -> Read<RawJson> {
+pub(crate) fn raw(field: &str, text: &str) -> FieldResult<RawJson> {
     RawJson::parse(text).map_err(|error| no_json(field, error))
 }
 
@@ -100,12 +100,12 @@ fn no_json(field: &str, error: serde_json::Error) -> Wrong {
     wrong(field, "a text of JSON", format!("a text that is not ({error})"))
 }
 
-pub(crate) fn raw_list(field: &str, value: &RawJson) -> Read<Vec<RawJson>> {
+pub(crate) fn raw_list(field: &str, value: &RawJson) -> FieldResult<Vec<RawJson>> {
     value.list().ok_or_else(|| no_list(field, value))
 }
 
-/// As [`raw_list`], where nobody looks into the list.
-pub(crate) fn check_raw_list(field: &str, value: &RawJson) -> Read<()> {
+/// As [`raw_list`], without parsing the list's values.
+pub(crate) fn check_raw_list(field: &str, value: &RawJson) -> FieldResult<()> {
     if value.is_list() { Ok(()) } else { Err(no_list(field, value)) }
 }
 
@@ -113,10 +113,10 @@ fn no_list(field: &str, value: &RawJson) -> Wrong {
     wrong(field, "a list", value.describe())
 }
 
-pub(crate) fn raw_object(field: &str, value: &RawJson) -> Read<HashMap<String, RawJson>> {
+pub(crate) fn raw_object(field: &str, value: &RawJson) -> FieldResult<HashMap<String, RawJson>> {
     value.object().ok_or_else(|| wrong(field, "an object", value.describe()))
 }
 
-pub(crate) fn raw_text(field: &str, value: &RawJson) -> Read<String> {
+pub(crate) fn raw_text(field: &str, value: &RawJson) -> FieldResult<String> {
     value.text().ok_or_else(|| wrong(field, "a text", value.describe()))
 }

@@ -1,20 +1,20 @@
-//! Benchmarks whose samples define a Python function: HumanEval (Chen et al. 2021), MBPP (Austin et al. 2021) and EvalPlus's
-//! larger tests for both (Liu et al. 2023).
+//! Benchmarks with samples that define a Python function: HumanEval (Chen et al. 2021), MBPP (Austin et al. 2021) and
+//! EvalPlus's larger tests for both (Liu et al. 2023).
 
 use std::time::Duration;
 
-use crate::eval::benchmark::fields::{Fields, Read, check_raw_list, raw_list, wrong};
+use crate::eval::benchmark::fields::{FieldResult, RecordFields, check_raw_list, raw_list, wrong};
 use crate::json::RawJson;
 use crate::json::describe;
-use crate::judge::problem::{Assembly, Limits, Problem, Reference, Script, Suite};
+use crate::judge::problem::{Assembly, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
 
 /// The least that EvalPlus gives a test; the judge gives more where the reference is slow.
 const EVAL_PLUS_SECONDS: u64 = 4;
 
-pub(crate) fn human_eval(id: &str, fields: Fields) -> Read<Problem> {
+pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let prompt = fields.text("prompt")?;
     let entry = fields.text("entry_point")?;
-    let script = Script {
+    let script = ScriptSuite {
         helpers: with_body(prompt),
         code: format!("{}\ncheck({entry})", fields.text("test")?),
         entry: Some(entry.to_string()),
@@ -22,13 +22,13 @@ pub(crate) fn human_eval(id: &str, fields: Fields) -> Read<Problem> {
     Ok(Problem {
         id: id.to_string(),
         assembly: Assembly::After(prompt.to_string()),
-        suite: Suite::Script(script),
+        suite: TestSuite::Script(script),
         limits: Limits::default(),
     })
 }
 
-/// A prompt that ends in the head of a function as a program of its own: the function has a body, and functions defined whole
-/// before it work.
+/// A prompt that ends in the head of a function as a program of its own: the function has a body, and functions defined
+/// whole before it work.
 pub fn with_body(prompt: &str) -> String {
     let prompt = prompt.trim_end();
     let head = prompt.rfind("\ndef ").map_or(0, |at| at + 1);
@@ -40,7 +40,7 @@ pub fn with_body(prompt: &str) -> String {
     if own_body { format!("{prompt}\n") } else { format!("{prompt}\n{indent}pass\n") }
 }
 
-pub(crate) fn mbpp(id: &str, fields: Fields) -> Read<Problem> {
+pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let asserts = match fields.optional_text("test")? {
         Some(script) => vec![script],
         None => fields.texts("test_list")?,
@@ -54,13 +54,13 @@ pub(crate) fn mbpp(id: &str, fields: Fields) -> Read<Problem> {
     Ok(Problem {
         id: id.to_string(),
         assembly: Assembly::Whole,
-        suite: Suite::Script(Script { helpers: String::new(), code: code.join("\n"), entry: None }),
+        suite: TestSuite::Script(ScriptSuite { helpers: String::new(), code: code.join("\n"), entry: None }),
         limits: Limits::default(),
     })
 }
 
 /// The text and the tests as a docstring, as BigCode's harness asks.
-pub(crate) fn mbpp_prompt(fields: Fields) -> Read<String> {
+pub(crate) fn mbpp_prompt(fields: RecordFields) -> FieldResult<String> {
     let text = match fields.optional_text("text")? {
         Some(text) => text,
         None => fields.text("prompt")?,
@@ -68,7 +68,7 @@ pub(crate) fn mbpp_prompt(fields: Fields) -> Read<String> {
     Ok(format!("\"\"\"\n{text}\n{}\n\"\"\"\n", fields.texts("test_list")?.join("\n")))
 }
 
-pub(crate) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
+pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let prompt = fields.text("prompt")?;
     let atol = match fields.get("atol") {
         None => 0.0,
@@ -77,7 +77,7 @@ pub(crate) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
             .filter(|atol| *atol >= 0.0)
             .ok_or_else(|| wrong("atol", "a number from 0 up", describe(value)))?,
     };
-    let reference = Reference {
+    let reference = ReferenceSuite {
         program: format!("{prompt}{}", fields.text("canonical_solution")?),
         entry: fields.text("entry_point")?.to_string(),
         base: calls(fields, "base_input")?,
@@ -88,13 +88,13 @@ pub(crate) fn eval_plus(id: &str, fields: Fields) -> Read<Problem> {
     Ok(Problem {
         id: id.to_string(),
         assembly: Assembly::After(prompt.to_string()),
-        suite: Suite::Reference(reference),
+        suite: TestSuite::Reference(reference),
         limits: Limits { cpu: Duration::from_secs(EVAL_PLUS_SECONDS), ..Limits::default() },
     })
 }
 
 /// Argument lists; an empty object stands for none in EvalPlus's files.
-fn calls(fields: Fields, name: &str) -> Read<Vec<RawJson>> {
+fn calls(fields: RecordFields, name: &str) -> FieldResult<Vec<RawJson>> {
     fields.need(name, "a list of argument lists")?;
     let Some(value) = fields.raw(name)? else { return Ok(Vec::new()) };
     if value.object().is_some_and(|object| object.is_empty()) {
@@ -108,7 +108,7 @@ fn calls(fields: Fields, name: &str) -> Read<Vec<RawJson>> {
 }
 
 /// The prompt and its solution as one program.
-pub(crate) fn canonical(fields: Fields) -> Read<Vec<String>> {
+pub(crate) fn canonical(fields: RecordFields) -> FieldResult<Vec<String>> {
     Ok(vec![format!("{}{}", fields.text("prompt")?, fields.text("canonical_solution")?)])
 }
 

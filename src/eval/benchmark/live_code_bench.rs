@@ -1,4 +1,5 @@
-//! LiveCodeBench (Jain et al. 2024): contest problems with public and private tests, over standard input and output or as calls.
+//! LiveCodeBench (Jain et al. 2024): contest problems with public and private tests, over standard input and output or
+//! as calls.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -7,11 +8,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::eval::benchmark::fields::{Fields, Read, list, object, parse, raw, text, wrong};
+use crate::eval::benchmark::fields::{FieldResult, RecordFields, list, object, parse, raw, text, wrong};
 use crate::eval::benchmark::pickle;
 use crate::json::RawJson;
 use crate::json::describe;
-use crate::judge::problem::{Assembly, CallTest, Calls, Compare, Limits, Problem, StreamTest, Streams, Suite};
+use crate::judge::problem::{
+    Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
+};
 
 /// What LiveCodeBench's own script allows a test.
 const SECONDS: u64 = 6;
@@ -19,7 +22,7 @@ const SECONDS: u64 = 6;
 /// One problem's tests; some have over 100 MB.
 const MOST_TEST_BYTES: u64 = 2 << 30;
 
-pub(crate) fn problem(id: &str, fields: Fields) -> Read<Problem> {
+pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let public = fields.json("public_test_cases")?.unwrap_or_else(|| Value::Array(Vec::new()));
     let mut tests = cases("public_test_cases", &public)?;
     if let Some(private) = private(fields)? {
@@ -28,20 +31,21 @@ pub(crate) fn problem(id: &str, fields: Fields) -> Read<Problem> {
     let calls = tests.iter().filter(|test| test.functional).count();
     let suite = match calls {
         _ if tests.is_empty() => return Err(wrong("public_test_cases", "at least one test", "none")),
-        0 => Suite::Streams(Streams {
+        0 => TestSuite::Streams(StreamSuite {
             tests: tests.into_iter().map(|test| StreamTest { input: test.input, output: test.output }).collect(),
             compare: Compare::Floats { tolerance: 0.0 },
         }),
-        all if all == tests.len() => {
-            Suite::Calls(Calls { function: function(fields)?, tests: tests.iter().map(call).collect::<Read<_>>()? })
-        }
+        all if all == tests.len() => TestSuite::Calls(CallSuite {
+            function: function(fields)?,
+            tests: tests.iter().map(call).collect::<FieldResult<_>>()?,
+        }),
         _ => return Err(wrong("public_test_cases", "tests of one type", "stdin and functional ones")),
     };
     let limits = Limits { cpu: Duration::from_secs(SECONDS), ..Limits::default() };
     Ok(Problem { id: id.to_string(), assembly: Assembly::WithImports, suite, limits })
 }
 
-struct Case {
+struct LiveCodeBenchTest {
     /// The field that it comes from.
     field: String,
     functional: bool,
@@ -49,10 +53,10 @@ struct Case {
     output: String,
 }
 
-fn cases(field: &str, value: &Value) -> Read<Vec<Case>> {
+fn cases(field: &str, value: &Value) -> FieldResult<Vec<LiveCodeBenchTest>> {
     let case = |(ix, value): (usize, &Value)| {
         let field = format!("{field}.{ix}");
-        let case = Fields(object(&field, value)?);
+        let case = RecordFields(object(&field, value)?);
         let part = |name: &str| {
             let at = format!("{field}.{name}");
             let value = case.get(name).ok_or_else(|| wrong(at.as_str(), "a text", "nothing (the field is missing)"))?;
@@ -63,13 +67,13 @@ fn cases(field: &str, value: &Value) -> Read<Vec<Case>> {
             "functional" => true,
             other => return Err(wrong(format!("{field}.testtype"), "stdin or functional", other)),
         };
-        Ok(Case { functional, input: part("input")?, output: part("output")?, field })
+        Ok(LiveCodeBenchTest { functional, input: part("input")?, output: part("output")?, field })
     };
     list(field, value)?.iter().enumerate().map(case).collect()
 }
 
 /// JSON, or base64 of zlib of a pickled text of JSON.
-fn private(fields: Fields) -> Read<Option<Value>> {
+fn private(fields: RecordFields) -> FieldResult<Option<Value>> {
     let field = "private_test_cases";
     let packed = match fields.get(field) {
         Some(Value::String(text)) if !text.trim_start().starts_with('[') && !text.trim().is_empty() => text.trim(),
@@ -86,7 +90,7 @@ fn private(fields: Fields) -> Read<Option<Value>> {
     parse(field, text).map(Some)
 }
 
-fn function(fields: Fields) -> Read<String> {
+fn function(fields: RecordFields) -> FieldResult<String> {
     let expected = "an object with the name of the function to call";
     let metadata = fields.json("metadata")?.ok_or_else(|| wrong("metadata", expected, "nothing"))?;
     let name = object("metadata", &metadata)?.get("func_name");
@@ -96,15 +100,15 @@ fn function(fields: Fields) -> Read<String> {
 }
 
 /// One JSON value a line, each an argument.
-fn call(case: &Case) -> Read<CallTest> {
+fn call(case: &LiveCodeBenchTest) -> FieldResult<CallTest> {
     let lines = case.input.lines().filter(|line| !line.trim().is_empty());
-    let arguments = lines.map(|line| raw(&format!("{}.input", case.field), line)).collect::<Read<Vec<_>>>()?;
+    let arguments = lines.map(|line| raw(&format!("{}.input", case.field), line)).collect::<FieldResult<Vec<_>>>()?;
     let expected = vec![raw(&format!("{}.output", case.field), &case.output)?];
     Ok(CallTest { arguments: RawJson::of_list(&arguments), expected })
 }
 
 /// The question, the code to start from where there is some, and what form the answer has.
-pub(crate) fn prompt(fields: Fields) -> Read<String> {
+pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
     let question = fields.text("question_content")?;
     Ok(match fields.optional_text("starter_code")?.filter(|code| !code.trim().is_empty()) {
         Some(code) => format!(

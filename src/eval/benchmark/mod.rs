@@ -1,5 +1,5 @@
-//! The code benchmarks' own files as problems: which fields a record has, what program a sample makes and which tests judge it.
-//! A record is recognised by its fields. Text only; running anything is the judge's.
+//! The code benchmarks' own files as problems: which fields a record has, what program a sample makes and which tests
+//! judge it. A record is recognised by its fields. Text only; running anything is the judge's.
 //!
 //! | format | recognised by | judged by |
 //! |---|---|---|
@@ -21,10 +21,10 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::json::names;
 use crate::judge::problem::Problem;
-use fields::{Fields, Read, Wrong, wrong};
+use fields::{FieldResult, RecordFields, Wrong, wrong};
 
 pub use functions::with_body;
-pub use read::{Entries, Entry, Malformed, read};
+pub use read::{BenchmarkRecord, Entries, Malformed, read};
 
 /// Whose fields a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl BenchmarkFormat {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The format whose fields these are.
+    /// The format that has these fields.
     pub fn recognise(fields: &Map<String, Value>) -> Option<BenchmarkFormat> {
         Self::ALL.into_iter().find(|format| format.marks().iter().all(|field| fields.contains_key(*field)))
     }
@@ -86,7 +86,7 @@ impl BenchmarkFormat {
     }
 
     /// Fails where a field that this format is recognised by is missing and the others are of another format.
-    fn fits(self, fields: &Map<String, Value>) -> Read<()> {
+    fn fits(self, fields: &Map<String, Value>) -> FieldResult<()> {
         let missing = self.marks().iter().find(|field| !fields.contains_key(**field));
         match (missing, BenchmarkFormat::recognise(fields)) {
             (Some(field), Some(other)) => {
@@ -98,12 +98,12 @@ impl BenchmarkFormat {
     }
 
     /// `None`: the record has no tests, as some of APPS.
-    fn problem_with_tests(self, id: &str, fields: Fields) -> Read<Option<Problem>> {
+    fn problem_with_tests(self, id: &str, fields: RecordFields) -> FieldResult<Option<Problem>> {
         let tested = self != BenchmarkFormat::Apps || apps::has_tests(fields)?;
         tested.then(|| self.problem(id, fields)).transpose()
     }
 
-    fn problem(self, id: &str, fields: Fields) -> Read<Problem> {
+    fn problem(self, id: &str, fields: RecordFields) -> FieldResult<Problem> {
         match self {
             BenchmarkFormat::HumanEval => functions::human_eval(id, fields),
             BenchmarkFormat::EvalPlus => functions::eval_plus(id, fields),
@@ -117,17 +117,19 @@ impl BenchmarkFormat {
 /// The problem in the fields of the item `id`. Without a format, that of its fields.
 pub fn problem(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Problem> {
     let format = known(format, id, fields)?;
-    let problem = format.fits(fields).and_then(|()| format.problem(id, Fields(fields)));
+    let problem = format.fits(fields).and_then(|()| format.problem(id, RecordFields(fields)));
     problem.map_err(|wrong| of_item(id, wrong))
 }
 
 /// The prompt by which the benchmark's own authors ask a model that continues text.
 pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<String> {
     let prompt = match known(format, id, fields)? {
-        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => Fields(fields).text("prompt").map(str::to_string),
-        BenchmarkFormat::Mbpp => functions::mbpp_prompt(Fields(fields)),
-        BenchmarkFormat::Apps => apps::prompt(Fields(fields)),
-        BenchmarkFormat::LiveCodeBench => live_code_bench::prompt(Fields(fields)),
+        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => {
+            RecordFields(fields).text("prompt").map(str::to_string)
+        }
+        BenchmarkFormat::Mbpp => functions::mbpp_prompt(RecordFields(fields)),
+        BenchmarkFormat::Apps => apps::prompt(RecordFields(fields)),
+        BenchmarkFormat::LiveCodeBench => live_code_bench::prompt(RecordFields(fields)),
     };
     prompt.map_err(|wrong| of_item(id, wrong))
 }
@@ -135,9 +137,9 @@ pub fn prompt(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Va
 /// The record's own right programs, each whole; LiveCodeBench gives none.
 pub fn references(format: Option<BenchmarkFormat>, id: &str, fields: &Map<String, Value>) -> Result<Vec<String>> {
     let references = match known(format, id, fields)? {
-        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => functions::canonical(Fields(fields)),
-        BenchmarkFormat::Mbpp => Fields(fields).text("code").map(|code| vec![code.to_string()]),
-        BenchmarkFormat::Apps => apps::references(Fields(fields)),
+        BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => functions::canonical(RecordFields(fields)),
+        BenchmarkFormat::Mbpp => RecordFields(fields).text("code").map(|code| vec![code.to_string()]),
+        BenchmarkFormat::Apps => apps::references(RecordFields(fields)),
         BenchmarkFormat::LiveCodeBench => Ok(Vec::new()),
     };
     references.map_err(|wrong| of_item(id, wrong))

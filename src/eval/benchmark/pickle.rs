@@ -1,5 +1,5 @@
-//! Reads a Python pickle that holds one text and nothing else, which is how LiveCodeBench packs its private tests. Any other
-//! pickle, which could name code to run, is refused.
+//! Reads a Python pickle that holds one text and nothing else, which is how LiveCodeBench packs its private tests. Any
+//! other pickle, which could name code to run, is refused.
 
 /// The text, or `None` where the pickle holds something else.
 pub(crate) fn text(pickle: &[u8]) -> Option<&str> {

@@ -1,5 +1,5 @@
-//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, or APPS's own folder of folders. What a record means is left to
-//! the formats beside this file.
+//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, or APPS's own folder of folders. What a record means
+//! is left to the formats beside this file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::benchmark::fields::{Fields, Wrong};
+use crate::eval::benchmark::fields::{RecordFields, Wrong};
 use crate::eval::benchmark::{BenchmarkFormat, expected_marks};
 use crate::eval::records;
-use crate::eval::records::{Format, Place, Record};
+use crate::eval::records::{FileRecord, Format, RecordPlace};
 use crate::eval::source::read_text;
 use crate::json::describe;
 use crate::json::names;
@@ -18,7 +18,7 @@ use crate::judge::problem::Problem;
 
 /// One record of a problem file.
 #[derive(Debug)]
-pub struct Entry {
+pub struct BenchmarkRecord {
     pub id: String,
     /// `None`: the record has no tests, as some of APPS.
     pub problem: Result<Option<Problem>, Malformed>,
@@ -34,7 +34,7 @@ pub struct Malformed {
 /// The records of a problem file, one by one in its order; all of one format.
 pub struct Entries {
     path: PathBuf,
-    records: Box<dyn Iterator<Item = Result<Record>>>,
+    records: Box<dyn Iterator<Item = Result<FileRecord>>>,
     format: Option<BenchmarkFormat>,
 }
 
@@ -54,7 +54,7 @@ impl Entries {
         self.format
     }
 
-    fn entry(&mut self, (place, fields): Record) -> Result<Entry> {
+    fn entry(&mut self, (place, fields): FileRecord) -> Result<BenchmarkRecord> {
         let format = match self.format.or_else(|| BenchmarkFormat::recognise(&fields)) {
             Some(format) => *self.format.insert(format),
             None => {
@@ -67,15 +67,16 @@ impl Entries {
         };
         format.fits(&fields).map_err(at_place)?;
         let id = id_of(format, &fields).map_err(at_place)?;
-        let problem = format.problem_with_tests(&id, Fields(&fields)).map_err(|Wrong { field, expected, found }| {
-            Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
-        });
-        Ok(Entry { id, problem, fields })
+        let problem =
+            format.problem_with_tests(&id, RecordFields(&fields)).map_err(|Wrong { field, expected, found }| {
+                Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
+            });
+        Ok(BenchmarkRecord { id, problem, fields })
     }
 }
 
 impl Iterator for Entries {
-    type Item = Result<Entry>;
+    type Item = Result<BenchmarkRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.records.next()?;
@@ -95,8 +96,8 @@ fn id_of(format: BenchmarkFormat, fields: &Map<String, Value>) -> Result<String,
     }
 }
 
-/// APPS as its authors ship it: a folder a problem, by whose name the problem is known.
-fn apps_folders(path: &Path) -> Result<impl Iterator<Item = Result<Record>> + use<>> {
+/// APPS as its authors ship it: one folder per problem; the name of the folder is the id.
+fn apps_folders(path: &Path) -> Result<impl Iterator<Item = Result<FileRecord>> + use<>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path).map_err(Error::io(path, "list"))? {
         let folder = entry.map_err(Error::io(path, "list"))?.path();
@@ -108,7 +109,7 @@ fn apps_folders(path: &Path) -> Result<impl Iterator<Item = Result<Record>> + us
         return Err(Error::format(path, "expected APPS's folders, each with a question.txt, found none"));
     }
     folders.sort();
-    Ok(folders.into_iter().enumerate().map(|(ix, folder)| Ok((Place::Entry(ix + 1), apps_folder(&folder)?))))
+    Ok(folders.into_iter().enumerate().map(|(ix, folder)| Ok((RecordPlace::Entry(ix + 1), apps_folder(&folder)?))))
 }
 
 fn apps_folder(folder: &Path) -> Result<Map<String, Value>> {

@@ -1,5 +1,5 @@
-//! `attention.jsonl`: where the attention of a run's samples fell, a line a sample. Written beside `samples.jsonl` once a run is
-//! there, for whoever shows it; how the shares are computed is `run::attention`'s affair.
+//! `attention.jsonl`: the attention of each sample by level, one line per sample. It is written beside `samples.jsonl`
+//! after the run, for the views. `run::attention` computes the shares.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,8 +20,8 @@ pub struct SampleAttention {
     pub index: u64,
     /// Its tokens.
     pub tokens: usize,
-    /// The share of attention on each level of the prompt and, last, on the sample's own text: the mean over its tokens, query
-    /// heads and layers.
+    /// The share of attention on each level of the prompt and, last, on the sample's own text: the mean over its
+    /// tokens, query heads and layers.
     pub attention: Vec<f64>,
 }
 

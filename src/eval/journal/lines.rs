@@ -1,5 +1,5 @@
-//! A file of JSON lines that only grows. A line is in the hands of the operating system, whole, when `append` returns; a line that
-//! could not be written whole is taken back, and one that a killed process left half is cut off when the file is opened again.
+//! An append-only file of JSON lines. When `append` returns, the operating system has the whole line. A line that could
+//! not be written whole is removed; half a line left by a killed process is cut off when the file is opened again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -11,36 +11,37 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::out;
 
-/// How much work a power cut may cost: lines are forced to the disk when the last time is so long ago.
+/// The longest time between two syncs to the disk: the most work that a power cut may cost.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
 
-/// Item and sample, by which lines are put in order.
-pub(super) type Place = (usize, u64);
+/// (item, sample): the order of the lines.
+pub(super) type LineKey = (usize, u64);
 
-pub(super) struct Lines {
+pub(super) struct SortedLines {
     path: PathBuf,
     file: File,
     /// The whole lines written so far.
-    lines: Vec<Line>,
+    lines: Vec<LineSpan>,
     synced: Instant,
 }
 
-/// Where a line belongs among the others, and where it stands.
+/// The key of a line, and its byte range in the file.
 #[derive(Clone, Copy)]
-struct Line {
-    place: Place,
+struct LineSpan {
+    place: LineKey,
     start: u64,
     bytes: usize,
 }
 
-impl Lines {
+impl SortedLines {
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         Self::of(path, file.map_err(Error::io(path, "create"))?)
     }
 
-    /// Opens what an earlier process left. `read` is given each whole line and says where it belongs, or what is wrong with it.
-    pub fn reopen(path: &Path, mut read: impl FnMut(&[u8]) -> Result<Place, String>) -> Result<Self> {
+    /// Opens the file of an earlier process. `read` receives each whole line and returns its key, or why the line is
+    /// wrong.
+    pub fn reopen(path: &Path, mut read: impl FnMut(&[u8]) -> Result<LineKey, String>) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut opened = Self::of(path, file.map_err(Error::io(path, "open"))?)?;
         let mut reader = BufReader::new(&opened.file);
@@ -53,8 +54,8 @@ impl Lines {
             }
             let number = opened.lines.len() + 1;
             let place = read(&text).map_err(|what| Error::format(path, format!("line {number}: {what}")))?;
-            let start = opened.lines.last().map_or(0, |line: &Line| line.start + line.bytes as u64);
-            opened.lines.push(Line { place, start, bytes });
+            let start = opened.lines.last().map_or(0, |line: &LineSpan| line.start + line.bytes as u64);
+            opened.lines.push(LineSpan { place, start, bytes });
         }
         if !text.is_empty() {
             log::info!("{}: a line that was cut short goes", path.display());
@@ -78,7 +79,7 @@ impl Lines {
         self.file.seek(SeekFrom::Start(bytes)).map(drop)
     }
 
-    pub fn append(&mut self, place: Place, value: &impl Serialize) -> Result<()> {
+    pub fn append(&mut self, place: LineKey, value: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(value)
             .map_err(|error| Error::Internal(format!("{}: a result is not JSON: {error}", self.path.display())))?;
         line.push(b'\n');
@@ -90,7 +91,7 @@ impl Lines {
             }
             return Err(Error::io(&self.path, "write a line")(error));
         }
-        self.lines.push(Line { place, start, bytes: line.len() });
+        self.lines.push(LineSpan { place, start, bytes: line.len() });
         if self.synced.elapsed() >= SYNC_EVERY {
             self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"))?;
             self.synced = Instant::now();
@@ -99,18 +100,18 @@ impl Lines {
     }
 
     /// Keeps the lines whose places `keep` accepts. The file is replaced whole or stays as it is.
-    pub fn retain(mut self, keep: impl Fn(Place) -> bool) -> Result<Self> {
+    pub fn retain(mut self, keep: impl Fn(LineKey) -> bool) -> Result<Self> {
         let before = self.lines.len();
         self.lines.retain(|line| keep(line.place));
         if self.lines.len() == before {
             return Ok(self);
         }
         self.rewrite()?;
-        let places: Vec<Place> = self.lines.iter().map(|line| line.place).collect();
+        let places: Vec<LineKey> = self.lines.iter().map(|line| line.place).collect();
         let path = self.path.clone();
         drop(self);
         let mut places = places.into_iter();
-        Self::reopen(&path, |_| places.next().ok_or_else(|| "nobody wrote it".to_string()))
+        Self::reopen(&path, |_| places.next().ok_or_else(|| "no line of this file was kept at this place".to_string()))
     }
 
     /// Puts the lines in order. The file is replaced whole or stays as it is.
@@ -135,7 +136,8 @@ impl Lines {
     }
 }
 
-/// Writes a file beside `path` and puts it in its place when it is whole and on the disk; nothing is left of one that fails.
+/// Writes a file beside `path` and renames it to `path` once it is complete and on the disk. A file that fails is
+/// removed.
 pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -180,7 +182,7 @@ mod tests {
             return;
         }
         let file = OpenOptions::new().write(true).open(full).expect("/dev/full opens");
-        let mut lines = Lines { path: full.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() };
+        let mut lines = SortedLines { path: full.to_path_buf(), file, lines: Vec::new(), synced: Instant::now() };
         let error = lines.append((0, 0), &json!({"id": "a"})).expect_err("the disk is full");
         assert!(error.to_string().starts_with("/dev/full: cannot write a line: "), "{error}");
         assert_eq!(error.exit_code(), 2);
@@ -188,12 +190,12 @@ mod tests {
     }
 
     /// By the line's own number.
-    fn place(line: &[u8]) -> Result<Place, String> {
+    fn place(line: &[u8]) -> Result<LineKey, String> {
         let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         value["n"].as_u64().map(|n| (0, n)).ok_or_else(|| "no number".to_string())
     }
 
-    fn write(path: &Path, texts: &[String], from: usize, lines: &mut Lines) {
+    fn write(path: &Path, texts: &[String], from: usize, lines: &mut SortedLines) {
         for (n, text) in texts.iter().enumerate().skip(from) {
             lines.append((0, n as u64), &json!({"n": n, "text": text})).expect("it can be written");
         }
@@ -206,11 +208,11 @@ mod tests {
         fn any_prefix_of_a_file_is_continued(texts in prop::collection::vec(".{0,12}", 1..8), cut in 0.0f64..=1.0) {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let path = folder.path().join("lines.jsonl");
-            write(&path, &texts, 0, &mut Lines::create(&path).expect("it is new"));
+            write(&path, &texts, 0, &mut SortedLines::create(&path).expect("it is new"));
             let whole = fs::read(&path).expect("readable");
             let left = &whole[..(whole.len() as f64 * cut) as usize];
             fs::write(&path, left).expect("writable");
-            let mut lines = Lines::reopen(&path, place).expect("a prefix is no fault");
+            let mut lines = SortedLines::reopen(&path, place).expect("a prefix is no fault");
             let kept = left.iter().filter(|&&byte| byte == b'\n').count();
             prop_assert_eq!(lines.lines.len(), kept);
             write(&path, &texts, kept, &mut lines);
@@ -223,7 +225,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("lines.jsonl");
         fs::write(&path, "{\"n\": 0}\n{\"n\": \n{\"n\": 2}\n").expect("writable");
-        let Err(error) = Lines::reopen(&path, place) else { panic!("the second line is no JSON") };
+        let Err(error) = SortedLines::reopen(&path, place) else { panic!("the second line is no JSON") };
         assert!(error.to_string().contains("lines.jsonl: line 2: "), "{error}");
     }
 
@@ -231,10 +233,10 @@ mod tests {
     fn two_processes_do_not_write_to_one_file() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("lines.jsonl");
-        let first = Lines::create(&path).expect("it is new");
-        assert!(Lines::reopen(&path, place).is_err_and(|error| error.to_string().contains("another process")));
+        let first = SortedLines::create(&path).expect("it is new");
+        assert!(SortedLines::reopen(&path, place).is_err_and(|error| error.to_string().contains("another process")));
         drop(first);
-        assert!(Lines::reopen(&path, place).is_ok());
+        assert!(SortedLines::reopen(&path, place).is_ok());
     }
 
     #[test]
@@ -242,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("lines.jsonl");
         let texts: Vec<String> = (0..5).map(|n| n.to_string()).collect();
-        let mut lines = Lines::create(&path).expect("it is new");
+        let mut lines = SortedLines::create(&path).expect("it is new");
         write(&path, &texts, 0, &mut lines);
         let mut lines = lines.retain(|(_, n)| n % 2 == 0).expect("writable");
         lines.append((0, 1), &json!({"n": 1})).expect("writable");

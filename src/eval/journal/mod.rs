@@ -1,7 +1,7 @@
-//! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when all of
-//! its samples are. Killing the process at any moment loses no line; a power cut loses what was written in the last two seconds
-//! before it, or since the last line, for so long as the system keeps it back. Lines stand in the order in which they came,
-//! which is by chance; a run that is complete puts them in order, so that equal runs leave equal files.
+//! Results on disk, line by line: a sample is in `samples.jsonl` before it is counted, an item in `items.jsonl` when
+//! all of its samples are. Killing the process at any moment loses no line; a power cut loses the lines of the last two
+//! seconds, or those since the last sync if no line followed. Lines are written in the order in which samples finish; a
+//! complete run sorts them, so that equal runs leave equal files.
 
 mod attention;
 mod lines;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::search::{Outcome, Sample};
-use lines::{Lines, write_whole};
+use lines::{SortedLines, write_whole};
 
 pub use attention::{AttentionFile, SampleAttention};
 pub use replace::{replace, settle};
@@ -25,8 +25,8 @@ pub use replace::{replace, settle};
 /// The results of one run; shared by the threads that work on items.
 pub struct Journal {
     folder: PathBuf,
-    samples: Mutex<Lines>,
-    items: Mutex<Lines>,
+    samples: Mutex<SortedLines>,
+    items: Mutex<SortedLines>,
 }
 
 /// What earlier processes recorded, by item.
@@ -41,7 +41,7 @@ pub struct Recorded {
     pub failed: HashSet<usize>,
 }
 
-/// What a line of `items.jsonl` says of a finished item.
+/// A finished item as a line of `items.jsonl` records it.
 pub struct FinishedItem {
     /// How many samples it has.
     pub samples: usize,
@@ -72,8 +72,8 @@ impl Journal {
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).map_err(Error::io(folder, "create the output folder"))?;
         Ok(Self {
-            samples: Mutex::new(Lines::create(&folder.join("samples.jsonl"))?),
-            items: Mutex::new(Lines::create(&folder.join("items.jsonl"))?),
+            samples: Mutex::new(SortedLines::create(&folder.join("samples.jsonl"))?),
+            items: Mutex::new(SortedLines::create(&folder.join("items.jsonl"))?),
             folder: folder.to_path_buf(),
         })
     }
@@ -83,7 +83,7 @@ impl Journal {
         let mut recorded = Recorded::default();
         let place = |id: &str| index_of(id).ok_or_else(|| format!("the task has no item `{id}`"));
         let mut met = HashSet::new();
-        let samples = Lines::reopen(&folder.join("samples.jsonl"), |line| {
+        let samples = SortedLines::reopen(&folder.join("samples.jsonl"), |line| {
             let SampleLine { id, sample } = parse(line, "a sample")?;
             let at = (place(&id)?, sample.index);
             if !met.insert(at) {
@@ -95,7 +95,7 @@ impl Journal {
             }
             Ok(at)
         })?;
-        let items = Lines::reopen(&folder.join("items.jsonl"), |line| {
+        let items = SortedLines::reopen(&folder.join("items.jsonl"), |line| {
             let ItemLine { id, error, samples, outcome } = parse(line, "an item")?;
             let at = place(&id)?;
             if recorded.failed.contains(&at) || recorded.finished.contains_key(&at) {
@@ -113,7 +113,7 @@ impl Journal {
 
     /// Keeps what these accept: lines of items, by item; samples, by item and number.
     pub fn retain(self, items: impl Fn(usize) -> bool, samples: impl Fn((usize, u64)) -> bool) -> Result<Self> {
-        let lines = |lines: Mutex<Lines>| lines.into_inner().expect("appending does not panic");
+        let lines = |lines: Mutex<SortedLines>| lines.into_inner().expect("appending does not panic");
         Ok(Self {
             samples: Mutex::new(lines(self.samples).retain(samples)?),
             items: Mutex::new(lines(self.items).retain(|(item, _)| items(item))?),
@@ -121,7 +121,7 @@ impl Journal {
         })
     }
 
-    /// Says early what `create` would say: the folder holds results.
+    /// Fails as `create` would where the folder already holds results.
     pub fn check_free(folder: &Path) -> Result<()> {
         settle(folder)?;
         match folder.join("samples.jsonl").exists() {
@@ -143,7 +143,8 @@ impl Journal {
         self.items.lock().expect("appending does not panic").append((item, 0), line)
     }
 
-    /// Puts the lines of a complete run in the order of items and samples. Each file is replaced whole or stays as it is.
+    /// Puts the lines of a complete run in the order of items and samples. Each file is replaced whole or stays as it
+    /// is.
     pub fn finish(self) -> Result<()> {
         for lines in [self.samples, self.items] {
             lines.into_inner().expect("appending does not panic").sort()?;

@@ -1,6 +1,6 @@
-//! Several files of a folder replaced all or none. The new files are written into a folder beside the old ones and forced to the
-//! disk; renaming that folder is the moment from which they count; then each moves to its place. Whoever is killed before that
-//! moment leaves the old set as it was; after it, the next to open the folder moves the rest.
+//! Replaces several files of a folder, all or none. The new files are written into a folder beside the old ones and
+//! synced to the disk. Renaming that folder commits them; then each is moved to its place. A process killed before the
+//! commit leaves the old set; after the commit, the next process that opens the folder moves the rest.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -9,9 +9,9 @@ use std::path::Path;
 use super::lines::write_whole;
 use crate::error::{Error, Result};
 
-/// New files that are not all there yet, and count for nothing.
+/// The folder of new files before the commit; they are ignored.
 const BEGUN: &str = "new-results.partial";
-/// New files that are whole and count, whatever the old ones beside say.
+/// The folder of new files after the commit; they replace the old ones.
 const WHOLE: &str = "new-results";
 
 /// Replaces `files`, each a name and what it is to hold.
@@ -36,7 +36,7 @@ pub fn settle(folder: &Path) -> Result<()> {
         Err(_) if !whole.is_dir() => return Ok(()),
         entries => entries.map_err(Error::io(&whole, "read"))?,
     };
-    // Somebody else may settle the same folder at the same time.
+    // Another process may settle the same folder at the same time.
     let unless_gone = |done: std::io::Result<()>| match done {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         done => done,

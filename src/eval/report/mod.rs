@@ -1,5 +1,5 @@
-//! The numbers of a run, as data (`summary.json`) and, by `page`, as lines for people. Counts and rates come in; nothing is
-//! measured or sampled here.
+//! The results of a run in numbers: as data (`summary.json`) and as text (`page`). It receives counts and rates; it
+//! measures and samples nothing.
 
 mod page;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::KvDtype;
 use crate::engine::Metrics;
-use crate::eval::task::Spares;
+use crate::eval::task::EarlyStop;
 use crate::judge;
 use crate::plan::Planner;
 
@@ -18,7 +18,7 @@ use crate::plan::Planner;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     pub value: f64,
-    /// `None`: the values, all equal, say nothing about it.
+    /// `None`: all values are equal, so a bootstrap gives no interval.
     #[serde(flatten)]
     pub interval: Option<Interval>,
 }
@@ -39,40 +39,41 @@ pub struct AtK {
     pub estimate: Estimate,
 }
 
-/// Values of k that were asked for and that no row has.
+/// Values of k that were requested and are in no row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct OmittedKs {
     pub k: Vec<u32>,
     pub why: String,
 }
 
-/// What one level of the trees takes: a level of the prompts, or the samples.
+/// Tokens and KV bytes of one level of the trees: a level of the prompts, or the samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LevelUse {
     pub level: String,
-    /// Tokens, each common beginning counted once.
+    /// Tokens, each shared prefix counted once.
     pub tokens: u64,
-    /// Tokens, if every sample had them for itself.
+    /// Tokens if nothing were shared: every sample has its own copy.
     pub tokens_unshared: u64,
-    /// Keys and values of these, all layers, all items at once.
+    /// KV bytes of `tokens`, over all layers and all items.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
-    /// The share of attention that fell on it, the mean over the tokens of those samples whose lines say it ([`Told`]).
+    /// Share of attention on this level, 0 to 1: the mean over the tokens of the samples that have recorded attention
+    /// ([`AttentionCoverage`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<f64>,
 }
 
-/// How many of the samples that drew anything have lines that say where their attention fell: earlier versions recorded it so.
+/// How many of the samples that have tokens also have recorded attention (earlier versions recorded it during the run).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Told {
+pub struct AttentionCoverage {
     pub samples: usize,
     pub of: usize,
 }
 
-/// Tokens of prompts and of what was given beside them.
+/// Tokens of the prompts and of texts that the search appended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptTokens {
-    /// As many as would be computed if nothing were shared.
+    /// Tokens that would be computed if nothing were shared.
     pub asked: u64,
     pub computed: u64,
 }
@@ -91,43 +92,44 @@ impl Add for PromptTokens {
     }
 }
 
-/// What samples and their verdicts say: what a rescore makes anew.
+/// Scores of the samples and their verdicts: the part of the summary that `offshoot rescore` computes again.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Scores {
+pub struct RunScores {
     /// Items finished.
     pub items: usize,
     pub samples: usize,
     /// Tokens of these samples.
     pub samples_tokens: usize,
-    /// Samples that the outcome does without: never begun, or stopped.
+    /// Samples that were never started or were stopped, since the outcome was decided without them.
     pub cancelled: usize,
-    /// Why, as the task's method has it.
-    pub spares: Option<Spares>,
-    /// Tokens that those had drawn, in vain.
+    /// Why they were cancelled, by the method of the task.
+    pub spares: Option<EarlyStop>,
+    /// Tokens that the cancelled samples had, discarded.
     pub cancelled_tokens: usize,
-    /// Tokens that they would have drawn beside, had each become as long as the mean of its item's samples: an estimate.
+    /// Estimate of the tokens that the cancelled samples would still have taken, if each had the mean length of its
+    /// item's samples.
     pub tokens_spared: usize,
     /// Samples by the judge's verdict; empty without a judge.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub verdicts: BTreeMap<judge::Verdict, usize>,
-    /// Samples in which no answer was found.
+    /// Samples without an answer.
     pub without_answer: usize,
-    /// Share of items whose chosen answer is right; `None` without a grader or a choice.
+    /// Share of items with a right chosen answer; `None` without a grader or a choice.
     pub accuracy: Option<Estimate>,
-    /// Whether the grader itself chose the answers, so that `accuracy` is an upper bound.
+    /// Whether the grader chose the answers: `accuracy` is then an upper bound.
     pub chosen_by_grader: bool,
-    /// Share of single samples that are right; `None` also where samples were cancelled, which makes it biased, and so it is
-    /// with those below.
+    /// Share of single samples that are right. `None` also where samples were cancelled, which would bias it; the same
+    /// holds for the fields below.
     pub single: Option<Estimate>,
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
-    /// Of k samples the best: by what a scorer gave them or by the log-probability of the whole, where the method chooses so,
-    /// else by log-probability a token. Empty also where the scorer's values are not known.
+    /// Best of k samples: by the scorer's value or the log-probability of the whole sample where the method chooses by
+    /// that, else by the log-probability per token. Empty also where the scorer's values are unknown.
     pub best_at: Vec<AtK>,
-    /// `None`: every k that was asked for is in a row.
-    pub k_left_out: Option<LeftOut>,
-    /// The vote of all samples, each with the weight of its probability a token.
+    /// `None`: every requested k is in a row.
+    pub k_left_out: Option<OmittedKs>,
+    /// The vote of all samples, each weighted by its probability per token.
     pub weighted_vote: Option<Estimate>,
 }
 
@@ -153,7 +155,7 @@ pub struct Summary {
     /// Branches that failed of items that went on without them.
     pub failed_branches: usize,
     #[serde(flatten)]
-    pub scores: Scores,
+    pub scores: RunScores,
     /// Of all processes that worked on the run, but for those that left no count of it: they were killed.
     pub prompts: PromptTokens,
     pub uncounted_processes: usize,
@@ -161,8 +163,9 @@ pub struct Summary {
     pub levels: Vec<LevelUse>,
     /// `None` where no sample says where its attention fell.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attention: Option<Told>,
-    /// Of this process, as all that follows. Wall clock from the first prompt to the last sample; loading the model is not in it.
+    pub attention: Option<AttentionCoverage>,
+    /// Of this process, as all that follows. Wall clock from the first prompt to the last sample; loading the model is
+    /// not in it.
     pub seconds: f64,
     pub seconds_loading: f64,
     pub engine: Metrics,

@@ -1,11 +1,11 @@
-//! The numbers of a run as lines for people: what was found first, then what it took. What each number means is said where it is
-//! kept, in the module above.
+//! The numbers of a run as lines for people: what was found first, then what it took. What each number means is said
+//! where it is kept, in the module above.
 
 use std::fmt::{self, Display, Write};
 
-use super::{AtK, Estimate, Interval, LeftOut, LevelUse, PromptTokens, Scores, Summary, Told};
+use super::{AtK, AttentionCoverage, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::backend::KvDtype;
-use crate::eval::task::Spares;
+use crate::eval::task::EarlyStop;
 use crate::figures::{bytes, count, counted, saved};
 
 impl Summary {
@@ -70,7 +70,7 @@ impl Display for Summary {
         for level in &self.levels {
             page.line("", level)?;
         }
-        if let Some(Told { samples, of }) = self.attention.filter(|told| told.samples < told.of) {
+        if let Some(AttentionCoverage { samples, of }) = self.attention.filter(|told| told.samples < told.of) {
             page.line("", format!("attention of {} of {} samples", count(samples as u64), count(of as u64)))?;
         }
         if engine.rows == 0 {
@@ -102,7 +102,7 @@ impl Display for LevelUse {
     }
 }
 
-impl Display for Scores {
+impl Display for RunScores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Page(f).scores(self, "")
     }
@@ -116,11 +116,11 @@ impl Page<'_, '_> {
     }
 
     /// `cut`: what is said of items that are missing.
-    fn scores(&mut self, scores: &Scores, cut: &str) -> fmt::Result {
+    fn scores(&mut self, scores: &RunScores, cut: &str) -> fmt::Result {
         let cancelled = match (scores.cancelled, scores.spares) {
             (0, _) => String::new(),
-            (n, Some(Spares::Decided)) => format!(", {} more not drawn: the vote was decided", count(n as u64)),
-            (n, Some(Spares::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
+            (n, Some(EarlyStop::Decided)) => format!(", {} more not drawn: the vote was decided", count(n as u64)),
+            (n, Some(EarlyStop::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
             (n, None) => format!(", {} more not finished", count(n as u64)),
         };
         self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
@@ -151,7 +151,7 @@ impl Page<'_, '_> {
         self.at_k("pass@k", &scores.pass_at, scores.items)?;
         self.at_k("maj@k", &scores.maj_at, scores.items)?;
         self.at_k("best@k", &scores.best_at, scores.items)?;
-        if let Some(LeftOut { k, why }) = &scores.k_left_out {
+        if let Some(OmittedKs { k, why }) = &scores.k_left_out {
             let k: Vec<String> = k.iter().map(u32::to_string).collect();
             self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
         }

@@ -1,60 +1,61 @@
-//! What assesses a run's samples: the task's answer patterns and graders, or, where samples are programs, the judge beside them. How
-//! judging is spread over threads is left to `judging`.
+//! Assesses the samples of a run: by the task's answer patterns and graders and, where samples are programs, by the
+//! judge. `judging` runs the judge on a thread pool.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::eval::task::candidate::{Candidate, Tests};
+use crate::eval::task::candidate::{CandidateText, ItemTests};
 use crate::eval::task::{Item, Task};
 use crate::judge::language::Language;
-use crate::judge::problem::Suite;
-use crate::judge::{Compiler, Interpreter, Isolation, Judge};
+use crate::judge::problem::TestSuite;
+use crate::judge::{CppCompiler, Interpreter, Isolation, Judge};
 use crate::search::{Assessment, Assessor};
 
 use super::ItemPrompt;
 use super::judging::{JudgePool, JudgeQueue};
 use super::worker::Finished;
 
-/// The judge of a run whose samples are programs.
-pub struct Judging {
+/// The judge of a run that samples programs.
+pub struct RunJudge {
     judge: Arc<Judge>,
     pool: JudgePool,
 }
 
-impl Judging {
-    /// `None` where the task needs no judge. Whatever keeps a judge from working is said here, before anything is sampled: no
-    /// sandbox, no interpreter, no compiler.
+impl RunJudge {
+    /// `None` where the task needs no judge. A missing sandbox, interpreter or compiler is an error here, before
+    /// anything is sampled.
     pub fn open<'i>(
         task: &Task,
         items: impl Iterator<Item = &'i Item> + Clone,
         isolation: Isolation,
         judges: Option<usize>,
-    ) -> Result<Option<Judging>> {
+    ) -> Result<Option<RunJudge>> {
         if !task.is_judged() {
             return Ok(None);
         }
         let judge = Judge::open(isolation)?;
         let tests = || items.clone().filter_map(Item::tests);
-        if tests().any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, Suite::Streams(_)))
+        if tests()
+            .any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, TestSuite::Streams(_)))
         {
             Interpreter::find()?;
         }
         if tests().any(|tests| tests.language == Language::Cpp) {
-            Compiler::find()?;
+            CppCompiler::find()?;
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let pool = JudgePool::new(judges.unwrap_or_else(cores))?;
-        Ok(Some(Judging { judge: Arc::new(judge), pool }))
+        Ok(Some(RunJudge { judge: Arc::new(judge), pool }))
     }
 
     /// Judges by these tests what `grade` finds answers in.
-    fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<Tests>) -> JudgeQueue<'a> {
+    fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<ItemTests>) -> JudgeQueue<'a> {
         let (judge, tests) = (self.judge.clone(), tests.clone());
         JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
-            Candidate::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
-            Candidate::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
+            CandidateText::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
+            CandidateText::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
         })
     }
 }
@@ -68,7 +69,7 @@ pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
 }
 
 /// What assesses the samples of `item`.
-pub fn assessor<'a>(judging: Option<&'a Judging>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
+pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
     match (judging, item.tests()) {
         (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
         _ => Assessor::new(grade),

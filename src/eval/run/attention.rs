@@ -1,6 +1,6 @@
-//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, by levels of the prompt. Replays the
-//! tokens that the run's trees record through its model (`model::Attribution`), writes `attention.jsonl` beside the results and
-//! prints the shares. Nothing is sampled, and no result of the run changes.
+//! `offshoot tree RUN --attention`: where the attention of a finished run's samples fell, by levels of the prompt.
+//! Replays the tokens that the run's trees record through its model (`model::Attribution`), writes `attention.jsonl`
+//! beside the results and prints the shares. Nothing is sampled, and no result of the run changes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::backend::{AttentionLevels, LevelBounds, LevelMass, MOST_LEVELS};
 use crate::engine::FinishReason;
 use crate::error::{Error, Result};
 use crate::eval::journal::{AttentionFile, SampleAttention};
-use crate::eval::view::{End, RecordedItem, ends, recorded};
+use crate::eval::view::{RecordedItem, SampleEnd, ends, recorded};
 use crate::figures::{count, counted};
 use crate::hashes::hash_of_folder;
 use crate::ids::TokenId;
@@ -24,7 +24,7 @@ use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
 use crate::tree::{Trace, TraceNode};
 
-/// Rows of a step: enough that products are about as fast as they get.
+/// Rows of a replayed step: enough for the matrix products to reach about their full speed.
 const STEP_ROWS: usize = 512;
 
 /// What to do where the tokens of samples are not recorded.
@@ -48,7 +48,7 @@ pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result
         let found = format!("none in {}", run.display());
         return Err(Error::value("the run", format!("a folder of results with {}", manifest::NAME), found));
     };
-    let job = Job::new(run, recorded(run, options.item.as_deref())?)?;
+    let job = AttentionJob::new(run, recorded(run, options.item.as_deref())?)?;
     let folder = model_of(&manifest, options)?;
     let model = ModelSource::folder(&folder)?;
     let opened = options.device.open(model.weight_bytes())?;
@@ -64,7 +64,7 @@ pub fn attention(options: &AttentionOptions, interrupted: &AtomicBool) -> Result
 struct Replay<'a> {
     model: ModelSource<'a>,
     manifest: &'a Manifest,
-    job: &'a Job,
+    job: &'a AttentionJob,
     interrupted: &'a AtomicBool,
 }
 
@@ -88,15 +88,15 @@ fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFold
     Ok(folder)
 }
 
-/// The samples whose attention is to be attributed.
-struct Job {
-    items: Vec<Item>,
-    /// Samples that drew tokens, those that no tree records among them.
+/// The samples that are replayed to attribute their attention to levels.
+struct AttentionJob {
+    items: Vec<AttentionItem>,
+    /// Samples that have tokens, including those that no tree records.
     samples: usize,
 }
 
-/// An item with the samples of it that its tree records.
-struct Item {
+/// An item with those of its samples that its tree records.
+struct AttentionItem {
     id: String,
     prompt: Vec<TokenId>,
     bounds: LevelBounds,
@@ -107,11 +107,11 @@ struct Item {
 struct SamplePath {
     index: u64,
     tokens: Vec<TokenId>,
-    /// Which of them the sample drew, rising.
+    /// The positions of the sample's own tokens among them, rising.
     drawn: Vec<usize>,
 }
 
-impl Job {
+impl AttentionJob {
     fn new(run: &Path, recorded: Vec<RecordedItem>) -> Result<Self> {
         let mut job = Self { items: Vec::new(), samples: 0 };
         let has_trees = recorded.iter().any(|item| item.tree.is_some());
@@ -122,7 +122,7 @@ impl Job {
             if let Some((file, trace)) = item.tree
                 && !samples.is_empty()
             {
-                job.items.push(Item::new(id, &file, &trace, &samples)?);
+                job.items.push(AttentionItem::new(id, &file, &trace, &samples)?);
             }
         }
         if job.items.iter().any(|item| !item.samples.is_empty()) {
@@ -133,7 +133,7 @@ impl Job {
             (_, false) => (format!("trees of its items: {RUN_AGAIN}"), "none".to_string()),
             (_, true) => {
                 let found = format!("none of {}", counted(job.samples as u64, "sample"));
-                (format!("samples whose tokens a tree records: {RUN_AGAIN}"), found)
+                (format!("samples with tokens that a tree records: {RUN_AGAIN}"), found)
             }
         };
         Err(Error::value(run.display().to_string(), expected, found))
@@ -145,7 +145,7 @@ impl Job {
 
     /// Tokens of the longest path, prompt included.
     fn longest(&self) -> usize {
-        let longest = |item: &Item| {
+        let longest = |item: &AttentionItem| {
             let own = item.samples.iter().map(|sample| sample.tokens.len()).max();
             item.prompt.len() + own.unwrap_or(0)
         };
@@ -153,7 +153,7 @@ impl Job {
     }
 }
 
-impl Item {
+impl AttentionItem {
     fn new(id: String, file: &Path, trace: &Trace, samples: &[Map<String, Value>]) -> Result<Self> {
         let root = &trace.nodes[0];
         let prompt = root.token_ids.clone().unwrap_or_default();
@@ -162,7 +162,7 @@ impl Item {
             return Err(Error::field(file, "nodes[0].token_ids", expected, "nothing"));
         }
         let bounds = bounds_of(file, trace, prompt.len())?;
-        let path = |(sample, end): (&Map<String, Value>, Option<End>)| {
+        let path = |(sample, end): (&Map<String, Value>, Option<SampleEnd>)| {
             let node = end.filter(|end| end.is_exact)?.node;
             SamplePath::new(trace, node, sample.get("index")?.as_u64()?, tokens_of(sample))
         };
@@ -194,8 +194,8 @@ fn tokens_of(sample: &Map<String, Value>) -> usize {
 }
 
 impl SamplePath {
-    /// The path down to `node`; the last `count` tokens that were drawn on it are the sample's. `None` where they are not
-    /// recorded.
+    /// The path down to `node`; the last `count` tokens that were drawn on it are the sample's. `None` where they are
+    /// not recorded.
     fn new(trace: &Trace, node: usize, index: u64, count: usize) -> Option<Self> {
         let up = std::iter::successors(Some(&trace.nodes[node]), |node| Some(&trace.nodes[node.parent?]));
         let mut path: Vec<&TraceNode> = up.take_while(|node| node.parent.is_some()).collect();
@@ -225,7 +225,7 @@ fn replay<B: AttentionLevels>(
     backend: &mut B,
     model: ModelSource<'_>,
     manifest: &Manifest,
-    job: &Job,
+    job: &AttentionJob,
     interrupted: &AtomicBool,
 ) -> Result<Vec<SampleAttention>> {
     manifest.kv_dtype.set_on(backend, model.config.heads(), model.dtype());
@@ -256,7 +256,7 @@ fn replay<B: AttentionLevels>(
     Ok(found)
 }
 
-/// So that what begins alike comes one after another, to be computed once.
+/// Sorts the samples so that common prefixes follow each other and are computed once.
 fn in_token_order<T>(all: &[T], tokens: impl Fn(&T) -> &Vec<TokenId>) -> Vec<&T> {
     let mut sorted: Vec<&T> = all.iter().collect();
     sorted.sort_by(|a, b| tokens(a).cmp(tokens(b)));
@@ -274,7 +274,7 @@ fn mean<'a>(masses: impl Iterator<Item = &'a LevelMass>, levels: usize) -> Vec<f
 }
 
 /// The mean of all samples and, where it is asked for, of each.
-fn table(found: &[SampleAttention], job: &Job, each: bool) -> String {
+fn table(found: &[SampleAttention], job: &AttentionJob, each: bool) -> String {
     let levels = job.items.iter().map(|item| item.bounds.count()).max().unwrap_or(1);
     let told = found.iter().map(|sample| (sample.tokens, sample.attention.as_slice()));
     let mean = mean_attention(told, levels).unwrap_or_default();

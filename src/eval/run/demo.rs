@@ -1,5 +1,5 @@
-//! `offshoot run` without a task: the first five minutes. A few word problems by vote, the first of them shown as soon as it is
-//! done; then the same samples drawn under a flat and under a tree plan, side by side.
+//! `offshoot run` without a task: a demonstration. It solves a few word problems by vote and shows the first one as
+//! soon as it is done; then it generates the same samples under a flat and under a tree plan and compares them.
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -14,8 +14,8 @@ use crate::plan::Planner;
 use crate::search::vote::Decided;
 
 use super::resume::Earlier;
-use super::worker::{Finished, Run, search_all, sum_up, work};
-use super::{ItemPrompt, Prepared, RunOptions, dry_run};
+use super::worker::{Finished, RunOutcome, search_all, sum_up, work};
+use super::{ItemPrompt, PreparedRun, RunOptions, dry_run};
 use crate::out::Progress;
 
 /// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
@@ -26,7 +26,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     refuse_what_needs_a_task(options)?;
     let path = bundled("words-vote.json")?;
     let vote = RunOptions { limit: options.limit.or(Some(VOTE_ITEMS)), ..options.clone() };
-    let mut prepared = Prepared::new(&path, &vote)?;
+    let mut prepared = PreparedRun::new(&path, &vote)?;
     if options.dry_run {
         out::text(dry_run::report(&prepared, &vote)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -65,7 +65,7 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
 }
 
 /// All problems by vote. The first is searched alone and shown at once, the others after it, several at a time.
-fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<Run> {
+fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<RunOutcome> {
     let launched = prepared.launch(options).start()?;
     let started = Instant::now();
     let progress = Progress::new(prepared.prompts.len());
@@ -84,9 +84,9 @@ fn the_vote(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool)
     sum_up(prepared, &launched, options, searched, started.elapsed().as_secs_f64())
 }
 
-/// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so that a
-/// few samples may take another way.
-fn compare_plans(prepared: &mut Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
+/// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so
+/// that a few samples may take another way.
+fn compare_plans(prepared: &mut PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<()> {
     // A vote that is decided early would leave little to compare.
     if let Method::SelfConsistency { stop, .. } = &mut prepared.task.method {
         *stop = Decided::Never;
@@ -126,7 +126,7 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 }
 
 /// A run that leaves nothing on disk, and whether the device is exact.
-fn quietly(prepared: &Prepared, options: &RunOptions, interrupted: &AtomicBool) -> Result<(Run, bool)> {
+fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
     let launched = prepared.launch(options).start()?;
     let progress = Progress::new(prepared.prompts.len());
     let run = work(prepared, &launched, options, None, Earlier::default(), &progress, interrupted);

@@ -1,29 +1,29 @@
-//! From a task's method to its driver: what each search needs of the task, the item and the tokenizer is put together here. What a
-//! search does is its own.
+//! Starts the search that a task's method names, with the settings it needs from task, item and tokenizer. `search`
+//! holds the drivers.
 
 use crate::error::{Error, Result};
 use crate::eval::task::tree_of_thought::ItemTexts;
-use crate::eval::task::{Item, Method, Prompt, Scoring, Verdicts};
+use crate::eval::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
 use crate::ids::TokenId;
-use crate::search::scorer::{Ask, Question};
-use crate::search::settings::Steps;
+use crate::search::scorer::{QuestionFor, ScoreQuestion};
+use crate::search::settings::StepSettings;
 use crate::search::steps::Stepper;
-use crate::search::tree_of_thought::Rendered;
+use crate::search::tree_of_thought::QuestionPrompt;
 use crate::search::{
-    Job, Outcome, Scorer, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
     tree_of_thought,
 };
 use crate::tokenizer::{AddSpecial, SharedEncoder};
 use crate::tree::SamplingTree;
 
-use super::{ItemPrompt, Prepared};
+use super::{ItemPrompt, PreparedRun};
 
 /// Searches `tree` by the task's method.
 pub(super) fn drive(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     prompt: &ItemPrompt,
     tree: &mut SamplingTree,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
     let (root, samples) = (tree.root(), method.samples() as usize);
@@ -36,8 +36,8 @@ pub(super) fn drive(
         }
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
-            let render = |prompt: &Prompt| {
-                Ok(Rendered { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+            let render = |prompt: &TaskPrompt| {
+                Ok(QuestionPrompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
             let texts = ItemTexts { how, item: &prompt.item, render: &render, continuation: &continuation };
@@ -52,11 +52,11 @@ pub(super) fn drive(
     }
 }
 
-/// Runs a search that goes step by step.
+/// Runs a stepwise search.
 fn stepping(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     prompt: &ItemPrompt,
-    steps: &Steps,
+    steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let tokenizer = &prepared.tokenizer;
@@ -68,19 +68,19 @@ fn stepping(
     };
     let ask = |thoughts: &str| question(prepared, prompt, thoughts);
     let scorer = match prepared.task.method.scoring() {
-        Some(Scoring::Grade) => Scorer::Grade,
-        Some(Scoring::Verdicts(verdicts)) => asking(verdicts, &ask),
-        Some(Scoring::MeanLogprob) | None => Scorer::MeanLogprob,
+        Some(ThoughtScoring::Grade) => Scorer::Grade,
+        Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
+        Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
     };
     search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
 }
 
-fn asking<'a>(verdicts: &Verdicts, ask: Ask<'a>) -> Scorer<'a> {
+fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
     Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
 }
 
-/// What the task's scorer asks about a solution of this item.
-fn question(prepared: &Prepared, prompt: &ItemPrompt, thoughts: &str) -> Result<Question> {
+/// The question of the task's scorer about a solution of this item.
+fn question(prepared: &PreparedRun, prompt: &ItemPrompt, thoughts: &str) -> Result<ScoreQuestion> {
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };
@@ -93,8 +93,8 @@ pub(super) fn question_of(
     item: &Item,
     thoughts: &str,
     encoder: &mut SharedEncoder,
-) -> Result<Question> {
+) -> Result<ScoreQuestion> {
     let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
     let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
-    Ok(Question { prompt: encoded.prompt.tokens, words: encoded.continuations })
+    Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

@@ -1,21 +1,21 @@
-//! `--dry-run`: what a job would be, before a model is loaded: the first prompt as rendered, tokens by level, memory.
+//! `--dry-run`: describes a run without loading a model: the first prompt as rendered, tokens by level, memory.
 
 use std::fmt::Write;
 
 use crate::error::Result;
 use crate::eval::report::PromptTokens;
 use crate::figures::{bytes, count, saved};
-use crate::launch::Sizes;
+use crate::launch::LaunchSizes;
 use crate::tokenizer::LevelTokens;
 
-use super::{Prepared, RunOptions, worker};
+use super::{PreparedRun, RunOptions, worker};
 
-pub fn report(prepared: &Prepared, options: &RunOptions) -> Result<String> {
+pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let first = &prepared.prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.weights);
-    let Sizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
+    let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
     let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Judging the samples of a run on threads of its own, while others decode. How a candidate is run is `judge`'s, which text is
-//! assessed when is the search's.
+//! Judges the samples of a run on a thread pool while other samples decode. `judge` runs the candidates; the search
+//! decides which text is assessed and when.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::judge::{Judgement, Verdict};
-use crate::search::{Assess, Assessment, Request, Sample};
+use crate::search::{Assess, Assessment, AssessmentRequest, Sample};
 
-/// The judge's word on a sample: its [`Assessment::detail`].
+/// The judge's result on a sample: its [`Assessment::detail`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     pub verdict: Verdict,
@@ -47,8 +47,8 @@ impl Judged {
     }
 }
 
-/// The threads on which judges work; the same for all items of a run. Dropping it waits for those that are at work, so that they
-/// clean up behind themselves.
+/// The threads that judge, shared by all items of a run. Dropping the pool waits for running judgements, so that they
+/// remove their folders.
 pub struct JudgePool {
     pool: rayon::ThreadPool,
     at_work: Arc<()>,
@@ -70,18 +70,18 @@ impl JudgePool {
     }
 }
 
-type Judge = dyn Fn(&str) -> Result<Judgement> + Send + Sync;
+type JudgeFn = dyn Fn(&str) -> Result<Judgement> + Send + Sync;
 
 /// The texts of one item that wait for a thread of the pool, first come, first served.
 pub struct JudgeQueue<'a> {
     grade: &'a dyn Fn(&str) -> Assessment,
     pool: &'a JudgePool,
-    judge: Arc<Judge>,
+    judge: Arc<JudgeFn>,
 }
 
 impl<'a> JudgeQueue<'a> {
-    /// `grade` finds answers, in microseconds; `judge` says what is right. It fails for its own failures alone, and then the search
-    /// fails.
+    /// `grade` finds answers, in microseconds; `judge` says what is right. It fails for its own failures alone, and
+    /// then the search fails.
     pub fn new(
         grade: &'a dyn Fn(&str) -> Assessment,
         pool: &'a JudgePool,
@@ -96,11 +96,12 @@ impl Assess for JudgeQueue<'_> {
         true
     }
 
-    fn assess(&self, text: &str, request: &mut dyn FnMut() -> Request) -> Option<Assessment> {
+    fn assess(&self, text: &str, request: &mut dyn FnMut() -> AssessmentRequest) -> Option<Assessment> {
         let (judge, at_work) = (self.judge.clone(), self.pool.at_work.clone());
         let (graded, request) = ((self.grade)(text), request());
         self.pool.pool.spawn_fifo(move || {
-            // The judge is dropped first: whoever waits for `at_work` waits until it has given back its folders.
+            // The judge is dropped first: a thread that waits for `at_work` continues only after the judge has removed
+            // its folders.
             let (_at_work, judge) = (at_work, judge);
             if request.is_abandoned() {
                 return;
@@ -113,7 +114,7 @@ impl Assess for JudgeQueue<'_> {
     }
 }
 
-/// The judge has the last word on what is right.
+/// The judge decides what is right.
 fn with(judgement: Judgement, graded: Assessment) -> Result<Assessment> {
     let judged = Judged::from(judgement);
     let detail =

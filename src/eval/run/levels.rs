@@ -1,17 +1,21 @@
-//! Where the tokens of a job lie: for each level of the prompts, root first, and for the samples beneath them, what sharing nothing
-//! would compute and keep, and what sharing every common beginning leaves of that. Counted from the prompts and the samples
-//! that finished; what the engine did (prompts computed again after an eviction, say) is in its own counters.
+//! Counts the tokens of a run by level: for each level of the prompts, root first, and for the samples below them, the
+//! tokens without sharing and with every common prefix shared. It counts prompts and finished samples; the engine's own
+//! counters hold what the engine did (such as prompts computed again after an eviction).
 
-use crate::eval::report::{LevelUse, Told};
+use crate::eval::report::{AttentionCoverage, LevelUse};
 use crate::kv::PromptTree;
 use crate::search::Sample;
 
 use super::worker::Finished;
-use super::{ItemPrompt, Prepared};
+use super::{ItemPrompt, PreparedRun};
 
-/// Levels of the prompts of `finished`, and the samples last; none where nothing has finished. And how many samples' lines say
-/// where their attention fell, if any does.
-pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u64) -> (Vec<LevelUse>, Option<Told>) {
+/// The levels of the prompts of `finished`, and the samples last; empty where nothing has finished. Also how many
+/// samples have recorded attention; `None` where none has.
+pub fn levels(
+    prepared: &PreparedRun,
+    finished: &[Finished],
+    kv_bytes_per_token: u64,
+) -> (Vec<LevelUse>, Option<AttentionCoverage>) {
     if finished.is_empty() {
         return (Vec::new(), None);
     }
@@ -45,9 +49,9 @@ pub fn levels(prepared: &Prepared, finished: &[Finished], kv_bytes_per_token: u6
     (uses.into_iter().enumerate().map(level).collect(), told(samples.into_iter().flatten()))
 }
 
-/// How many of `samples` say where their attention fell; `None` where none does.
-fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
-    let mut told = Told { samples: 0, of: 0 };
+/// How many of `samples` have recorded attention; `None` where none has.
+fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<AttentionCoverage> {
+    let mut told = AttentionCoverage { samples: 0, of: 0 };
     for sample in samples.filter(|sample| sample.tokens > 0) {
         told.samples += usize::from(sample.attention.is_some());
         told.of += 1;
@@ -55,8 +59,8 @@ fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Told> {
     (told.samples > 0).then_some(told)
 }
 
-/// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each of so many
-/// tokens with the shares of its levels; `None` where there are none.
+/// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each of
+/// so many tokens with the shares of its levels; `None` where there are none.
 pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
     samples: impl Iterator<Item = (usize, &'a [T])>,
     levels: usize,
@@ -72,8 +76,8 @@ pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
     (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())
 }
 
-/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones with which
-/// an earlier prompt begins, too.
+/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones
+/// with which an earlier prompt begins, too.
 fn add(prompt: &ItemPrompt, samples: u64, shared: usize, uses: &mut Vec<(u64, u64)>) {
     for (ix, level) in prompt.levels.levels().enumerate() {
         if uses.len() == ix {

@@ -1,5 +1,5 @@
-//! `manifest.json`: what a run was made from, so that it can be told later, and so that `--resume` goes on with nothing else. What
-//! decides the samples is compared; what only decides how fast they come is recorded.
+//! `manifest.json`: the inputs of a run, recorded so that the run can be identified and so that `--resume` continues
+//! with the same inputs. Settings that decide the samples are compared; settings that only decide speed are recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::eval::report::PromptTokens;
 use crate::eval::task::Task;
 use crate::out;
 
-use super::Prepared;
+use super::PreparedRun;
 use crate::hashes::{files_named, hash_of_folder, hashes};
 use crate::launch::Launched;
 
@@ -35,8 +35,8 @@ pub struct Manifest {
     pub task_file: PathBuf,
     /// The task file's JSON with the command line's changes.
     pub task: Value,
-    /// BLAKE3 of the files that the task names, by the names that it gives them, and of those that its patterns and folders stand
-    /// for, by their paths from the task's folder.
+    /// BLAKE3 of the files that the task names, by the names that it gives them, and of those that its patterns and
+    /// folders stand for, by their paths from the task's folder.
     pub files: BTreeMap<String, String>,
     /// The same of files that only some items' prompts take in, such as a subject's examples.
     #[serde(default)]
@@ -71,7 +71,8 @@ impl Process {
         Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic), prompts: None }
     }
 
-    /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing is said.
+    /// Whether both draw the same samples, as far as they can promise anything: of one device that never does, nothing
+    /// is said.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
             (true, true) if self.arithmetic.is_some() => self.arithmetic == other.arithmetic,
@@ -89,7 +90,7 @@ fn without_threads(device: &str) -> &str {
 }
 
 impl Manifest {
-    pub fn new(prepared: &Prepared, kv_dtype: KvDtype) -> Result<Self> {
+    pub fn new(prepared: &PreparedRun, kv_dtype: KvDtype) -> Result<Self> {
         let task = &prepared.task;
         let beside = task.path.parent().unwrap_or(Path::new(""));
         let mut files = BTreeMap::new();
@@ -127,8 +128,9 @@ impl Manifest {
         text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
     }
 
-    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding of keys and
-    /// values, and no fewer samples where their number may change (`samples_may_rise`). The error names what differs.
+    /// Whether the run of this manifest, in `folder`, can go on as `now` asks: the same model, task, files and rounding
+    /// of keys and values, and no fewer samples where their number may change (`samples_may_rise`). The error names
+    /// what differs.
     pub fn check(&self, folder: &Path, now: &Manifest, samples_may_rise: bool) -> Result<()> {
         let path = folder.join(NAME);
         let differs = |field: &str, expected: String, found: String| {
@@ -167,8 +169,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// The first of the files from which `task` takes its items that is none of those that the run was made from, as they were then.
-    /// Inline items count as one of the task file.
+    /// The first of the files from which `task` takes its items that is none of those that the run was made from, as
+    /// they were then. Inline items count as one of the task file.
     pub fn changed_items(&self, task: &Task) -> Result<Option<PathBuf>> {
         let items = task.source.get("items");
         if items.is_some_and(Value::is_array) {
@@ -219,14 +221,16 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The first place where two task files differ in what decides samples or what is made of them: its dotted path and both values.
+/// The first place where two task files differ in what decides samples or what is made of them: its dotted path and
+/// both values.
 fn difference(
     at: &str,
     before: Option<&Value>,
     now: Option<&Value>,
     samples_may_rise: bool,
 ) -> Option<(String, String, String)> {
-    // Names and places decide nothing, the model is compared by its hash, and more items or samples leave the others as they are.
+    // Names and places decide nothing, the model is compared by its hash, and more items or samples leave the others as
+    // they are.
     let is_free = matches!(at, "name" | "model" | "items.limit");
     let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
     let rises = || Some(now?.as_u64()? >= before?.as_u64()?);

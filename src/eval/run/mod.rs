@@ -1,5 +1,6 @@
-//! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one driver
-//! a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is `search`'s.
+//! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one
+//! driver a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is
+//! `search`'s.
 
 mod assess;
 pub mod attention;
@@ -24,14 +25,14 @@ use std::sync::atomic::AtomicBool;
 use crate::error::{Error, Result};
 use crate::eval::report::Summary;
 use crate::judge::Isolation;
-use crate::launch::{Budget, DeviceChoice};
+use crate::launch::{DeviceChoice, EngineBudget};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
 
 use manifest::Process;
-pub use prepare::{ItemPrompt, Prepared, Rendered};
-use resume::Place;
+pub use prepare::{ItemPrompt, PreparedRun, RenderedTask};
+use resume::RunFolder;
 
 /// What a run is asked to do.
 #[derive(Clone, Debug)]
@@ -59,18 +60,18 @@ pub struct RunOptions {
     /// Whether candidates are judged also where they cannot be kept from files and network.
     pub isolation: Isolation,
     pub device: DeviceChoice,
-    pub budget: Budget,
+    pub budget: EngineBudget,
 }
 
 /// Runs what `options` ask for; Ctrl-C sets `interrupted`.
 pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let Some(path) = &options.task else { return demo::run(options, interrupted) };
-    let prepared = Prepared::new(path, options)?;
+    let prepared = PreparedRun::new(path, options)?;
     if options.dry_run {
         out::text(dry_run::report(&prepared, options)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut place = Place::find(&prepared, options)?;
+    let mut place = RunFolder::find(&prepared, options)?;
     let launched = prepared.launch(options).start()?;
     if !place.is_resumed() {
         prepared.check_paths(launched.engine.facts(), |_| false)?;

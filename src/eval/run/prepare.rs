@@ -1,33 +1,32 @@
-//! From a task file to prompts in tokens: everything that can be wrong about a job is found here, before a model is
-//! loaded.
+//! Turns a task file into prompts in tokens, and checks the whole run before a model is loaded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::error::{Error, Result};
-use crate::eval::task::choose::Offer;
+use crate::eval::task::choose::OfferedAnswer;
 use crate::eval::task::scaffold::{PLAIN_NAME, is_plain_name};
-use crate::eval::task::{Choose, Method, Prompt};
+use crate::eval::task::{Choose, Method, TaskPrompt};
 use crate::eval::task::{Item, Overrides, Sampling, Task};
 use crate::figures::count;
 use crate::ids::TokenId;
 use crate::kv::PromptTree;
 use crate::model::ModelFolder;
 use crate::model::check::{Facts, facts};
-use crate::search::choose::{Choice, Neutral};
+use crate::search::choose::{Neutral, OfferedChoice};
 use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
 
-use super::assess::Judging;
+use super::assess::RunJudge;
 use super::drive::question_of;
 use super::{RunOptions, worker};
-use crate::launch::{Demand, Draws, Launch, ModelSource, check_path};
+use crate::launch::{Demand, Launch, ModelSource, OutputTokens, check_path};
 
-/// Samples of one item at most: far beyond what anybody draws, and well below what memory holds.
+/// The most samples of one item: far above any practical number, and well below what memory holds.
 const MOST_SAMPLES: u32 = 1_000_000;
 
-/// A job whose prompts are known.
-pub struct Prepared {
+/// A run with its prompts in tokens, ready for the engine.
+pub struct PreparedRun {
     pub task: Task,
     pub model: PathBuf,
     pub folder: ModelFolder,
@@ -37,22 +36,23 @@ pub struct Prepared {
     pub params: SamplingParams,
     pub stop: Stop,
     /// `None`: nothing is judged, or nothing is run.
-    pub judging: Option<Judging>,
+    pub judging: Option<RunJudge>,
     /// In the order in which they are run: by tokens, so that prompts which share a prefix follow each other.
     pub prompts: Vec<ItemPrompt>,
 }
 
-/// One item and what the model is given for it.
+/// One item and its prompt.
 pub struct ItemPrompt {
     pub item: Item,
     pub text: String,
     pub levels: LevelTokens,
-    /// What is offered for it, where the task is to choose; the prompt then ends where no choice changes its tokens.
-    pub choices: Vec<Choice>,
+    /// The offered answers, for the method `choose`. The prompt then ends before the first token that a choice could
+    /// change.
+    pub choices: Vec<OfferedChoice>,
 }
 
 /// A task and its prompts in tokens. Of the model's folder only configuration and tokenizer have been read.
-pub struct Rendered {
+pub struct RenderedTask {
     pub task: Task,
     pub model: PathBuf,
     pub folder: ModelFolder,
@@ -63,7 +63,7 @@ pub struct Rendered {
     pub prompts: Vec<ItemPrompt>,
 }
 
-impl Rendered {
+impl RenderedTask {
     /// The first `limit` items of the task in `path`.
     pub fn new(path: &Path, overrides: &Overrides, limit: Option<usize>) -> Result<Self> {
         let (task, model, folder) = open(path, overrides)?;
@@ -92,7 +92,7 @@ impl Rendered {
     }
 }
 
-impl Prepared {
+impl PreparedRun {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
         let overrides = Overrides {
             set: options.set.clone(),
@@ -104,12 +104,12 @@ impl Prepared {
         let (task, model, folder) = open(path, &overrides)?;
         check_name(&task, options)?;
         let facts = facts(&folder)?;
-        let Rendered { task, model, folder, tokenizer, params, stop, prompts } =
-            Rendered::of(task, model, folder, options.limit)?;
+        let RenderedTask { task, model, folder, tokenizer, params, stop, prompts } =
+            RenderedTask::of(task, model, folder, options.limit)?;
         let prompts = in_token_order(prompts);
         let items = prompts.iter().map(|prompt: &ItemPrompt| &prompt.item);
         let judging =
-            if options.dry_run { None } else { Judging::open(&task, items, options.isolation, options.judges)? };
+            if options.dry_run { None } else { RunJudge::open(&task, items, options.isolation, options.judges)? };
         let prepared = Self { judging, task, model, folder, facts, tokenizer, params, stop, prompts };
         let (all, distinct) = (prepared.prompt_tokens(), prepared.distinct_tokens());
         log::info!("prepared {} prompts: {all} tokens, {distinct} of them distinct", prepared.prompts.len());
@@ -122,16 +122,16 @@ impl Prepared {
         usize::try_from(tree.distinct_tokens()).expect("no more than the tokens in memory")
     }
 
-    /// Most tokens of keys and values worth having: every prompt, and the samples of `in_flight` items at their
-    /// longest, each in pages of its own.
+    /// The most KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each
+    /// in pages of its own.
     fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
         self.prompt_tokens() + 2 * page_tokens * self.prompts.len() + samples
     }
 
-    /// What the job's engine is assembled from; without a bound on keys and values where the method has prompts that
-    /// nobody knows yet.
+    /// The order for the engine of this run. It has no bound on KV memory where the method generates prompts during the
+    /// search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
         let tokens = |branches, page_tokens| match self.task.method.asks() {
             true => usize::MAX,
@@ -148,10 +148,10 @@ impl Prepared {
         }
     }
 
-    /// Refuses the job where the longest path of it, a prompt with all that one sample may draw (or the longest answer
-    /// offered), cannot be held even alone: before anything is drawn.
+    /// Refuses the run before it starts where its longest path does not fit in KV memory even alone. The longest path
+    /// is a prompt with the most tokens of one sample, or with the longest offered answer.
     ///
-    /// `done` says which items, by index, need no more of it.
+    /// `done`: whether the item of an index is finished already.
     pub fn check_paths(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
         let path = |prompt: &ItemPrompt| {
             let given = prompt.tokens().len();
@@ -169,10 +169,10 @@ impl Prepared {
     }
 
     /// What the samples of each of `prompts` may draw.
-    pub fn draws(&self, prompts: &[ItemPrompt]) -> Vec<Draws> {
+    pub fn draws(&self, prompts: &[ItemPrompt]) -> Vec<OutputTokens> {
         let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
         let most = |prompt: &ItemPrompt| self.own_tokens().min(self.folder.config.context - prompt.tokens().len());
-        prompts.iter().map(|prompt| Draws { most: samples * most(prompt) as u64, is_exact }).collect()
+        prompts.iter().map(|prompt| OutputTokens { most: samples * most(prompt) as u64, is_exact }).collect()
     }
 
     /// Most tokens that one sample adds to its prompt.
@@ -241,8 +241,8 @@ fn check_fits(
     Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
 }
 
-/// Puts the question of the method's scorer, if it asks one, about an empty solution of `item`: whatever is wrong with
-/// that is wrong with every solution.
+/// Renders the question of the method's scorer, if it has one, for an empty solution of `item`: an error in it would
+/// occur for every solution.
 fn check_question(task: &Task, item: &Item, encoder: &mut SharedEncoder, model: &ModelFolder) -> Result<()> {
     let Some(verdicts) = task.method.verdicts() else { return Ok(()) };
     let question = question_of(verdicts, item, "", encoder)?;
@@ -253,10 +253,10 @@ fn check_question(task: &Task, item: &Item, encoder: &mut SharedEncoder, model: 
 /// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.
 fn offered(
     choose: &Choose,
-    prompt: &Prompt,
+    prompt: &TaskPrompt,
     item: &Item,
     encoder: &mut SharedEncoder,
-) -> Result<(LevelTokens, Vec<Choice>)> {
+) -> Result<(LevelTokens, Vec<OfferedChoice>)> {
     let offers = choose.offers(item)?;
     let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
     let encoded = prompt.encode_choices_shared(encoder, &texts)?;
@@ -269,7 +269,8 @@ fn offered(
         None => Vec::new(),
     }
     .into_iter();
-    let choice = |(Offer { label, bytes, .. }, tokens)| Choice { label, bytes, tokens, neutral: neutral.next() };
+    let choice =
+        |(OfferedAnswer { label, bytes, .. }, tokens)| OfferedChoice { label, bytes, tokens, neutral: neutral.next() };
     let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
     Ok((encoded.prompt, choices))
 }
@@ -291,7 +292,7 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
     Ok((task, model, folder))
 }
 
-/// What a run demands of a task beyond what its file says alone.
+/// The checks on a task that only a run needs.
 fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     if options.out.is_none() && !is_plain_name(&task.name) {
         let expected = format!("{PLAIN_NAME}, for it names the folder of results (or give --out)");
@@ -300,7 +301,7 @@ fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
-/// The engine's word on a parameter, with the file and the key that it comes from.
+/// An error of the engine about a parameter, with the file and the key of the parameter.
 fn in_task_file(path: &Path, error: Error) -> Error {
     let Error::Value { what, expected, found } = error else { return error };
     let key = match what.as_str() {

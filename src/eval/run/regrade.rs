@@ -1,5 +1,5 @@
-//! The lines of a run graded anew: what its texts answer now, how right that is, and what the task's method makes of it. Reading the
-//! run, and putting the new lines in the old ones' place, is the rescore's.
+//! The lines of a run graded anew: what its texts answer now, how right that is, and what the task's method makes of
+//! it. Reading the run, and putting the new lines in the old ones' place, is the rescore's.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use crate::search::best_of_n::choose_best;
 use crate::search::self_consistency::vote;
 use crate::search::{Assessment, Assessor, Outcome, Sample, tally};
 
-use super::assess::{self, Judging};
-use super::worker::{Failed, Finished, Line};
+use super::assess::{self, RunJudge};
+use super::worker::{Failed, Finished, LineWithId};
 
 /// A run's results by new grades.
 pub struct Graded {
@@ -34,10 +34,10 @@ pub struct Graded {
 }
 
 impl Graded {
-    /// `drawn`: the run's samples by the item's place among `items`. `lines`: those of `items.jsonl`, each of an item that `items`
-    /// has, for the journal has read them.
+    /// `drawn`: the run's samples by the item's place among `items`. `lines`: those of `items.jsonl`, each of an item
+    /// that `items` has, for the journal has read them.
     pub fn new(
-        grading: &Grading<'_>,
+        grading: &Regrader<'_>,
         items: &[Item],
         mut drawn: HashMap<usize, Vec<Sample>>,
         lines: Vec<Map<String, Value>>,
@@ -49,7 +49,7 @@ impl Graded {
         all.iter_mut().for_each(|(_, samples)| samples.sort_by_key(|sample| sample.index));
         let mut errors = grading.grade(&mut all)?;
         let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
-            samples.iter().map(|sample| text(&Line { id: &item.id, rest: sample })).collect()
+            samples.iter().map(|sample| text(&LineWithId { id: &item.id, rest: sample })).collect()
         };
         let mut graded = Self {
             samples: all.iter().map(line).collect(),
@@ -81,7 +81,7 @@ impl Graded {
     /// Takes up one line: what it says of the outcome is written anew, the rest stays.
     fn item(
         &mut self,
-        grading: &Grading<'_>,
+        grading: &Regrader<'_>,
         item: &Item,
         line: &mut Map<String, Value>,
         drawn: &mut HashMap<usize, Vec<Sample>>,
@@ -134,14 +134,14 @@ impl Graded {
 }
 
 /// What a text is worth: by the task's graders, or the judge.
-pub struct Grading<'a> {
+pub struct Regrader<'a> {
     pub task: &'a Task,
-    pub judging: Option<&'a Judging>,
+    pub judging: Option<&'a RunJudge>,
 }
 
-impl Grading<'_> {
-    /// All samples are handed over before the first is waited for, so that no judge is idle while there is one left. The errors
-    /// are those of items that cannot be judged, by index.
+impl Regrader<'_> {
+    /// All samples are handed over before the first is waited for, so that no judge is idle while there is one left.
+    /// The errors are those of items that cannot be judged, by index.
     fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<HashMap<usize, Error>> {
         let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
         let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
@@ -167,7 +167,7 @@ impl Grading<'_> {
         Ok(errors)
     }
 
-    /// The verdict where nobody answered: wrong, where the task has a grader.
+    /// The verdict without any answer: wrong where the task has a grader.
     fn no_answer(&self, item: &Item) -> Option<bool> {
         (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
     }
@@ -191,7 +191,7 @@ fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessme
 }
 
 /// What the samples come to by the task's method.
-fn settle(grading: &Grading<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
+fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
     let n = samples.len() + before.cancelled;
     let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
     match grading.task.method {

@@ -1,6 +1,7 @@
-//! `offshoot rescore`: answers, votes and grades anew from the samples of a run, whose texts are the truth; no model is loaded and
-//! nothing is sampled. What a search chose by other means than answers and grades stays chosen. What cannot be told from the samples
-//! is refused, what is left out is said. The new results take the place of the old ones all or none: see [`replace`].
+//! `offshoot rescore`: computes answers, votes and grades again from the recorded texts of a run; no model is loaded
+//! and nothing is sampled. What a search chose by other means than answers and grades stays chosen. What cannot be told
+//! from the samples is refused, what is left out is said. The new results take the place of the old ones all or none:
+//! see [`replace`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 use crate::eval::journal::{Journal, fresh_folder, replace};
-use crate::eval::task::{Method, Overrides, Spares, Task};
+use crate::eval::task::{EarlyStop, Method, Overrides, Task};
 use crate::figures::counted;
 use crate::judge::Isolation;
 use crate::out;
 
-use super::assess::Judging;
+use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
-use super::regrade::{Graded, Grading};
+use super::regrade::{Graded, Regrader};
 use super::summary::scores;
 
 /// What is to be graded anew, and how.
@@ -65,8 +66,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
-    let judging = Judging::open(&task, items.iter(), options.isolation, options.judges)?;
-    let grading = Grading { task: &task, judging: judging.as_ref() };
+    let judging = RunJudge::open(&task, items.iter(), options.isolation, options.judges)?;
+    let grading = Regrader { task: &task, judging: judging.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     say_what_is_left_out(&graded);
     say_what_was_stopped(&graded, &task, &manifest);
@@ -124,7 +125,8 @@ fn check_both_are_there(run: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is recorded of the run's task, or another task, with the changes that were asked for; its samples are as many as were drawn.
+/// What is recorded of the run's task, or another task, with the changes that were asked for; its samples are as many
+/// as were drawn.
 fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
     const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
@@ -147,7 +149,8 @@ fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Resul
     Task::reload(&task.path, task.source, &Overrides { samples: Some(drawn), ..Overrides::default() })
 }
 
-/// Whether what the task's method comes to can be told from samples that were drawn for the method that the run `was` made by.
+/// Whether what the task's method comes to can be told from samples that were drawn for the method that the run `was`
+/// made by.
 fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<String, Value>]) -> Result<()> {
     if task.method == *was || task.source.get("method") == manifest.task.get("method") {
         return Ok(());
@@ -189,11 +192,11 @@ fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
     let has_changed = |key: &str| task.source.get(key) != manifest.task.get(key);
     let items = counted(stopped as u64, "item");
     match task.method.spares() {
-        Some(Spares::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
+        Some(EarlyStop::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
             "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are not decided by \
              the answers found now"
         )),
-        Some(Spares::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
+        Some(EarlyStop::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
             out::aside(format_args!(
                 "warning: {items} were stopped when a sample had passed by the run's own grader; in {open} of these none passes now"
             ));

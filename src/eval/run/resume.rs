@@ -1,6 +1,6 @@
-//! `--resume`: finds the run to go on with, and sorts what it left behind into items that are done, samples that need not be drawn
-//! again, and what is to be searched anew. Comparing runs is the manifest's, reading files the journal's. What is drawn then is
-//! what one process alone would have drawn, to the last bit where the engine is exact (`EngineFacts::exact`).
+//! `--resume`: finds the run to continue, and sorts its records into finished items, samples to keep, and items to
+//! search again. `manifest` compares runs, `journal` reads their files. The samples are then those that a single
+//! process would have generated, to the last bit where the engine is exact (`EngineFacts::exact`).
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::search::Sample;
 
 use super::manifest::{self, Manifest};
 use super::worker::Finished;
-use super::{Prepared, RunOptions};
+use super::{PreparedRun, RunOptions};
 
-/// What earlier processes left of a run.
+/// The results of earlier processes of this run.
 #[derive(Default)]
 pub struct Earlier {
     pub finished: Vec<Finished>,
@@ -22,23 +22,23 @@ pub struct Earlier {
     pub samples: HashMap<usize, Vec<Sample>>,
 }
 
-/// Where a run writes.
-pub struct Place {
+/// The folder that a run writes to, and its manifest.
+pub struct RunFolder {
     pub folder: PathBuf,
     pub manifest: Manifest,
-    /// Whether an earlier process began it.
+    /// Whether an earlier process started the run.
     resumed: bool,
 }
 
-impl Place {
+impl RunFolder {
     /// Whether an earlier process began the run.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits. Where no run
-    /// was begun yet, a new one is.
-    pub fn find(prepared: &Prepared, options: &RunOptions) -> Result<Self> {
+    /// A folder of its own for a new run; with `--resume` the folder named, or the latest one of this task that fits.
+    /// Where no run was begun yet, a new one is.
+    pub fn find(prepared: &PreparedRun, options: &RunOptions) -> Result<Self> {
         let now = Manifest::new(prepared, options.budget.kv)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
@@ -69,8 +69,9 @@ impl Place {
         Ok(Self { folder, manifest, resumed: false })
     }
 
-    /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on with.
-    pub fn open(&self, prepared: &Prepared) -> Result<(Journal, Earlier)> {
+    /// Opens the journal. The manifest of a new run is written before, so that whatever is found later can be gone on
+    /// with.
+    pub fn open(&self, prepared: &PreparedRun) -> Result<(Journal, Earlier)> {
         let describe = || {
             Journal::write(&self.folder, manifest::NAME, &self.manifest.text()?)?;
             Journal::write(&self.folder, "task.json", &format!("{:#}\n", prepared.task.source))
@@ -85,14 +86,14 @@ impl Place {
         let (journal, recorded) = Journal::reopen(&self.folder, |id| indices.get(id).copied())?;
         describe()?;
         let failed_samples = recorded.failed_samples.clone();
-        let Sorted { earlier, unfinished, anew } = Sorted::new(recorded, prepared);
+        let ItemsLeft { earlier, unfinished, anew } = ItemsLeft::new(recorded, prepared);
         let keeps = |(item, sample)| !anew.contains(&item) && !failed_samples.contains(&(item, sample));
         Ok((journal.retain(|item| !unfinished.contains(&item), keeps)?, earlier))
     }
 }
 
 /// The manifest of the run in `folder`, if it can go on; `None` where there is none.
-fn fitting(folder: &Path, now: &Manifest, prepared: &Prepared) -> Result<Option<Manifest>> {
+fn fitting(folder: &Path, now: &Manifest, prepared: &PreparedRun) -> Result<Option<Manifest>> {
     let Some(before) = Manifest::read(folder)? else { return Ok(None) };
     before.check(folder, now, prepared.task.method.draws_alike())?;
     // Fewer items may be asked for now, or others.
@@ -100,19 +101,18 @@ fn fitting(folder: &Path, now: &Manifest, prepared: &Prepared) -> Result<Option<
     Ok(Some(Manifest { processes: before.processes, prompt_files, ..now.clone() }))
 }
 
-/// What becomes of each item that something is recorded of.
-struct Sorted {
+/// The recorded items, sorted by what is left to do.
+struct ItemsLeft {
     earlier: Earlier,
-    /// Items whose line says that they ended, though now there is more to do.
+    /// Items recorded as finished that need more samples now.
     unfinished: HashSet<usize>,
     /// Items that are searched anew, from their first sample.
     anew: HashSet<usize>,
 }
 
-impl Sorted {
-    /// Where samples are independent draws, an interrupted item goes on with those that it has. Any other search is done whole or
-    /// not at all.
-    fn new(mut recorded: Recorded, prepared: &Prepared) -> Self {
+impl ItemsLeft {
+    /// An interrupted item keeps its samples where they are independent. Any other search starts over.
+    fn new(mut recorded: Recorded, prepared: &PreparedRun) -> Self {
         let method = &prepared.task.method;
         let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
         let asked: HashSet<usize> = prepared.prompts.iter().map(|prompt| prompt.item.index).collect();

@@ -1,12 +1,13 @@
-//! From finished items to the numbers people report: accuracy, pass@k and maj@k with intervals, beside the engine's counters.
+//! Computes the summary of a run from its finished items: accuracy, pass@k and maj@k with intervals, and the engine's
+//! counters.
 
 use std::collections::BTreeMap;
 
 use crate::error::Result;
-use crate::eval::report::{AtK, Estimate, Interval, LeftOut, PromptTokens, Scores, Summary};
+use crate::eval::report::{AtK, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::eval::statistics;
 use crate::eval::statistics::ranked::{Ranked, best_of_k, weighted_leader};
-use crate::eval::task::{Method, Scoring, Task};
+use crate::eval::task::{Method, Task, ThoughtScoring};
 use crate::figures::counted;
 use crate::judge;
 use crate::search::settings::BestBy;
@@ -15,14 +16,14 @@ use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 use super::judging::Judged;
 use super::levels::levels;
 use super::worker::Finished;
-use super::{Prepared, RunOptions};
+use super::{PreparedRun, RunOptions};
 use crate::launch::Launched;
 
-/// The k for which pass@k and maj@k are reported where none are asked for, as far as there are samples.
+/// The values of k for pass@k and maj@k reported by default, as far as there are samples.
 const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub fn summarise(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     launched: &Launched,
     options: &RunOptions,
     finished: &[Finished],
@@ -55,8 +56,9 @@ pub fn summarise(
     })
 }
 
-/// What the samples of `finished` say, at each k that was `asked` for, or else at the usual ones, as far as there are samples.
-pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scores {
+/// What the samples of `finished` say, at each k that was `asked` for, or else at the usual ones, as far as there are
+/// samples.
+pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunScores {
     let ks = asked.unwrap_or(&KS);
     let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
     let all = || samples.iter().flat_map(|samples| samples.iter());
@@ -72,7 +74,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scor
     };
     let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
     let votes: Vec<bool> = voted.iter().filter_map(|samples| weighted_vote(samples)).collect();
-    let scores = Scores {
+    let scores = RunScores {
         items: finished.len(),
         samples: all().count(),
         cancelled,
@@ -84,7 +86,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scor
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
         accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
-            || task.method.scoring() == Some(&Scoring::Grade),
+            || task.method.scoring() == Some(&ThoughtScoring::Grade),
         single: mean(unbiased, 1, single),
         pass_at: at_k(unbiased, ks, pass_at_k),
         maj_at: at_k(voted, ks, maj_at_k),
@@ -92,11 +94,11 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> Scor
         weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
         k_left_out: None,
     };
-    Scores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+    RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
 }
 
 /// Which of the k `asked` for are in no row of `scores`, and why.
-fn left_out(task: &Task, scores: &Scores, finished: &[Finished], asked: &[u32]) -> Option<LeftOut> {
+fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32]) -> Option<OmittedKs> {
     let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
     let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
     let k: Vec<u32> = asked.iter().copied().filter(|&k| !shown(k)).collect();
@@ -111,10 +113,10 @@ fn left_out(task: &Task, scores: &Scores, finished: &[Finished], asked: &[u32]) 
         }
         _ => "nothing says which samples are right".to_string(),
     };
-    (!k.is_empty()).then_some(LeftOut { k, why })
+    (!k.is_empty()).then_some(OmittedKs { k, why })
 }
 
-/// Tokens that an item's cancelled samples would have drawn beside those they had, at the mean length of the others.
+/// Tokens that an item's cancelled samples would still have taken, at the mean length of the others.
 fn spared(outcome: &Outcome) -> usize {
     let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
     let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
@@ -137,8 +139,9 @@ fn share(right: usize, of: usize) -> Option<Estimate> {
     Some(Estimate { value: right as f64 / of as f64, interval: Some(Interval { low, high }) })
 }
 
-/// The mean of `value` over the items for which it is defined. Where each of them is one verdict (it has `drawn` samples, all
-/// of which count) the interval is Wilson's; else it is by bootstrap, which has nothing to say of values that are all equal.
+/// The mean of `value` over the items for which it is defined. Where each of them is one verdict (it has `drawn`
+/// samples, all of which count) the interval is Wilson's; else it is by bootstrap, which has nothing to say of values
+/// that are all equal.
 fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
     let defined: Vec<(usize, f64)> = items.iter().filter_map(|item| Some((item.len(), value(item)?))).collect();
     let values: Vec<f64> = defined.iter().map(|&(_, value)| value).collect();
@@ -160,8 +163,8 @@ fn single(samples: &[Sample]) -> Option<f64> {
     (!verdicts.is_empty()).then(|| right as f64 / verdicts.len() as f64)
 }
 
-/// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is nothing
-/// to say that `single` does not.
+/// `value` at each k, over the items for which it is defined; left out where that is none. Of single samples there is
+/// nothing to say that `single` does not.
 fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> Vec<AtK> {
     let estimate = |&k: &u32| {
         let at = |samples: &[T]| value(samples, k);
@@ -187,8 +190,8 @@ fn by_token(sample: &Sample) -> f64 {
     sample.logprob / sample.tokens.max(1) as f64
 }
 
-/// The samples as `method` ranks them; where it has no ranking of its own, by log-probability a token. `None` where some are not
-/// graded, or what ranks them is not known.
+/// The samples as `method` ranks them; where it has no ranking of its own, by log-probability a token. `None` where
+/// some are not graded, or what ranks them is not known.
 fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     let samples = &outcome.samples;
     let scores: Vec<f64> = match (method, &outcome.details) {
@@ -203,7 +206,7 @@ fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     samples.iter().zip(scores).map(ranked).collect()
 }
 
-/// Whether the vote weighted by likelihood is right; nobody answering is wrong. `None` without a grader.
+/// Whether the vote weighted by likelihood is right; without any answer it is wrong. `None` without a grader.
 fn weighted_vote(samples: &[Sample]) -> Option<bool> {
     samples.first()?.correct?;
     let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));

@@ -1,5 +1,5 @@
-//! Items in flight: threads that each take the next item, drive its search and write its results. The engine merges what all
-//! of them grow into one batch, so threads here only wait.
+//! Runs the items of a task on threads: each thread takes the next item, drives its search and writes its results. The
+//! engine merges the branches of all items into one batch, so these threads mostly wait.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -14,30 +14,30 @@ use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
 use crate::figures::counted;
-use crate::search::{FailedBranches, Job, Outcome, Sample};
+use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
 use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
 use super::drive::drive;
 use super::resume::Earlier;
 use super::summary::summarise;
-use super::{ItemPrompt, Prepared, RunOptions};
-use crate::launch::{Launched, Order};
+use super::{ItemPrompt, PreparedRun, RunOptions};
+use crate::launch::{Launched, PromptOrder};
 use crate::out::Progress;
 
-/// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more that
-/// wait, so that there is always one to begin where others end.
-pub fn in_flight(prepared: &Prepared, branches: usize) -> usize {
+/// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more
+/// that wait, so that there is always one to begin where others end.
+pub fn in_flight(prepared: &PreparedRun, branches: usize) -> usize {
     let samples = prepared.task.method.samples_at_once() as usize;
     let full = branches.div_ceil(samples);
     (full + full.div_ceil(8)).min(prepared.prompts.len()).min(MOST_THREADS)
 }
 
-/// Threads that wait cost addresses for their stacks, and memory only for what they have touched of them.
+/// The most threads. A waiting thread reserves addresses for its stack, and memory only for the pages it has touched.
 const MOST_THREADS: usize = 2048;
 
-/// What came of a run.
-pub struct Run {
+/// The outcome of a run.
+pub struct RunOutcome {
     pub summary: Summary,
     /// Items by index.
     pub finished: Vec<Finished>,
@@ -47,13 +47,13 @@ pub struct Run {
     pub ended: Option<Error>,
 }
 
-/// An item whose search has ended.
+/// An item with a finished search.
 pub struct Finished {
     pub index: usize,
     pub outcome: Outcome,
 }
 
-/// An item whose search could not go on, though the others can.
+/// An item with a failed search. The other items go on.
 pub struct Failed {
     pub index: usize,
     pub id: String,
@@ -69,9 +69,9 @@ impl Failed {
     }
 }
 
-impl Run {
-    /// What the run's process ends with where items failed, or branches of items that went on without them.
-    pub fn failure(&self, prepared: &Prepared, folder: &Path) -> Result<()> {
+impl RunOutcome {
+    /// The error of the run where items failed, or branches of items that continued without them.
+    pub fn failure(&self, prepared: &PreparedRun, folder: &Path) -> Result<()> {
         if let Some(first) = self.failed.first() {
             return Err(first.in_run(self.failed.len(), self.summary.items_asked, folder));
         }
@@ -86,20 +86,20 @@ impl Run {
 
 /// Works on all items; writes results to `journal` where there is one.
 pub fn work(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
     earlier: Earlier,
     progress: &Progress,
     interrupted: &AtomicBool,
-) -> Result<Run> {
+) -> Result<RunOutcome> {
     let started = Instant::now();
     let searched = search_all(&prepared.prompts, prepared, launched, options, journal, earlier, progress, interrupted);
     sum_up(prepared, launched, options, searched, started.elapsed().as_secs_f64())
 }
 
-/// What a search of several items came to.
+/// The outcome of searching several items.
 pub struct Searched {
     pub finished: Vec<Finished>,
     pub failed: Vec<Failed>,
@@ -109,14 +109,14 @@ pub struct Searched {
     pub unfinished_samples: usize,
 }
 
-/// The numbers of what has finished. What ended the run early matters more than what summing up meets.
+/// Summarises the finished items. An error that ended the run early is returned rather than an error of the summary.
 pub fn sum_up(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     launched: &Launched,
     options: &RunOptions,
     searched: Searched,
     seconds: f64,
-) -> Result<Run> {
+) -> Result<RunOutcome> {
     let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
     finished.sort_by_key(|item| item.index);
     failed.sort_by_key(|item| item.index);
@@ -125,7 +125,7 @@ pub fn sum_up(
             let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
             let failed_branches = finished.iter().map(of).sum();
             let summary = Summary { failed: failed.len(), failed_branches, unfinished_samples, ..summary };
-            Ok(Run { summary, finished, failed, ended })
+            Ok(RunOutcome { summary, finished, failed, ended })
         }
         Err(error) => Err(ended.unwrap_or(error)),
     }
@@ -135,7 +135,7 @@ pub fn sum_up(
 #[expect(clippy::too_many_arguments, reason = "each is a part of the run that the demo puts together otherwise")]
 pub fn search_all(
     prompts: &[ItemPrompt],
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     launched: &Launched,
     options: &RunOptions,
     journal: Option<&Journal>,
@@ -146,14 +146,14 @@ pub fn search_all(
     let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
     done.iter().for_each(|_| progress.item_done());
     let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
-    let shared = Shared {
+    let shared = WorkerContext {
         prompts,
         prepared,
         launched,
         trees: options.trees,
         progress,
         interrupted,
-        order: Mutex::new(Order::new(prompts, prepared.draws(prompts))),
+        order: Mutex::new(PromptOrder::new(prompts, prepared.draws(prompts))),
         ended: Mutex::new(None),
         finished: Mutex::new(earlier.finished),
         failed: Mutex::new(Vec::new()),
@@ -202,15 +202,15 @@ fn panicked() -> Error {
 }
 
 /// What the threads of one run share.
-struct Shared<'a> {
+struct WorkerContext<'a> {
     prompts: &'a [ItemPrompt],
-    prepared: &'a Prepared,
+    prepared: &'a PreparedRun,
     launched: &'a Launched,
     trees: bool,
     progress: &'a Progress,
     interrupted: &'a AtomicBool,
-    order: Mutex<Order>,
-    /// The first error; once it is set nobody takes another item.
+    order: Mutex<PromptOrder>,
+    /// The first error; once it is set no thread takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
     failed: Mutex<Vec<Failed>>,
@@ -223,7 +223,7 @@ struct Shared<'a> {
     journal: Option<&'a Journal>,
 }
 
-impl Shared<'_> {
+impl WorkerContext<'_> {
     fn take_items(&self) {
         while let Some((prompt, tree)) = self.next_item() {
             match guarded(|| self.search(prompt, tree?)) {
@@ -265,7 +265,8 @@ impl Shared<'_> {
         self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
 
-    /// The next item and its tree. Trees are made in the order of the items: the engine serves branches in the order of their roots.
+    /// The next item and its tree. Trees are made in the order of the items: the engine serves branches in the order of
+    /// their roots.
     fn next_item(&self) -> Option<(&ItemPrompt, Result<SamplingTree>)> {
         let mut order = self.order.lock().expect("taking does not panic");
         loop {
@@ -291,7 +292,7 @@ impl Shared<'_> {
         let mut on_disk = earlier.len();
         let mut record = |sample: &Sample| {
             if let Some(journal) = self.journal {
-                journal.sample(prompt.item.index, sample.index, &Line { id: &prompt.item.id, rest: sample })?;
+                journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
             }
             if let Some(error) = &sample.error {
                 log::info!("sample {} of item `{}` failed: {error}", sample.index, prompt.item.id);
@@ -303,7 +304,7 @@ impl Shared<'_> {
             Ok(())
         };
         let grade = |text: &str| grade(task, &prompt.item, text);
-        let mut job = Job {
+        let mut job = SearchJob {
             params: &self.prepared.params,
             stop: &self.prepared.stop,
             assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
@@ -340,9 +341,9 @@ fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt) -> Re
     journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
 }
 
-/// A result with the id of its item before it.
+/// A result, written behind the id of its item.
 #[derive(Serialize)]
-pub struct Line<'a, T> {
+pub struct LineWithId<'a, T> {
     pub id: &'a str,
     #[serde(flatten)]
     pub rest: &'a T,

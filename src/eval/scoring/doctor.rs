@@ -1,10 +1,11 @@
-//! What a judge finds on this machine: the layers of its sandbox, and the programs that run candidates.
+//! Reports what a judge has on this machine: the layers of its sandbox, and the programs that run candidates.
 
 use crate::error::Result;
-use crate::judge::{Compiler, Interpreter, Isolation, Judge};
+use crate::judge::{CppCompiler, Interpreter, Isolation, Judge};
 use crate::out;
 
-/// Says what is in force and found, and whether candidates can be judged. The error, where they cannot, is what `judge` would say.
+/// Prints the layers in force, the programs found, and whether candidates can be judged. Where they cannot, the error
+/// is that of `offshoot judge`.
 pub fn doctor(isolation: Isolation) -> Result<()> {
     let judge = Judge::open(Isolation::Unsafe)?;
     out::text(judge.sandbox().in_force())?;
@@ -12,7 +13,7 @@ pub fn doctor(isolation: Isolation) -> Result<()> {
         Ok(python) => out::line(format_args!("{:<12} {} at {}", "python", python.version, python.path.display()))?,
         Err(error) => out::line(format_args!("{:<12} none: {error}", "python"))?,
     }
-    match Compiler::find() {
+    match CppCompiler::find() {
         Ok(compiler) => out::line(format_args!("{:<12} {} at {}", "c++", compiler.version, compiler.path.display()))?,
         Err(error) => out::line(format_args!("{:<12} none: {error}", "c++"))?,
     }

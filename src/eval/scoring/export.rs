@@ -1,6 +1,6 @@
-//! Results in the form that the samples' own harness writes, beside the lines that every scoring writes: EvalPlus's
-//! `eval_results.json`, BigCode's `evaluation_results.json`, APPS's codes by test, LiveCodeBench's `eval_all`. Sample by sample,
-//! so that no more than one problem's samples are held.
+//! Writes results in the format of the samples' own harness, beside the lines that every scoring writes: EvalPlus's
+//! `eval_results.json`, BigCode's `evaluation_results.json`, APPS's codes by test, LiveCodeBench's `eval_all`. Sample
+//! by sample, so that no more than one problem's samples are held.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -9,18 +9,18 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 
-use super::problems::{Listed, Problems};
-use super::results::{Outcome, Results, of_line};
+use super::problems::{ListedProblem, Problems};
+use super::results::{CandidateOutcome, Results, of_line};
 use super::samples::Form;
-use super::summary::{PassAt, Tally, base_passed};
+use super::summary::{PassAt, VerdictTally, base_passed};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
 use crate::json::RawJson;
 use crate::judge::Verdict;
-use crate::judge::problem::{Reference, Suite};
+use crate::judge::problem::{ReferenceSuite, TestSuite};
 use crate::tokenizer::strftime;
 
-/// Which harness's form results take.
+/// The harness that defines the format of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
     EvalPlus,
@@ -30,7 +30,7 @@ pub enum Export {
 }
 
 impl Export {
-    /// `None`: lines are all that is wanted.
+    /// `None`: only the lines are written.
     pub fn of(form: Form, format: BenchmarkFormat) -> Option<Export> {
         match form {
             Form::EvalPlus => Some(Export::EvalPlus),
@@ -42,7 +42,7 @@ impl Export {
         }
     }
 
-    /// Where the harness itself would put it.
+    /// The path at which the harness itself would write it.
     pub fn path(self, samples: &Path) -> PathBuf {
         let name = samples.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -59,13 +59,13 @@ impl Export {
     }
 }
 
-/// What is exported.
+/// A finished scoring, for the export.
 pub struct Scored<'a> {
     pub problems: &'a Problems,
     pub problems_path: &'a Path,
-    pub tally: &'a Tally,
+    pub tally: &'a VerdictTally,
     pub ks: &'a [u32],
-    /// By problem, where its lines begin.
+    /// By problem: the byte offsets of its lines in the file of results.
     pub places: &'a [Vec<u64>],
 }
 
@@ -75,7 +75,7 @@ impl Scored<'_> {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        let mut out = Json {
+        let mut out = JsonWriter {
             out: BufWriter::new(File::create(&partial).map_err(Error::io(&partial, "create"))?),
             path: &partial,
         };
@@ -94,7 +94,7 @@ impl Scored<'_> {
     fn each(
         &self,
         results: &mut Results,
-        mut take: impl FnMut(bool, usize, &Listed, Vec<Line>) -> Result<()>,
+        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<ResultLine>) -> Result<()>,
     ) -> Result<()> {
         let with_samples = self.problems.list.iter().zip(self.places).enumerate();
         let with_samples =
@@ -104,7 +104,7 @@ impl Scored<'_> {
             let lines = places.iter().map(|place| {
                 let fields = results.line(*place)?;
                 match of_line(&fields) {
-                    Some(Ok(outcome)) => Ok(Line { fields, outcome }),
+                    Some(Ok(outcome)) => Ok(ResultLine { fields, outcome }),
                     _ => Err(Error::format(results.path(), "no longer as written")),
                 }
             });
@@ -114,7 +114,7 @@ impl Scored<'_> {
         Ok(())
     }
 
-    fn eval_plus(&self, results: &mut Results, out: &mut Json) -> Result<()> {
+    fn eval_plus(&self, results: &mut Results, out: &mut JsonWriter) -> Result<()> {
         let date = strftime("%Y-%m-%d %H:%M", SystemTime::now());
         let hash = match self.problems_path.is_file() {
             true => blake3::hash(&fs::read(self.problems_path).map_err(Error::io(self.problems_path, "read"))?)
@@ -128,7 +128,8 @@ impl Scored<'_> {
             out.entry(first, &listed.id, &format!("[{}]", lines.join(", ")))
         })?;
         let at = |right: &[u32]| named(&self.tally.pass_at(right, self.ks));
-        let extended = |listed: &Listed| matches!(listed.tests(), Some(p) if matches!(p.suite, Suite::Reference(_)));
+        let extended =
+            |listed: &ListedProblem| matches!(listed.tests(), Some(p) if matches!(p.suite, TestSuite::Reference(_)));
         let mut pass_at_k = Map::new();
         pass_at_k.insert("base".to_string(), Value::Object(at(&self.tally.base_right)));
         if self.problems.list.iter().any(extended) {
@@ -146,7 +147,7 @@ impl Scored<'_> {
         json!({task: named(&self.tally.pass_at(&self.tally.right, self.ks)), "config": config})
     }
 
-    fn apps(&self, results: &mut Results, out: &mut Json) -> Result<()> {
+    fn apps(&self, results: &mut Results, out: &mut JsonWriter) -> Result<()> {
         out.text("{")?;
         self.each(results, |first, ix, _, lines| {
             let codes: Vec<Value> = lines.iter().map(|line| line.codes([-2, -1, -1])).collect();
@@ -155,7 +156,7 @@ impl Scored<'_> {
         out.text("}")
     }
 
-    fn live_code_bench(&self, results: &mut Results, out: &mut Json) -> Result<()> {
+    fn live_code_bench(&self, results: &mut Results, out: &mut JsonWriter) -> Result<()> {
         out.text("[")?;
         self.each(results, |first, _, listed, lines| {
             let mut entry = listed.about.clone();
@@ -167,7 +168,7 @@ impl Scored<'_> {
                 "code_list": programs,
                 "graded_list": passed,
                 "pass@1": right as f64 / passed.len() as f64,
-                "metadata": lines.iter().map(Line::live_code_bench).collect::<Vec<_>>(),
+                "metadata": lines.iter().map(ResultLine::live_code_bench).collect::<Vec<_>>(),
                 "results": lines.iter().map(|line| line.codes([-4, -4, -3])).collect::<Vec<_>>(),
             });
             entry.extend(own.as_object().cloned().unwrap_or_default());
@@ -179,14 +180,14 @@ impl Scored<'_> {
 }
 
 /// A line of the results, read again.
-struct Line {
+struct ResultLine {
     fields: Map<String, Value>,
-    outcome: Outcome,
+    outcome: CandidateOutcome,
 }
 
-impl Line {
+impl ResultLine {
     /// As a text of JSON: the inputs stand in it as in their file.
-    fn eval_plus(&self, listed: &Listed) -> String {
+    fn eval_plus(&self, listed: &ListedProblem) -> String {
         let field = |name: &str| self.fields.get(name).and_then(Value::as_str);
         let problem = listed.tests().expect("only problems with tests are judged");
         let solution = match (field("solution"), field("completion")) {
@@ -201,7 +202,7 @@ impl Line {
         let base_passed = base_passed(&problem.suite, &self.outcome);
         let mut plus_status = Value::Null;
         let (mut base_failed, mut plus_failed) = ("[]".to_string(), "null".to_string());
-        if let Suite::Reference(Reference { base, plus, .. }) = &problem.suite {
+        if let TestSuite::Reference(ReferenceSuite { base, plus, .. }) = &problem.suite {
             let tests = &self.outcome.tests;
             let accepted = |test: &Verdict| *test == Verdict::Accepted;
             // The base tests end at the first that fails, unless all were run; those of EvalPlus follow.
@@ -220,8 +221,8 @@ impl Line {
         )
     }
 
-    /// True, or a code, for each test: those of a compile error, a runtime error and a time limit; a wrong answer is APPS's
-    /// `false` or LiveCodeBench's -2.
+    /// True, or a code, for each test: those of a compile error, a runtime error and a time limit; a wrong answer is
+    /// APPS's `false` or LiveCodeBench's -2.
     fn codes(&self, [compile, runtime, time]: [i32; 3]) -> Value {
         let wrong = if compile == -2 { json!(false) } else { json!(-2) };
         let code = |verdict: &Verdict| match verdict {
@@ -250,7 +251,7 @@ impl Line {
     }
 }
 
-/// The list of inputs that were not answered rightly, of those that were run.
+/// The inputs among those that were run with a wrong result, as a list.
 fn failed(inputs: &[RawJson], verdicts: &[Verdict]) -> String {
     let run = inputs.iter().zip(verdicts).filter(|(_, verdict)| **verdict != Verdict::Accepted);
     format!("[{}]", run.map(|(input, _)| input.as_str()).collect::<Vec<_>>().join(", "))
@@ -261,12 +262,12 @@ fn named(pass_at: &[PassAt]) -> Map<String, Value> {
 }
 
 /// JSON written piece by piece.
-struct Json<'a> {
+struct JsonWriter<'a> {
     out: BufWriter<File>,
     path: &'a Path,
 }
 
-impl Json<'_> {
+impl JsonWriter<'_> {
     fn text(&mut self, text: &str) -> Result<()> {
         self.out.write_all(text.as_bytes()).map_err(Error::io(self.path, "write"))
     }

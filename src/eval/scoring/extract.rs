@@ -1,4 +1,4 @@
-//! Where a sample's program stands in its text: all of it, or the code between a chat model's fences.
+//! Extracts the program from a sample's text: the whole text, or the code between a chat model's fences.
 
 use clap::ValueEnum;
 
@@ -9,7 +9,7 @@ use crate::judge::language::Language;
 use crate::judge::problem::{Assembly, Problem};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Extract {
+pub enum ExtractMode {
     /// A fenced block where the text is to be a whole program and has one
     Auto,
     /// The text as it stands
@@ -19,20 +19,22 @@ pub enum Extract {
 }
 
 /// The program to judge.
-pub fn program(problem: &Problem, language: &Language, text: &Text, extract: Extract) -> String {
+pub fn program(problem: &Problem, language: &Language, text: &Text, extract: ExtractMode) -> String {
     let fenced = |text: &str| match extract {
-        Extract::None => None,
-        Extract::Auto | Extract::Fence => fenced_block(text).map(str::to_string),
+        ExtractMode::None => None,
+        ExtractMode::Auto | ExtractMode::Fence => fenced_block(text).map(str::to_string),
     };
     if *language != Language::Python {
         return fenced(text.as_str()).unwrap_or_else(|| text.as_str().to_string());
     }
     match (text, &problem.assembly) {
-        (Text::Completion(text), Assembly::After(prompt)) => match fenced(text).filter(|_| extract == Extract::Fence) {
-            // The block defines the function anew; the prompt's imports and helpers stand above it.
-            Some(block) => format!("{}\n{block}", with_body(prompt)),
-            None => problem.assembly.program(text),
-        },
+        (Text::Completion(text), Assembly::After(prompt)) => {
+            match fenced(text).filter(|_| extract == ExtractMode::Fence) {
+                // The block defines the function anew; the prompt's imports and helpers stand above it.
+                Some(block) => format!("{}\n{block}", with_body(prompt)),
+                None => problem.assembly.program(text),
+            }
+        }
         (Text::Completion(text), Assembly::Whole | Assembly::WithImports) | (Text::Program(text), _) => {
             problem.assembly.whole(&fenced(text).unwrap_or_else(|| text.clone()))
         }

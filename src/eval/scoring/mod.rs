@@ -1,5 +1,5 @@
-//! Scores samples that were made elsewhere: reads a benchmark's problems and a file of samples, has the judge run each, and writes
-//! what the samples' own harness would write. Judging is the judge's, numbers are `task::stats`'s.
+//! Scores samples that were made elsewhere: reads a benchmark's problems and a file of samples, has the judge run each,
+//! and writes the result file of the samples' own harness. `judge` judges, `statistics` computes the estimates.
 
 mod doctor;
 mod export;
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use doctor::doctor;
-pub use extract::Extract;
+pub use extract::ExtractMode;
 pub use problems::LimitChanges;
 
 use crate::error::{Error, Result};
@@ -27,38 +27,38 @@ use crate::judge::problem::Problem;
 use crate::judge::{Isolation, Judge, Language};
 use crate::out;
 use export::{Export, Scored};
-use pool::Step;
+use pool::PoolItem;
 use problems::Problems;
-use results::{JudgeResult, NotJudged, Outcome, Results};
-use samples::{Sample, Samples};
-use summary::{Summary, Tally};
+use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
+use samples::{ImportedSample, ImportedSamples};
+use summary::{ScoringSummary, VerdictTally};
 
-/// The ks that are reported where none is asked for, as far as there are samples.
+/// The values of k reported by default, as far as there are samples.
 const USUAL_KS: [u32; 3] = [1, 10, 100];
 
 /// What is judged.
 #[derive(Clone, Debug)]
-pub enum Candidates {
+pub enum CandidateSource {
     Samples(PathBuf),
     /// The problem file's own solutions.
     References,
 }
 
-/// What the user asked for.
+/// The options of `offshoot judge`.
 #[derive(Clone, Debug)]
 pub struct ScoreOptions {
     pub problems: PathBuf,
-    pub candidates: Candidates,
+    pub candidates: CandidateSource,
     pub out: Option<PathBuf>,
     pub format: Option<BenchmarkFormat>,
     pub language: Language,
     pub limits: LimitChanges,
-    /// Threads that judge; `None`: one a core.
+    /// Threads that judge; `None`: one per core.
     pub workers: Option<usize>,
     pub all_tests: bool,
     /// `None`: the usual ones.
     pub ks: Option<Vec<u32>>,
-    pub extract: Extract,
+    pub extract: ExtractMode,
     /// Give no number unless every problem has a sample.
     pub all_attempted: bool,
     pub resume: bool,
@@ -70,12 +70,12 @@ impl ScoreOptions {
     /// The file or folder that results stand beside.
     fn judged(&self) -> &Path {
         match &self.candidates {
-            Candidates::Samples(path) => path,
-            Candidates::References => &self.problems,
+            CandidateSource::Samples(path) => path,
+            CandidateSource::References => &self.problems,
         }
     }
 
-    /// Results of what comes through a pipe have no place of their own.
+    /// Samples that come through a pipe have no folder for results.
     fn check_place(&self) -> Result<()> {
         let judged = self.judged();
         let is_stream = ["/dev/stdin", "/dev/fd", "/proc"].iter().any(|stream| judged.starts_with(stream))
@@ -91,8 +91,8 @@ impl ScoreOptions {
     /// Where the lines of the results go, and the harness's own file.
     fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
         let samples = match &self.candidates {
-            Candidates::Samples(path) => path.clone(),
-            Candidates::References => with_ending(&self.problems, "_references"),
+            CandidateSource::Samples(path) => path.clone(),
+            CandidateSource::References => with_ending(&self.problems, "_references"),
         };
         match (&self.out, export) {
             (None, None) => (with_ending(&samples, "_results.jsonl"), None),
@@ -113,15 +113,15 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Judges all samples, writes the results as they come and says what they add up to.
+/// Judges all samples, writes each result when it is ready, and prints the summary.
 pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     let started = Instant::now();
     options.check_place()?;
-    let references = matches!(options.candidates, Candidates::References);
+    let references = matches!(options.candidates, CandidateSource::References);
     let problems = Problems::read(&options.problems, options.format, options.limits, references)?;
     let samples = match &options.candidates {
-        Candidates::Samples(path) => samples::read(path, &problems)?,
-        Candidates::References => samples::references(&problems),
+        CandidateSource::Samples(path) => samples::read(path, &problems)?,
+        CandidateSource::References => samples::references(&problems),
     };
     let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
     if options.resume && !lines.exists() {
@@ -131,10 +131,10 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     let judge = Judge::open(options.isolation)?;
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };
     let export = Export::of(samples.form, problems.format);
-    let mut scoring = Scoring {
+    let mut scoring = ScoringRun {
         options,
         problems: &problems,
-        tally: Tally::new(&problems),
+        tally: VerdictTally::new(&problems),
         results: if options.resume { Results::resume(&lines)? } else { Results::create(&lines)? },
         places: vec![Vec::new(); problems.list.len()],
     };
@@ -143,12 +143,12 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
         out::aside(format_args!("{} verdicts are in {}; --resume goes on", scoring.tally.total(), lines.display()));
     }
     judged?;
-    let Scoring { tally, mut results, places, .. } = scoring;
+    let ScoringRun { tally, mut results, places, .. } = scoring;
     if tally.total() == 0 {
         return Err(Error::value("--samples", "samples of problems that have tests", "none"));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
-    let mut summary = Summary {
+    let mut summary = ScoringSummary {
         problems: &problems,
         tally: &tally,
         ks,
@@ -173,28 +173,28 @@ pub fn score(options: &ScoreOptions, interrupted: &AtomicBool) -> Result<()> {
     summary.check_all_judged(&lines)
 }
 
-/// A scoring under way.
-struct Scoring<'a> {
+/// The state of a running scoring.
+struct ScoringRun<'a> {
     options: &'a ScoreOptions,
     problems: &'a Problems,
-    tally: Tally,
+    tally: VerdictTally,
     results: Results,
-    /// By problem, where its lines begin.
+    /// By problem: the byte offsets of its lines in the file of results.
     places: Vec<Vec<u64>>,
 }
 
-/// One candidate for the judge, or what keeps it from judging.
-struct Job<'a> {
+/// One candidate for the judge, or the reason why it cannot be judged.
+struct CandidateJob<'a> {
     problem: Result<&'a Problem, &'a Malformed>,
     program: String,
 }
 
-/// Programs seen so far, each with its number: equal programs of a problem have the same.
+/// The number of each program seen so far; equal programs of a problem have the same number.
 #[derive(Default)]
-struct Seen(HashMap<(usize, blake3::Hash), u64>);
+struct SeenPrograms(HashMap<(usize, blake3::Hash), u64>);
 
-impl Seen {
-    /// The program's number, and whether it is seen for the first time.
+impl SeenPrograms {
+    /// The program's number, and whether the program is new.
     fn number(&mut self, problem: usize, program: &str) -> (u64, bool) {
         let next = self.0.len() as u64;
         match self.0.entry((problem, blake3::hash(program.as_bytes()))) {
@@ -204,8 +204,8 @@ impl Seen {
     }
 }
 
-impl Scoring<'_> {
-    fn judge(&mut self, judge: &Judge, samples: Samples, interrupted: &AtomicBool) -> Result<()> {
+impl ScoringRun<'_> {
+    fn judge(&mut self, judge: &Judge, samples: ImportedSamples, interrupted: &AtomicBool) -> Result<()> {
         let (problems, options) = (self.problems, self.options);
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let workers = options.workers.unwrap_or_else(cores);
@@ -215,27 +215,32 @@ impl Scoring<'_> {
             untested += u64::from(!tested);
             tested
         });
-        let mut seen = Seen::default();
+        let mut seen = SeenPrograms::default();
         let earlier = if options.resume { self.earlier(&mut samples, &mut seen)? } else { HashMap::new() };
-        let source = || -> Result<Option<Step<(Sample, bool), Job>>> {
+        let source = || -> Result<Option<PoolItem<(ImportedSample, bool), CandidateJob>>> {
             let Some(sample) = samples.next().transpose()? else { return Ok(None) };
             let (problem, program) = program(problems, options, &sample);
             let (number, fresh) = seen.number(sample.problem, &program);
             let bytes = 2 * sample.text.as_str().len() + program.len();
-            Ok(Some(Step { item: (sample, fresh), number, job: fresh.then_some(Job { problem, program }), bytes }))
+            Ok(Some(PoolItem {
+                item: (sample, fresh),
+                number,
+                job: fresh.then_some(CandidateJob { problem, program }),
+                bytes,
+            }))
         };
-        let work = |Job { problem, program }: Job| match problem {
+        let work = |CandidateJob { problem, program }: CandidateJob| match problem {
             Err(Malformed { why }) => Ok(Err(NotJudged { why: why.clone() })),
             Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
-                Ok(judgement) => Ok(Ok(Outcome::from(judgement))),
+                Ok(judgement) => Ok(Ok(CandidateOutcome::from(judgement))),
                 Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
                 Err(error) => Err(error),
             },
         };
-        let sink = |(sample, fresh): (Sample, bool), ruling: &JudgeResult| {
+        let sink = |(sample, fresh): (ImportedSample, bool), result: &JudgeResult| {
             let kind = if fresh { &mut self.tally.judged } else { &mut self.tally.equal };
-            *kind += u64::from(ruling.is_ok());
-            self.keep(&sample, ruling)
+            *kind += u64::from(result.is_ok());
+            self.keep(&sample, result)
         };
         let ended = pool::in_order(workers, interrupted, earlier, source, work, sink);
         drop(samples);
@@ -243,18 +248,18 @@ impl Scoring<'_> {
         ended
     }
 
-    fn keep(&mut self, sample: &Sample, ruling: &JudgeResult) -> Result<()> {
-        let place = self.results.append(sample, ruling)?;
+    fn keep(&mut self, sample: &ImportedSample, result: &JudgeResult) -> Result<()> {
+        let place = self.results.append(sample, result)?;
         self.places[sample.problem].push(place);
-        self.tally.add(sample.problem, &self.problems.list[sample.problem], ruling);
+        self.tally.add(sample.problem, &self.problems.list[sample.problem], result);
         Ok(())
     }
 
-    /// Takes over the verdicts of an earlier scoring of the same samples; by the number of their program.
+    /// Takes over the verdicts of an earlier scoring of the same samples. Returns them by the number of the program.
     fn earlier(
         &mut self,
-        samples: &mut impl Iterator<Item = Result<Sample>>,
-        seen: &mut Seen,
+        samples: &mut impl Iterator<Item = Result<ImportedSample>>,
+        seen: &mut SeenPrograms,
     ) -> Result<HashMap<u64, JudgeResult>> {
         let mut earlier = HashMap::new();
         let (options, problems) = (self.options, self.problems);
@@ -267,24 +272,24 @@ impl Scoring<'_> {
             if !results::is_of(&line, &sample) {
                 return Err(other("the result of another sample than the samples' file has there"));
             }
-            let ruling = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
-            tally.add(sample.problem, &problems.list[sample.problem], &ruling);
+            let result = results::of_line(&line).ok_or_else(|| other("not a result that offshoot wrote"))?;
+            tally.add(sample.problem, &problems.list[sample.problem], &result);
             tally.resumed += 1;
             places[sample.problem].push(place);
             let (_, program) = program(problems, options, &sample);
-            earlier.insert(seen.number(sample.problem, &program).0, ruling);
+            earlier.insert(seen.number(sample.problem, &program).0, result);
             Ok(())
         })?;
         Ok(earlier)
     }
 }
 
-/// What judges a sample that has something to judge it, and its program; of a malformed problem nobody knows what that would be, and
-/// the sample's text stands for it.
+/// The problem of a sample, and the sample's program. A malformed problem does not say how to build a program: the
+/// sample's text stands for it.
 fn program<'a>(
     problems: &'a Problems,
     options: &ScoreOptions,
-    sample: &Sample,
+    sample: &ImportedSample,
 ) -> (Result<&'a Problem, &'a Malformed>, String) {
     match &problems.list[sample.problem].problem {
         Ok(problem) => {

@@ -1,5 +1,4 @@
-//! Work by several threads whose results come out in the order in which the work went in. What waits is bounded, by number and by
-//! bytes.
+//! A thread pool that returns results in the order of the work. The items that wait are bounded by number and by bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,30 +10,31 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// How much may wait for something slow before it.
+/// The most items and bytes that may wait for a slower item before them.
 const MOST_WAITING: usize = 1024;
 const MOST_WAITING_BYTES: usize = 128 << 20;
 
-/// How often an interrupt is looked for.
+/// How often the interrupt flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// One thing that comes out: `item`, with the result of the work `number`.
-pub struct Step<T, J> {
+/// One item for the output: it waits for the result of the work `number`.
+pub struct PoolItem<T, J> {
     pub item: T,
     pub number: u64,
-    /// The work, where it is not under way or done already.
+    /// The work itself; `None` where it is running or done.
     pub job: Option<J>,
     pub bytes: usize,
 }
 
-/// Takes steps from `source` until it has none, has `work` done by `workers` threads (fewer where no more start), and gives `sink` every item with its
-/// result, in order. `done` has the results of numbers whose work needs no doing. An error of the source is returned when all
-/// that it gave before has come out; at any other error and at an interrupt, what is under way is finished and given out first.
+/// Takes items from `source` until it ends, runs `work` on `workers` threads (fewer where no more can be started), and
+/// passes every item with its result to `sink`, in order. `done` holds results that are known already, by number. An
+/// error of the source is returned after all items before it have been passed on. After any other error or an
+/// interrupt, the work under way is finished and passed on first.
 pub fn in_order<T, J: Send, R: Send + Sync>(
     workers: usize,
     interrupted: &AtomicBool,
     done: HashMap<u64, R>,
-    mut source: impl FnMut() -> Result<Option<Step<T, J>>>,
+    mut source: impl FnMut() -> Result<Option<PoolItem<T, J>>>,
     work: impl Fn(J) -> Result<R> + Sync,
     mut sink: impl FnMut(T, &R) -> Result<()>,
 ) -> Result<()> {
@@ -68,11 +68,11 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
             }
         }
         drop(finished);
-        let mut waiting = Waiting { queue: VecDeque::new(), bytes: 0, done };
+        let mut waiting = WaitingItems { queue: VecDeque::new(), bytes: 0, done };
         let (mut more, mut broken) = (true, None);
         let mut feed_and_collect = || -> Result<bool> {
             while more && waiting.has_room() && !interrupted.load(Ordering::Relaxed) {
-                // A source that fails has ended: what it gave before is worked off first.
+                // A source that fails has ended: the items before the error are finished first.
                 let Some(step) = source().unwrap_or_else(|error| {
                     broken = Some(error);
                     None
@@ -109,7 +109,7 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
                 Err(error) => break Err(error),
             }
         };
-        // What is under way began before all that waits: finished, it leaves no gap.
+        // Work under way started before all work that waits: when it is finished there is no gap.
         stop.store(true, Ordering::Relaxed);
         drop(jobs);
         for (number, result) in results {
@@ -124,14 +124,14 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
     })
 }
 
-/// What went in and has not come out, and every result so far.
-struct Waiting<T, R> {
+/// The items that wait for their results, and all results so far.
+struct WaitingItems<T, R> {
     queue: VecDeque<(T, u64, usize)>,
     bytes: usize,
     done: HashMap<u64, R>,
 }
 
-impl<T, R> Waiting<T, R> {
+impl<T, R> WaitingItems<T, R> {
     fn has_room(&self) -> bool {
         self.queue.len() < MOST_WAITING && self.bytes < MOST_WAITING_BYTES
     }
@@ -151,14 +151,14 @@ mod tests {
     use super::*;
 
     /// Numbers 0.. with their squares; every third has the work of the one before.
-    fn squares(count: u64) -> impl FnMut() -> Result<Option<Step<u64, u64>>> {
+    fn squares(count: u64) -> impl FnMut() -> Result<Option<PoolItem<u64, u64>>> {
         let mut next = 0;
         move || {
             let item = next;
             next += 1;
             let job = (item % 3 != 2).then_some(item);
             let number = if job.is_some() { item } else { item - 1 };
-            Ok((item < count).then_some(Step { item, number, job, bytes: 1 }))
+            Ok((item < count).then_some(PoolItem { item, number, job, bytes: 1 }))
         }
     }
 

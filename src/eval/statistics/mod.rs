@@ -1,13 +1,14 @@
-//! What samples add up to: pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; how a vote is
-//! counted and decided is `search::vote`'s, what is counted the report's.
+//! What samples add up to: pass@k and maj@k without bias, and how sure an accuracy is. Pure functions of counts; how a
+//! vote is counted and decided is `search::vote`'s, what is counted the report's.
 
 pub mod ranked;
 
 use crate::mix::{GOLDEN, mix};
-use crate::search::vote::Tally;
+use crate::search::vote::VoteTally;
 
-/// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all subsets of
-/// size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or more than were drawn.
+/// The probability that at least one of `k` samples is right, where `right` of `samples` drawn were: the mean over all
+/// subsets of size k (Chen et al. 2021, "Evaluating Large Language Models Trained on Code"). `None` where k is 0 or
+/// more than were drawn.
 pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
     if k == 0 || k > samples || right > samples {
         return None;
@@ -19,16 +20,17 @@ pub fn pass_at_k(samples: u32, right: u32, k: u32) -> Option<f64> {
 }
 
 /// [`maj_at_k`] of `votes`, where `right` says which answers are right.
-pub fn vote_at_k(votes: &Tally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
+pub fn vote_at_k(votes: &VoteTally, right: impl Fn(&str) -> bool, k: u32) -> Option<f64> {
     let groups: Vec<(u32, bool)> = votes.votes().iter().map(|votes| (votes.count, right(&votes.value))).collect();
     maj_at_k(&groups, votes.silent(), k)
 }
 
-/// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples drawn, in
-/// all orders, of the vote with ties broken as [`Tally::leader`] breaks them (in a random order each of the tied answers is as
-/// likely the first). `groups` are the answers, with the number of samples that gave each and whether it is right; `silent` is the
-/// number of samples without an answer, which are drawn but don't vote (nobody voting is wrong). Not without bias where sampling
-/// was stopped once the vote was decided. `None` where k is 0 or more than were drawn.
+/// The probability that the vote of `k` samples is right, exactly: the mean over all subsets of size k of the samples
+/// drawn, in all orders, of the vote with ties broken as [`VoteTally::leader`] breaks them (in a random order each of
+/// the tied answers is as likely the first). `groups` are the answers, with the number of samples that gave each and
+/// whether it is right; `silent` is the number of samples without an answer: they count as sampled but do not vote;
+/// without any vote the result is wrong. Biased where sampling stopped once the vote was decided. `None` where k is 0
+/// or more than were drawn.
 ///
 /// Time: at most about 10 n k² for n samples, far less where few answers are frequent.
 pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
@@ -36,7 +38,7 @@ pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
     if k == 0 || k > drawn {
         return None;
     }
-    let draw = Draw::new(drawn as usize, k as usize);
+    let draw = BinomialDraw::new(drawn as usize, k as usize);
     let counts: Vec<Vec<f64>> = groups.iter().map(|&(count, _)| draw.counts(count as usize)).collect();
     let silence = draw.counts(silent as usize);
     let mut wins = 0.0;
@@ -49,9 +51,10 @@ pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
     Some((wins / draw.total()).clamp(0.0, 1.0))
 }
 
-/// Drawing k of n samples, seen as n independent coins of probability k/n that happen to show k heads: the counts of the answers
-/// are then independent, and each is binomial, which neither overflows nor vanishes however many samples there are.
-struct Draw {
+/// Drawing k of n samples, seen as n independent coins of probability k/n that happen to show k heads: the counts of
+/// the answers are then independent, and each is binomial, which neither overflows nor vanishes however many samples
+/// there are.
+struct BinomialDraw {
     p: f64,
     k: usize,
     n: usize,
@@ -59,13 +62,13 @@ struct Draw {
     ln_factorial: Vec<f64>,
 }
 
-impl Draw {
-    fn new(n: usize, k: usize) -> Draw {
+impl BinomialDraw {
+    fn new(n: usize, k: usize) -> BinomialDraw {
         let mut ln_factorial = vec![0.0; n + 1];
         for i in 1..=n {
             ln_factorial[i] = ln_factorial[i - 1] + (i as f64).ln();
         }
-        Draw { p: k as f64 / n as f64, k, n, ln_factorial }
+        BinomialDraw { p: k as f64 / n as f64, k, n, ln_factorial }
     }
 
     /// P(i heads of `coins`) for i = 0 ..= min(coins, k).
@@ -87,8 +90,8 @@ impl Draw {
     }
 }
 
-/// The probability that k are drawn in all and that an answer with `votes` wins: no rival has more, and of t rivals with as many
-/// it comes first, which is 1 in t + 1.
+/// The probability that k are drawn in all and that an answer with `votes` wins: no rival has more, and of t rivals
+/// with as many it comes first, which is 1 in t + 1.
 fn wins_with(votes: usize, rivals: &[&[f64]], silence: &[f64], k: usize) -> f64 {
     let tied_at_most = rivals.iter().filter(|counts| counts.len() > votes).count().min(k / votes);
     let width = tied_at_most + 1;
@@ -136,8 +139,8 @@ pub fn wilson(successes: u32, trials: u32) -> Option<(f64, f64)> {
     Some(((centre - half).max(0.0), (centre + half).min(1.0)))
 }
 
-/// The 95 % confidence interval of the mean of `values` (one an item), by resampling items 2,000 times. The same seed gives the
-/// same interval. `None` where there are no values.
+/// The 95 % confidence interval of the mean of `values` (one an item), by resampling items 2,000 times. The same seed
+/// gives the same interval. `None` where there are no values.
 pub fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
     const RESAMPLES: usize = 2000;
     if values.is_empty() {
@@ -170,8 +173,8 @@ mod tests {
         (0..1u32 << n).filter(move |set| set.count_ones() == k)
     }
 
-    fn tally(answers: &[Option<u8>]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(answers: &[Option<u8>]) -> VoteTally {
+        let mut tally = VoteTally::default();
         for (ix, answer) in answers.iter().enumerate() {
             tally.add(ix, answer.map(|a| a.to_string()).as_deref());
         }

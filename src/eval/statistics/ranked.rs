@@ -1,5 +1,5 @@
-//! What the scores of samples add up to: how right the best of k is, without bias, and the vote in which samples weigh as their
-//! scores say. Pure functions of scores and verdicts; where scores come from is left to the search.
+//! What the scores of samples add up to: how right the best of k is, without bias, and the vote in which samples weigh
+//! as their scores say. Pure functions of scores and verdicts; where scores come from is left to the search.
 
 /// A sample as its scorer and its grader see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -8,9 +8,9 @@ pub struct Ranked {
     pub right: bool,
 }
 
-/// The probability that the best-scored of `k` samples is right, exactly: the mean over all subsets of size k of the samples drawn,
-/// which stand in the order of their numbers. Of equal scores the first is the best, and a score that is not a number is the
-/// least. `None` where k is 0 or more than were drawn.
+/// The probability that the best-scored of `k` samples is right, exactly: the mean over all subsets of size k of the
+/// samples drawn, which stand in the order of their numbers. Of equal scores the first is the best, and a score that is
+/// not a number is the least. `None` where k is 0 or more than were drawn.
 pub fn best_of_k(samples: &[Ranked], k: usize) -> Option<f64> {
     let n = samples.len();
     if k == 0 || k > n {
@@ -35,8 +35,9 @@ fn key(score: f64) -> f64 {
     if score.is_nan() { f64::NEG_INFINITY } else { score }
 }
 
-/// The answer with the largest sum of weights; of equals the one given first. `votes`: the samples' answers, where they have one,
-/// and weights, by number. Weights that are no positive number count nothing, so that an answer of such samples alone cannot win.
+/// The answer with the largest sum of weights; of equals the one given first. `votes`: the samples' answers, where they
+/// have one, and weights, by number. Weights that are no positive number count nothing, so that an answer of such
+/// samples alone cannot win.
 pub fn weighted_leader<'a>(votes: impl IntoIterator<Item = (&'a str, f64)>) -> Option<&'a str> {
     let mut sums: Vec<(&str, f64)> = Vec::new();
     for (answer, weight) in votes {
@@ -86,7 +87,8 @@ mod tests {
         let sample = |n: u32| Ranked { score: f64::from(n), right: n.is_multiple_of(2) };
         let many: Vec<Ranked> = (0..5000).map(sample).collect();
         let exact = best_of_k(&many, 2500).expect("enough of them");
-        // The best of a random half is the j-th best with probability 2^-j, right at the odd ranks of these: 1/3, nearly.
+        // The best of a random half is the j-th best with probability 2^-j, right at the odd ranks of these: 1/3,
+        // nearly.
         assert!((exact - 1.0 / 3.0).abs() < 1e-3, "{exact}");
         let odd = [Ranked { score: f64::NAN, right: true }, Ranked { score: -9.0, right: false }];
         assert_eq!(best_of_k(&odd, 2), Some(0.0));

@@ -1,5 +1,5 @@
-//! The key `grade.judge`: an item's fields as a problem with tests, and what of a sample's text is the candidate program. Text
-//! only; running a candidate is the judge's.
+//! The key `grade.judge`: an item's fields as a problem with tests, and what of a sample's text is the candidate
+//! program. Text only; running a candidate is the judge's.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::eval::benchmark;
 use crate::eval::benchmark::{BenchmarkFormat, with_body};
-use crate::eval::source::{Section, Source, read_text};
+use crate::eval::source::{TaskSection, TaskSource, read_text};
 use crate::json::listed;
 use crate::judge::language::Language;
-use crate::judge::problem::{Assembly, Compare, Problem, Suite};
+use crate::judge::problem::{Assembly, Compare, Problem, TestSuite};
 
 /// The settings of `grade.judge`.
 #[derive(Debug)]
 pub(crate) struct JudgeGrade {
     /// `None`: the format of each item's fields.
     format: Option<BenchmarkFormat>,
-    extract: Extract,
+    extract: CandidateExtract,
     language: Language,
     timeout: Option<Duration>,
     memory_bytes: Option<u64>,
@@ -29,7 +29,7 @@ pub(crate) struct JudgeGrade {
 
 /// What of a sample's text is the candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extract {
+enum CandidateExtract {
     /// All of it.
     Completion,
     /// The longest block between fences (```); without one there is no candidate.
@@ -38,20 +38,23 @@ enum Extract {
     Auto,
 }
 
-const EXTRACTS: [(&str, Extract); 3] =
-    [("auto", Extract::Auto), ("completion", Extract::Completion), ("fence", Extract::Fence)];
+const EXTRACTS: [(&str, CandidateExtract); 3] = [
+    ("auto", CandidateExtract::Auto),
+    ("completion", CandidateExtract::Completion),
+    ("fence", CandidateExtract::Fence),
+];
 
 /// The tests of one item, and how its samples become candidates.
 #[derive(Clone, Debug)]
-pub struct Tests {
+pub struct ItemTests {
     pub problem: Problem,
     pub language: Language,
-    extract: Extract,
+    extract: CandidateExtract,
 }
 
 /// A candidate in a sample's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Candidate {
+pub enum CandidateText {
     /// Goes on where the problem's prompt ends, or is whole: as [`Assembly`] says.
     Completion(String),
     /// A whole program, whatever the assembly.
@@ -59,7 +62,7 @@ pub enum Candidate {
 }
 
 impl JudgeGrade {
-    pub fn read(source: &Source, section: &Section) -> Result<JudgeGrade> {
+    pub fn read(source: &TaskSource, section: &TaskSection) -> Result<JudgeGrade> {
         let names = BenchmarkFormat::ALL.map(BenchmarkFormat::name);
         let format = section.text("format")?;
         let format = format.map(|name| {
@@ -88,7 +91,7 @@ impl JudgeGrade {
     }
 
     /// The item's fields as tests. `path` is the items file, for an error.
-    pub fn tests(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<Tests> {
+    pub fn tests(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ItemTests> {
         let in_file = |error| match error {
             Error::Value { what, expected, found } => {
                 Error::format(path, format!("{what}: expected {expected}, found {found}"))
@@ -99,63 +102,66 @@ impl JudgeGrade {
         problem.limits.cpu = self.timeout.unwrap_or(problem.limits.cpu);
         problem.limits.memory_bytes = self.memory_bytes.unwrap_or(problem.limits.memory_bytes);
         if let Some(program) = &self.checker {
-            let Suite::Streams(streams) = &mut problem.suite else {
+            let TestSuite::Streams(streams) = &mut problem.suite else {
                 let expected = "tests by standard input and output, for `grade.judge.checker` compares outputs";
                 return Err(Error::format(path, format!("item `{id}`: expected {expected}, found tests by calls")));
             };
             streams.compare = Compare::Checker { program: program.clone() };
         }
-        if self.language != Language::Python && !matches!(problem.suite, Suite::Streams(_)) {
+        if self.language != Language::Python && !matches!(problem.suite, TestSuite::Streams(_)) {
             let expected = "tests by standard input and output, as `grade.judge.language` is not Python";
             return Err(Error::format(path, format!("item `{id}`: expected {expected}, found tests in Python")));
         }
-        Ok(Tests { problem, language: self.language.clone(), extract: self.extract })
+        Ok(ItemTests { problem, language: self.language.clone(), extract: self.extract })
     }
 }
 
-impl Tests {
-    /// The candidate in a sample's text. Code between fences is a program where it begins at the margin, and then follows what
-    /// the prompt defines, so that it may use the prompt's imports; else it is the body of the prompt's function.
-    pub fn candidate(&self, text: &str) -> Candidate {
+impl ItemTests {
+    /// The candidate in a sample's text. Code between fences is a program where it begins at the margin, and then
+    /// follows what the prompt defines, so that it may use the prompt's imports; else it is the body of the prompt's
+    /// function.
+    pub fn candidate(&self, text: &str) -> CandidateText {
         let code = match (self.extract, fenced(text)) {
-            (Extract::Completion, _) | (Extract::Auto, None) => return Candidate::Completion(text.to_string()),
-            (Extract::Fence | Extract::Auto, Some(code)) => code,
-            (Extract::Fence, None) => "",
+            (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
+                return CandidateText::Completion(text.to_string());
+            }
+            (CandidateExtract::Fence | CandidateExtract::Auto, Some(code)) => code,
+            (CandidateExtract::Fence, None) => "",
         };
         let indented =
             code.lines().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with([' ', '\t']));
         match &self.problem.assembly {
-            Assembly::After(_) if indented => Candidate::Completion(code.to_string()),
-            Assembly::After(prompt) => Candidate::Program(format!("{}\n{code}", with_body(prompt))),
-            _ => Candidate::Completion(code.to_string()),
+            Assembly::After(_) if indented => CandidateText::Completion(code.to_string()),
+            Assembly::After(prompt) => CandidateText::Program(format!("{}\n{code}", with_body(prompt))),
+            _ => CandidateText::Completion(code.to_string()),
         }
     }
 
     /// The program that is judged.
     pub fn program(&self, text: &str) -> String {
         match self.candidate(text) {
-            Candidate::Completion(text) => self.problem.assembly.program(&text),
-            Candidate::Program(program) => program,
+            CandidateText::Completion(text) => self.problem.assembly.program(&text),
+            CandidateText::Program(program) => program,
         }
     }
 
     /// What scorers of HumanEval's samples join to the prompt.
     pub fn completion(&self, text: &str) -> String {
         match (self.candidate(text), &self.problem.assembly) {
-            (Candidate::Completion(text), _) => text,
+            (CandidateText::Completion(text), _) => text,
             // Behind a head without docstring the program needs a body to stand behind.
-            (Candidate::Program(program), Assembly::After(prompt)) => {
+            (CandidateText::Program(program), Assembly::After(prompt)) => {
                 let body = with_body(prompt);
                 let behind = program.strip_prefix(body.as_str()).unwrap_or(&program);
                 format!("{}{behind}", body.strip_prefix(prompt.trim_end()).unwrap_or_default())
             }
-            (Candidate::Program(program), _) => program,
+            (CandidateText::Program(program), _) => program,
         }
     }
 }
 
-/// The contents of the longest block between lines that begin with ```, of equals the first; one that is never closed ends with the
-/// text. What is shorter beside it is an example of its use.
+/// The contents of the longest block between lines that begin with ```, of equals the first; one that is never closed
+/// ends with the text. What is shorter beside it is an example of its use.
 pub fn fenced(text: &str) -> Option<&str> {
     let (mut blocks, mut open, mut at) = (Vec::new(), None, 0);
     for line in text.split_inclusive('\n') {
@@ -177,30 +183,30 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn tests(extract: Extract) -> Tests {
+    fn tests(extract: CandidateExtract) -> ItemTests {
         let fields = json!({
             "prompt": "import math\n\ndef f(x):\n    \"\"\"Double.\"\"\"\n",
             "entry_point": "f",
             "test": "def check(candidate):\n    assert candidate(2) == 4\n"
         });
         let problem = benchmark::problem(None, "f/0", fields.as_object().unwrap()).unwrap();
-        Tests { problem, language: Language::Python, extract }
+        ItemTests { problem, language: Language::Python, extract }
     }
 
     #[test]
     fn a_fenced_program_follows_the_prompt_and_a_fenced_body_completes_it() {
         let program = "Sure:\n```python\ndef f(x):\n    return 2 * x\n```\nDone.";
-        let tests = tests(Extract::Auto);
+        let tests = tests(CandidateExtract::Auto);
         let assembled = tests.program(program);
         assert!(assembled.starts_with("import math\n") && assembled.ends_with("\ndef f(x):\n    return 2 * x\n"));
         let body = "```\n    return 2 * x\n```";
-        assert_eq!(tests.candidate(body), Candidate::Completion("    return 2 * x\n".to_string()));
-        assert_eq!(tests.candidate("    return x\n"), Candidate::Completion("    return x\n".to_string()));
+        assert_eq!(tests.candidate(body), CandidateText::Completion("    return 2 * x\n".to_string()));
+        assert_eq!(tests.candidate("    return x\n"), CandidateText::Completion("    return x\n".to_string()));
     }
 
     #[test]
     fn what_other_scorers_are_given_makes_the_same_program() {
-        let tests = tests(Extract::Fence);
+        let tests = tests(CandidateExtract::Fence);
         let Assembly::After(prompt) = &tests.problem.assembly else { panic!("HumanEval") };
         for text in ["```\ndef f(x):\n    return 2 * x\n```", "```\n    return 2 * x\n```", "no code"] {
             let (theirs, ours) = (format!("{prompt}{}", tests.completion(text)), tests.program(text));

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records;
-use crate::eval::records::{Format, Place};
-use crate::eval::source::{Section, Source, read_text};
+use crate::eval::records::{Format, RecordPlace};
+use crate::eval::source::{TaskSection, TaskSource, read_text};
 use crate::eval::task::items::{columns_of, format_of};
 use crate::json::describe;
 use crate::json::names;
 
-type Fields = Map<String, Value>;
+type FieldMap = Map<String, Value>;
 
 /// Ends of the names of files that are texts.
 pub(crate) const TEXTS: [&str; 2] = ["txt", "md"];
@@ -28,9 +28,9 @@ fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|end| TEXTS.iter().any(|text| end.eq_ignore_ascii_case(text)))
 }
 
-/// The text file `path`, or the text files right in the folder `path` by name: each its id, which is the file's name without
-/// its end, and the fields `id`, `name` (with its end) and `document` (the text).
-pub(crate) fn texts(path: &Path) -> Result<Vec<(String, Fields)>> {
+/// The text file `path`, or the text files right in the folder `path` by name: each its id, which is the file's name
+/// without its end, and the fields `id`, `name` (with its end) and `document` (the text).
+pub(crate) fn texts(path: &Path) -> Result<Vec<(String, FieldMap)>> {
     let text = |file: PathBuf| {
         let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let (id, name) = (part(file.file_stem()), part(file.file_name()));
@@ -71,19 +71,20 @@ pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
 pub(crate) enum Questions {
     /// In a list, a field of the document.
     Listed(String),
-    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every document.
+    /// In a file of their own; `document` is the field that names the document. `None`: all are asked of every
+    /// document.
     Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
 }
 
 impl Questions {
     /// `value`: the key `items.questions`.
-    pub fn read(source: &Source, value: &Value) -> Result<Questions> {
+    pub fn read(source: &TaskSource, value: &Value) -> Result<Questions> {
         let at = "items.questions";
         match value {
             Value::String(field) => Ok(Questions::Listed(field.clone())),
             Value::Object(_) => {
                 let keys = ["path", "document", "format", "columns"];
-                let section = Section::open(source, at.to_string(), value, &keys)?;
+                let section = TaskSection::open(source, at.to_string(), value, &keys)?;
                 section.need("path", "a path, relative to the task file")?;
                 let path = source.resolve(section.text("path")?.expect("`need` found it"));
                 let format = format_of(source, at, &path, section.text("format")?)?;
@@ -95,44 +96,45 @@ impl Questions {
     }
 
     /// The questions, where they are in a file of their own.
-    pub fn asked(&self) -> Result<Option<Asked>> {
+    pub fn asked(&self) -> Result<Option<QuestionSet>> {
         match self {
             Questions::Listed(_) => Ok(None),
             Questions::Apart { path, format, columns, document } => {
                 let questions = records::records(path, *format, columns.as_deref())?;
-                Asked::new(path, document.as_deref(), questions).map(Some)
+                QuestionSet::new(path, document.as_deref(), questions).map(Some)
             }
         }
     }
 }
 
 /// The questions of a file of their own, to be taken document by document.
-pub(crate) enum Asked {
+pub(crate) enum QuestionSet {
     /// Of every document.
-    Each(Vec<Fields>),
-    Named(Named),
+    Each(Vec<FieldMap>),
+    Named(NamedQuestions),
 }
 
 /// Questions that name their documents.
-pub(crate) struct Named {
+pub(crate) struct NamedQuestions {
     path: PathBuf,
     /// The field with the document's name, which is no field of the item.
     field: String,
-    /// By the document's name, in the file's order: the number of the question in the file, where it stands, and its fields.
-    waiting: HashMap<String, Vec<(usize, Place, Fields)>>,
+    /// By the document's name, in the file's order: the number of the question in the file, where it stands, and its
+    /// fields.
+    waiting: HashMap<String, Vec<(usize, RecordPlace, FieldMap)>>,
     documents: usize,
     unasked: usize,
 }
 
-impl Asked {
+impl QuestionSet {
     /// `field`: the one that names a question's document.
     pub fn new(
         path: &Path,
         field: Option<&str>,
-        questions: impl Iterator<Item = Result<(Place, Fields)>>,
+        questions: impl Iterator<Item = Result<(RecordPlace, FieldMap)>>,
     ) -> Result<Self> {
         let Some(field) = field else {
-            return Ok(Asked::Each(questions.map(|question| Ok(question?.1)).collect::<Result<_>>()?));
+            return Ok(QuestionSet::Each(questions.map(|question| Ok(question?.1)).collect::<Result<_>>()?));
         };
         let mut waiting: HashMap<_, Vec<_>> = HashMap::new();
         for (ix, question) in questions.enumerate() {
@@ -147,7 +149,7 @@ impl Asked {
             };
             waiting.entry(document).or_default().push((ix, place, fields));
         }
-        Ok(Asked::Named(Named {
+        Ok(QuestionSet::Named(NamedQuestions {
             path: path.to_path_buf(),
             field: field.to_string(),
             waiting,
@@ -157,10 +159,10 @@ impl Asked {
     }
 
     /// The questions of a document that goes by any of these names, in their file's order.
-    pub fn of<'n>(&mut self, known_as: impl Iterator<Item = &'n str>) -> Vec<Fields> {
+    pub fn of<'n>(&mut self, known_as: impl Iterator<Item = &'n str>) -> Vec<FieldMap> {
         match self {
-            Asked::Each(questions) => questions.clone(),
-            Asked::Named(named) => {
+            QuestionSet::Each(questions) => questions.clone(),
+            QuestionSet::Named(named) => {
                 let mut own: Vec<_> = known_as.filter_map(|name| named.waiting.remove(name)).flatten().collect();
                 named.documents += 1;
                 named.unasked += usize::from(own.is_empty());
@@ -170,9 +172,10 @@ impl Asked {
         }
     }
 
-    /// To be called after the last document of `documents`. An error names the first question whose document is not there.
+    /// Call it after the last document of `documents`. The error names the first question that refers to a missing
+    /// document.
     pub fn finish(self, documents: &Path) -> Result<()> {
-        let Asked::Named(named) = self else { return Ok(()) };
+        let QuestionSet::Named(named) = self else { return Ok(()) };
         let lost = named.waiting.iter().flat_map(|(name, questions)| questions.iter().map(move |q| (q.0, q.1, name)));
         if let Some((_, place, name)) = lost.min_by_key(|&(ix, ..)| ix) {
             let expected = format!("a document of {} at {place}", documents.display());

@@ -1,5 +1,5 @@
-//! Pure text to verdict: compares a sample with what its item says is right. What is compared with is prepared once an item,
-//! when items are read, so that a bad item is reported before anything is sampled and grading cannot fail.
+//! Pure text to verdict: compares a sample with what its item says is right. What is compared with is prepared once an
+//! item, when items are read, so that a bad item is reported before anything is sampled and grading cannot fail.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use serde::Serialize;
 use serde_json::{Map, Number, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::answer::expression::Target;
+use crate::eval::answer::expression::ExpressionTarget;
 use crate::eval::answer::{Extractor, Normalise, broken, compile};
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::candidate::JudgeGrade;
 use crate::json::digits::written_out;
 use crate::json::names;
 use crate::json::{describe, listed};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct GradedText {
     pub correct: bool,
     /// What would have been right, for the reader of the results.
     pub reference: String,
@@ -48,32 +48,32 @@ pub(crate) enum Grader {
     /// The answer is an expression of the numbers in the field `numbers`, with the value wanted.
     Expression {
         numbers: String,
-        value: Wanted,
+        value: NumberSource,
     },
 }
 
 /// A number that the task gives, or the item's field.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum NumberSource {
     Number(String),
     Field(String),
 }
 
 /// What an item's samples are compared with.
 #[derive(Clone, Debug)]
-pub(crate) enum Reference {
+pub(crate) enum ExpectedAnswer {
     Exact { values: Vec<String>, normalise: Normalise },
     Number { values: Vec<String>, tolerance: f64 },
     Pattern(Regex),
     Contains { values: Vec<String>, ignore_case: bool },
-    Expression(Target),
+    Expression(ExpressionTarget),
 }
 
 const KINDS: [&str; 6] = ["exact", "number", "regex", "contains", "expression", "judge"];
 
 /// The task file's key `grade`.
 #[derive(Debug)]
-pub(crate) enum Grading {
+pub(crate) enum TaskGrading {
     /// By what the text says.
     Text(Grader),
     /// By what it does as a program.
@@ -82,16 +82,20 @@ pub(crate) enum Grading {
 
 impl Grader {
     /// `normalise` is the `answer` section's, which an `exact` grade follows unless it says otherwise.
-    pub fn read(source: &Source, value: Option<&Value>, normalise: Option<Normalise>) -> Result<Option<Grading>> {
+    pub fn read(
+        source: &TaskSource,
+        value: Option<&Value>,
+        normalise: Option<Normalise>,
+    ) -> Result<Option<TaskGrading>> {
         let Some(value) = value else { return Ok(None) };
-        let section = Section::open(source, "grade".to_string(), value, &KINDS)?;
+        let section = TaskSection::open(source, "grade".to_string(), value, &KINDS)?;
         let keys: Vec<&str> = section.keys().collect();
         let [name] = keys[..] else {
             let expected = format!("exactly one of {} with its settings", listed(&KINDS));
             return Err(Error::field(&source.path, "grade", expected, format!("{} of them", keys.len())));
         };
         let inside = section.get(name).expect("`keys` lists what is there");
-        let open = |keys: &[&str]| Section::open(source, section.field(name), inside, keys);
+        let open = |keys: &[&str]| TaskSection::open(source, section.field(name), inside, keys);
         let grader = match name {
             "exact" => {
                 let s = open(&["field", "boxed", "regex", "take", "normalise"])?;
@@ -117,50 +121,51 @@ impl Grader {
             }
             "judge" => {
                 let s = open(&["format", "extract", "language", "timeout", "memory_mb", "checker"])?;
-                return JudgeGrade::read(source, &s).map(|judge| Some(Grading::Judge(judge)));
+                return JudgeGrade::read(source, &s).map(|judge| Some(TaskGrading::Judge(judge)));
             }
             _ => {
                 let s = open(&["field", "ignore_case"])?;
                 Grader::Contains { field: field(&s)?, ignore_case: s.flag("ignore_case")? }
             }
         };
-        Ok(Some(Grading::Text(grader)))
+        Ok(Some(TaskGrading::Text(grader)))
     }
 
-    /// What to compare this item's samples with. `path` and `id` are for the error when its field is missing or of no use.
-    pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<Reference> {
+    /// What to compare this item's samples with. `path` and `id` are for the error when its field is missing or of no
+    /// use.
+    pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ExpectedAnswer> {
         let item = ItemFields { path, id, fields };
         Ok(match self {
             Grader::Exact { field, extractor } => {
-                Reference::Exact { values: item.answers(field, extractor)?, normalise: extractor.normalise }
+                ExpectedAnswer::Exact { values: item.answers(field, extractor)?, normalise: extractor.normalise }
             }
             Grader::Number { field, extractor, tolerance } => {
-                Reference::Number { values: item.answers(field, extractor)?, tolerance: *tolerance }
+                ExpectedAnswer::Number { values: item.answers(field, extractor)?, tolerance: *tolerance }
             }
-            Grader::Pattern(regex) => Reference::Pattern(regex.clone()),
-            Grader::PatternField(field) => Reference::Pattern(item.regex(field)?),
+            Grader::Pattern(regex) => ExpectedAnswer::Pattern(regex.clone()),
+            Grader::PatternField(field) => ExpectedAnswer::Pattern(item.regex(field)?),
             Grader::Contains { field, ignore_case } => {
-                Reference::Contains { values: item.texts(field)?, ignore_case: *ignore_case }
+                ExpectedAnswer::Contains { values: item.texts(field)?, ignore_case: *ignore_case }
             }
-            Grader::Expression { numbers, value } => Reference::Expression(item.target(numbers, value)?),
+            Grader::Expression { numbers, value } => ExpectedAnswer::Expression(item.target(numbers, value)?),
         })
     }
 }
 
 /// The name in `{"field": NAME}`.
-fn named_field(section: &Section, key: &str) -> Result<String> {
+fn named_field(section: &TaskSection, key: &str) -> Result<String> {
     let value = section.need(key, "{\"field\": NAME}")?;
-    field(&Section::open(section.source, section.field(key), value, &["field"])?)
+    field(&TaskSection::open(section.source, section.field(key), value, &["field"])?)
 }
 
-fn wanted(section: &Section) -> Result<Wanted> {
+fn wanted(section: &TaskSection) -> Result<NumberSource> {
     match section.need("value", "a number, or {\"field\": NAME}")? {
-        Value::Number(number) => Ok(Wanted::Number(number.to_string())),
-        _ => named_field(section, "value").map(Wanted::Field),
+        Value::Number(number) => Ok(NumberSource::Number(number.to_string())),
+        _ => named_field(section, "value").map(NumberSource::Field),
     }
 }
 
-fn field(section: &Section) -> Result<String> {
+fn field(section: &TaskSection) -> Result<String> {
     section.need("field", "the name of an item's field")?;
     Ok(section.text("field")?.expect("`need` found it").to_string())
 }
@@ -212,13 +217,13 @@ impl ItemFields<'_> {
     }
 
     /// The numbers may be a text of them or a list.
-    fn target(&self, numbers: &str, value: &Wanted) -> Result<Target> {
+    fn target(&self, numbers: &str, value: &NumberSource) -> Result<ExpressionTarget> {
         let given = self.texts(numbers)?.join(" ");
         let value = match value {
-            Wanted::Number(number) => number.clone(),
-            Wanted::Field(field) => self.texts(field)?.concat(),
+            NumberSource::Number(number) => number.clone(),
+            NumberSource::Field(field) => self.texts(field)?.concat(),
         };
-        Target::new(&given, &value).ok_or_else(|| {
+        ExpressionTarget::new(&given, &value).ok_or_else(|| {
             self.wrong(numbers, "numbers (and a number to be made of them)", format!("\"{given}\" and \"{value}\""))
         })
     }
@@ -232,36 +237,37 @@ impl ItemFields<'_> {
     }
 }
 
-impl Reference {
+impl ExpectedAnswer {
     /// What would be right, for a reader.
     pub fn shown(&self) -> String {
         match self {
-            Reference::Exact { values, .. } | Reference::Number { values, .. } | Reference::Contains { values, .. } => {
-                values.join(" | ")
-            }
-            Reference::Pattern(regex) => regex.to_string(),
-            Reference::Expression(target) => target.shown().to_string(),
+            ExpectedAnswer::Exact { values, .. }
+            | ExpectedAnswer::Number { values, .. }
+            | ExpectedAnswer::Contains { values, .. } => values.join(" | "),
+            ExpectedAnswer::Pattern(regex) => regex.to_string(),
+            ExpectedAnswer::Expression(target) => target.shown().to_string(),
         }
     }
 
-    /// `text` is the whole sample, `answer` what it answers (`None`: it gives no answer, which is wrong where answers count).
-    pub fn judge(&self, text: &str, answer: Option<&str>) -> Verdict {
+    /// `text` is the whole sample, `answer` what it answers (`None`: it gives no answer, which is wrong where answers
+    /// count).
+    pub fn judge(&self, text: &str, answer: Option<&str>) -> GradedText {
         let correct = match self {
-            Reference::Exact { values, normalise } => {
+            ExpectedAnswer::Exact { values, normalise } => {
                 answer.and_then(|a| normalise.apply(a)).is_some_and(|given| values.contains(&given))
             }
-            Reference::Number { values, tolerance } => answer
+            ExpectedAnswer::Number { values, tolerance } => answer
                 .and_then(|a| Normalise::Number.apply(a))
                 .is_some_and(|given| values.iter().any(|v| near(v, &given, *tolerance))),
-            Reference::Pattern(regex) => regex.is_match(text),
-            Reference::Contains { values, ignore_case } => {
+            ExpectedAnswer::Pattern(regex) => regex.is_match(text),
+            ExpectedAnswer::Contains { values, ignore_case } => {
                 let fold = |s: &str| if *ignore_case { s.to_lowercase() } else { s.to_string() };
                 let text = fold(text);
                 values.iter().any(|v| text.contains(&fold(v)))
             }
-            Reference::Expression(target) => answer.is_some_and(|answer| target.accepts(answer)),
+            ExpectedAnswer::Expression(target) => answer.is_some_and(|answer| target.accepts(answer)),
         };
-        Verdict { correct, reference: self.shown() }
+        GradedText { correct, reference: self.shown() }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The items of a task: which records of which file, their ids, and the expansion of documents into one item a question.
-//! Fields are kept as JSON; what is made of them is left to prompt and grade.
+//! The items of a task: the records they come from, their ids, and the expansion of documents into one item per
+//! question. Fields are kept as JSON; `prompt` and `grade` read them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records;
-use crate::eval::records::{FORMATS, Format, Place, Record};
-use crate::eval::source::{Section, Source};
-use crate::eval::task::candidate::Tests;
+use crate::eval::records::{FORMATS, FileRecord, Format, RecordPlace};
+use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::task::candidate::ItemTests;
 use crate::eval::task::documents;
-use crate::eval::task::documents::{Asked, Questions, TEXTS};
-use crate::eval::task::grade::Reference;
+use crate::eval::task::documents::{QuestionSet, Questions, TEXTS};
+use crate::eval::task::grade::ExpectedAnswer;
 use crate::eval::task::matched;
 use crate::json::names;
 use crate::json::{describe, listed};
@@ -22,7 +22,7 @@ use crate::json::{describe, listed};
 /// One problem of a task.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Unique in the task; coins and results are keyed by it.
+    /// Unique in the task; random numbers and results are keyed by it.
     pub id: String,
     /// Position among all items of the file, from 0, whatever `skip` and `limit` say.
     pub index: usize,
@@ -41,7 +41,7 @@ impl Item {
     }
 
     /// What a judge runs its samples against, where the task has one.
-    pub fn tests(&self) -> Option<&Arc<Tests>> {
+    pub fn tests(&self) -> Option<&Arc<ItemTests>> {
         match &self.standard {
             Some(Standard::Tests(tests)) => Some(tests),
             Some(Standard::Reference(_)) | None => None,
@@ -52,8 +52,8 @@ impl Item {
 /// What an item's samples are held against.
 #[derive(Clone, Debug)]
 pub(crate) enum Standard {
-    Reference(Reference),
-    Tests(Arc<Tests>),
+    Reference(ExpectedAnswer),
+    Tests(Arc<ItemTests>),
 }
 
 /// The task file's key `items`.
@@ -61,7 +61,7 @@ pub(crate) enum Standard {
 pub(crate) struct ItemSource {
     /// The items file; for inline items the task file itself.
     pub path: PathBuf,
-    from: From,
+    from: ItemsFrom,
     id: Option<String>,
     questions: Option<Questions>,
     skip: usize,
@@ -69,7 +69,7 @@ pub(crate) struct ItemSource {
 }
 
 #[derive(Debug)]
-enum From {
+enum ItemsFrom {
     Inline(Vec<Value>),
     /// A text file or a folder of them.
     Texts,
@@ -86,26 +86,26 @@ enum From {
 }
 
 /// A record, and its id where the task names no field for that.
-struct Found {
-    record: Record,
+struct RecordWithId {
+    record: FileRecord,
     id: Option<String>,
 }
 
 const KEYS: [&str; 8] = ["path", "id", "format", "columns", "matched", "questions", "skip", "limit"];
 
 impl ItemSource {
-    pub fn read(source: &Source, value: Option<&Value>) -> Result<ItemSource> {
+    pub fn read(source: &TaskSource, value: Option<&Value>) -> Result<ItemSource> {
         match value {
             Some(Value::String(path)) => {
                 let path = source.resolve(path);
                 let from = match documents::is_texts(&path) {
-                    true => From::Texts,
-                    false => From::File { format: format_of(source, "items", &path, None)?, columns: None },
+                    true => ItemsFrom::Texts,
+                    false => ItemsFrom::File { format: format_of(source, "items", &path, None)?, columns: None },
                 };
                 Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
             }
             Some(Value::Array(list)) => {
-                let (path, from) = (source.path.clone(), From::Inline(list.clone()));
+                let (path, from) = (source.path.clone(), ItemsFrom::Inline(list.clone()));
                 let named = !list.is_empty() && list.iter().all(|item| item.get("id").is_some());
                 let id = named.then(|| "id".to_string());
                 Ok(ItemSource { path, from, id, questions: None, skip: 0, limit: None })
@@ -115,8 +115,8 @@ impl ItemSource {
         }
     }
 
-    fn read_object(source: &Source, object: &Value) -> Result<ItemSource> {
-        let section = Section::open(source, "items".to_string(), object, &KEYS)?;
+    fn read_object(source: &TaskSource, object: &Value) -> Result<ItemSource> {
+        let section = TaskSection::open(source, "items".to_string(), object, &KEYS)?;
         section.need("path", "a path, relative to the task file")?;
         let path = source.resolve(section.text("path")?.expect("`need` found it"));
         let is_texts = section.get("format").is_none() && documents::is_texts(&path);
@@ -125,14 +125,14 @@ impl ItemSource {
                 if section.get("columns").is_some() {
                     return Err(section.wrong("columns", NO_COLUMNS));
                 }
-                From::Texts
+                ItemsFrom::Texts
             }
             star => {
                 let format = format_of(source, "items", &path, section.text("format")?)?;
                 let columns = columns_of(&section, format)?;
                 match star.map(str::to_string) {
-                    Some(star) => From::Files { format, columns, star },
-                    None => From::File { format, columns },
+                    Some(star) => ItemsFrom::Files { format, columns, star },
+                    None => ItemsFrom::File { format, columns },
                 }
             }
         };
@@ -149,9 +149,9 @@ impl ItemSource {
     /// The files of items that the path does not name one by one.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         match &self.from {
-            From::Texts => Ok(documents::text_files(&self.path)?.0),
-            From::Files { .. } => Ok(matched::files(&self.path)?.into_iter().map(|(_, path)| path).collect()),
-            From::Inline(_) | From::File { .. } => Ok(Vec::new()),
+            ItemsFrom::Texts => Ok(documents::text_files(&self.path)?.0),
+            ItemsFrom::Files { .. } => Ok(matched::files(&self.path)?.into_iter().map(|(_, path)| path).collect()),
+            ItemsFrom::Inline(_) | ItemsFrom::File { .. } => Ok(Vec::new()),
         }
     }
 
@@ -159,11 +159,11 @@ impl ItemSource {
     pub fn load(&self, limit: Option<usize>) -> Result<Vec<Item>> {
         let most = limit.into_iter().chain(self.limit).min().unwrap_or(usize::MAX);
         let mut items = Vec::new();
-        let mut places: HashMap<String, Place> = HashMap::new();
+        let mut places: HashMap<String, RecordPlace> = HashMap::new();
         let mut index = 0;
         let mut asked = self.questions.as_ref().map(Questions::asked).transpose()?.flatten();
         'file: for found in self.found()? {
-            let Found { record: (place, fields), id } = found?;
+            let RecordWithId { record: (place, fields), id } = found?;
             let id = id.map_or_else(|| self.id_of(&fields, place, index), Ok)?;
             if let Some(first) = places.insert(id.clone(), place) {
                 return Err(Error::format(
@@ -194,29 +194,32 @@ impl ItemSource {
         Ok(items)
     }
 
-    fn found(&self) -> Result<Box<dyn Iterator<Item = Result<Found>> + '_>> {
-        let plain = |record: Result<Record>| record.map(|record| Found { record, id: None });
+    fn found(&self) -> Result<Box<dyn Iterator<Item = Result<RecordWithId>> + '_>> {
+        let plain = |record: Result<FileRecord>| record.map(|record| RecordWithId { record, id: None });
         match &self.from {
-            From::Inline(list) => {
+            ItemsFrom::Inline(list) => {
                 Ok(Box::new(records::inline(&self.path, list.clone())?.into_iter().map(Ok).map(plain)))
             }
-            From::Texts => {
+            ItemsFrom::Texts => {
                 let found = |(ix, (id, fields))| {
                     let id = self.id.is_none().then_some(id);
-                    Ok(Found { record: (Place::Entry(ix + 1), fields), id })
+                    Ok(RecordWithId { record: (RecordPlace::Entry(ix + 1), fields), id })
                 };
                 Ok(Box::new(documents::texts(&self.path)?.into_iter().enumerate().map(found)))
             }
-            From::File { format, columns } => {
+            ItemsFrom::File { format, columns } => {
                 Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
             }
-            From::Files { format, columns, star } => {
-                let mut all: Vec<Result<Found>> = Vec::new();
+            ItemsFrom::Files { format, columns, star } => {
+                let mut all: Vec<Result<RecordWithId>> = Vec::new();
                 for (name, path) in matched::files(&self.path)? {
                     for (ix, record) in records::records(&path, *format, columns.as_deref())?.enumerate() {
                         all.push(record.map(|(place, mut fields)| {
                             fields.insert(star.clone(), Value::String(name.clone()));
-                            Found { record: (place, fields), id: self.id.is_none().then(|| format!("{name}/{ix}")) }
+                            RecordWithId {
+                                record: (place, fields),
+                                id: self.id.is_none().then(|| format!("{name}/{ix}")),
+                            }
                         }));
                     }
                 }
@@ -226,7 +229,7 @@ impl ItemSource {
     }
 
     /// The id field's text; without an id field, the number of items before this one.
-    fn id_of(&self, fields: &Map<String, Value>, place: Place, index: usize) -> Result<String> {
+    fn id_of(&self, fields: &Map<String, Value>, place: RecordPlace, index: usize) -> Result<String> {
         let Some(name) = &self.id else { return Ok(index.to_string()) };
         match fields.get(name) {
             Some(Value::String(id)) => Ok(id.clone()),
@@ -238,18 +241,18 @@ impl ItemSource {
         }
     }
 
-    /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields and
-    /// the question's own (a question that is a string is the field `question`); anything else as itself. `asked`: the
-    /// questions, where they are in a file of their own.
+    /// A document with questions as one item a question, `document/0`, `document/1` …, each with the document's fields
+    /// and the question's own (a question that is a string is the field `question`); anything else as itself. `asked`:
+    /// the questions, where they are in a file of their own.
     fn expand(
         &self,
         id: String,
         fields: Map<String, Value>,
-        place: Place,
-        asked: Option<&mut Asked>,
+        place: RecordPlace,
+        asked: Option<&mut QuestionSet>,
     ) -> Result<Vec<(String, Map<String, Value>)>> {
         if let Some(asked) = asked {
-            let file = matches!(self.from, From::Texts).then(|| fields["name"].as_str()).flatten();
+            let file = matches!(self.from, ItemsFrom::Texts).then(|| fields["name"].as_str()).flatten();
             let known_as = std::iter::once(id.as_str()).chain(file.filter(|&file| file != id));
             let pair = |(ix, own)| {
                 let mut fields = fields.clone();
@@ -281,7 +284,7 @@ impl ItemSource {
 
 const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
 
-pub(crate) fn columns_of(section: &Section, format: Format) -> Result<Option<Vec<String>>> {
+pub(crate) fn columns_of(section: &TaskSection, format: Format) -> Result<Option<Vec<String>>> {
     let columns = section.get("columns").map(|_| section.texts("columns")).transpose()?;
     match columns.is_some() && format != Format::Csv {
         true => Err(section.wrong("columns", NO_COLUMNS)),
@@ -290,7 +293,7 @@ pub(crate) fn columns_of(section: &Section, format: Format) -> Result<Option<Vec
 }
 
 /// `at`: the dotted path of the object that names the file.
-pub(crate) fn format_of(source: &Source, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
+pub(crate) fn format_of(source: &TaskSource, at: &str, path: &std::path::Path, named: Option<&str>) -> Result<Format> {
     let known = listed(&FORMATS.map(|(name, _)| name));
     match named {
         Some(name) => Format::named(name).ok_or_else(|| {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// The files that `pattern` names, and what its star stands for in each, in the order of that. The star is in the file's
-/// name, not in a folder's.
+/// The files that `pattern` names, and what its star stands for in each, in the order of that. The star is in the
+/// file's name, not in a folder's.
 pub(crate) fn files(pattern: &Path) -> Result<Vec<(String, PathBuf)>> {
     let name = pattern.file_name().unwrap_or_default().to_string_lossy();
     let Some((before, after)) = name.split_once('*').filter(|(_, after)| !after.contains('*')) else {

@@ -1,8 +1,8 @@
-//! A task file: which items, what prompt, how to sample, what the answer is and when it is right. This module reads and checks
-//! it and turns items into prompts and texts into answers and verdicts; running it is left to `run`.
+//! A task file: which items, what prompt, how to sample, what the answer is and when it is right. This module reads and
+//! checks it and turns items into prompts and texts into answers and verdicts; running it is left to `run`.
 //!
-//! The file is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent, paths are relative to
-//! the file. Unknown keys are errors.
+//! The file is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent, paths are
+//! relative to the file. Unknown keys are errors.
 //!
 //! | key | value |
 //! |---|---|
@@ -15,13 +15,14 @@
 //! | `answer` | `{boxed, regex, take, normalise}`: `true` where an answer stands in `\boxed{…}` or `\fbox{…}`, regex or list of them (tried where there is no box), `last` or `first`, `number`, `text`, `choice`, `latex` (mathematics: see [`latex`](crate::eval::answer::latex)) or `none` |
 //! | `grade` | one of `{exact: {field, boxed, regex, take, normalise}}`, `{number: {field, boxed, regex, take, tolerance}}`, `{regex: {field}}`, `{regex: {pattern}}`, `{contains: {field, ignore_case}}`, `{expression: {numbers, value}}`: fields as `{field: NAME}`, the value also as a number; or `{judge: {format, extract, language, timeout, memory_mb, checker}}`: the item is a programming problem of a benchmark (see [`benchmark`](crate::eval::benchmark)), samples are run against its tests; `extract` is `auto`, `completion` or `fence` (a Markdown code block), `timeout` in seconds of processor time |
 //!
-//! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their field `id`
-//! where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the fields `id` (the file's
-//! name without its end), `name` and `document` (the text). `questions` names a field that lists a document's questions, or is
-//! `{path, document, format, columns}`: a file of questions, whose field `document` names holds the document's id, or its
-//! file's name; without `document`, every question is asked of every document. Each question
-//! becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text as it stands; `item`,
-//! `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is a string or `{file: PATH}`.
+//! Items are JSON lines, a JSON list or CSV, gzipped or not; items listed in the task file itself are named by their
+//! field `id` where all have one. A folder's `.txt` and `.md` files, or one such file, are an item each, with the
+//! fields `id` (the file's name without its end), `name` and `document` (the text). `questions` names a field that
+//! lists a document's questions, or is `{path, document, format, columns}`: a file of questions, whose field `document`
+//! names holds the document's id, or its file's name; without `document`, every question is asked of every document.
+//! Each question becomes an item `document/0`, `document/1` … with the document's fields and its own. `shared` is text
+//! as it stands; `item`, `levels` and a chat's turns are Jinja templates over the item's fields. Each of these texts is
+//! a string or `{file: PATH}`.
 
 pub mod candidate;
 mod documents;
@@ -40,21 +41,23 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use grade::Verdict;
+pub use grade::GradedText;
 pub use items::Item;
-pub use method::{Choose, Method, Sampling, Scoring, Spares, Verdicts, choose, scoring, steps, tree_of_thought};
-pub use prompt::Prompt;
+pub use method::{
+    Choose, EarlyStop, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps, tree_of_thought,
+};
+pub use prompt::TaskPrompt;
 
 use crate::error::{Error, Result};
 use crate::eval::answer;
 use crate::eval::answer::{Answer, Extractor};
-use crate::eval::source::Source;
+use crate::eval::source::TaskSource;
 use crate::search::settings::BestBy;
-use grade::{Grader, Grading};
+use grade::{Grader, TaskGrading};
 use items::{ItemSource, Standard};
 use prompt::PromptTemplate;
 
-/// What the command line says otherwise than the task file.
+/// Settings of the command line that replace those of the task file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
@@ -78,7 +81,7 @@ pub struct Task {
     items: ItemSource,
     prompt: PromptTemplate,
     answer: Option<Extractor>,
-    grade: Option<Grading>,
+    grade: Option<TaskGrading>,
 }
 
 const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling", "answer", "grade"];
@@ -86,21 +89,21 @@ const KEYS: [&str; 8] = ["name", "model", "items", "prompt", "method", "sampling
 impl Task {
     /// Reads and checks a task file and the text files that its prompt names; items are not touched.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
-        Task::of(path, Source::read(path, &overrides.assignments())?, overrides)
+        Task::of(path, TaskSource::read(path, &overrides.assignments())?, overrides)
     }
 
     /// The task whose file, at `path`, held `value` (its [`Task::source`]), changed by `overrides`.
     pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
-        Task::of(path, Source::of(path, value, &overrides.assignments())?, overrides)
+        Task::of(path, TaskSource::of(path, value, &overrides.assignments())?, overrides)
     }
 
     /// The method alone of the task whose file, at `path`, held `value`.
     pub fn method_of(path: &Path, value: Value) -> Result<Method> {
-        let source = Source::of(path, value, &[])?;
+        let source = TaskSource::of(path, value, &[])?;
         Method::read(&source, source.root(&KEYS)?.get("method"))
     }
 
-    fn of(path: &Path, mut source: Source, overrides: &Overrides) -> Result<Task> {
+    fn of(path: &Path, mut source: TaskSource, overrides: &Overrides) -> Result<Task> {
         if let Some(samples) = overrides.samples {
             source.set_samples(samples);
         }
@@ -136,7 +139,7 @@ impl Task {
             Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
                 Err(missing("grade", "a grader, by which `best_of_n` is to choose"))
             }
-            method if method.scoring() == Some(&Scoring::Grade) && self.grade.is_none() => {
+            method if method.scoring() == Some(&ThoughtScoring::Grade) && self.grade.is_none() => {
                 Err(missing("grade", &format!("a grader, by which `{}` is to score", method.name())))
             }
             _ => Ok(()),
@@ -153,7 +156,8 @@ impl Task {
         self.items.files()
     }
 
-    /// The files that the prompts of `items` take in beside those that a string of the task names: their paths are templates.
+    /// The files that the prompts of `items` take in beside those that a string of the task names: their paths are
+    /// templates.
     pub fn prompt_files<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Result<BTreeSet<PathBuf>> {
         let mut files = BTreeSet::new();
         for item in items {
@@ -170,8 +174,8 @@ impl Task {
             for item in &mut items {
                 let (path, id, fields) = (&self.items.path, &item.id, &item.fields);
                 item.standard = Some(match grader {
-                    Grading::Text(grader) => Standard::Reference(grader.reference(path, id, fields)?),
-                    Grading::Judge(judge) => Standard::Tests(Arc::new(judge.tests(path, id, fields)?)),
+                    TaskGrading::Text(grader) => Standard::Reference(grader.reference(path, id, fields)?),
+                    TaskGrading::Judge(judge) => Standard::Tests(Arc::new(judge.tests(path, id, fields)?)),
                 });
             }
         }
@@ -179,7 +183,7 @@ impl Task {
     }
 
     /// The item's prompt, rendered. An error names the item and the fields that it lacks.
-    pub fn prompt(&self, item: &Item) -> Result<Prompt> {
+    pub fn prompt(&self, item: &Item) -> Result<TaskPrompt> {
         self.prompt.render(item)
     }
 
@@ -193,9 +197,10 @@ impl Task {
         self.answer.is_some()
     }
 
-    /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to find
-    /// answers, its whole text is taken for one. `None`: the task does not say what is right, or leaves it to the judge.
-    pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<Verdict> {
+    /// Whether a sample is right; `answer` is what [`Task::answer`] found in it. Where the task does not say how to
+    /// find answers, its whole text is taken for one. `None`: the task does not say what is right, or leaves it to the
+    /// judge.
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&Answer>) -> Option<GradedText> {
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),
@@ -208,7 +213,7 @@ impl Task {
 
     /// Whether samples are programs for the judge.
     pub fn is_judged(&self) -> bool {
-        matches!(self.grade, Some(Grading::Judge(_)))
+        matches!(self.grade, Some(TaskGrading::Judge(_)))
     }
 }
 

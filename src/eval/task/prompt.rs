@@ -1,12 +1,12 @@
-//! From an item to its prompt: fixed texts and templates, level by level from the root, or a chat's turns. How text becomes
-//! tokens, and a chat becomes text, is left to the tokenizer.
+//! From an item to its prompt: fixed texts and templates, level by level from the root, or a chat's turns. How text
+//! becomes tokens, and a chat becomes text, is left to the tokenizer.
 
 use std::path::PathBuf;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::items::Item;
 use crate::eval::task::shots::Shots;
 use crate::eval::task::template::{Template, read_string};
@@ -14,34 +14,34 @@ use crate::tokenizer::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Messa
 
 /// What the model is given for one item.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
+pub enum TaskPrompt {
     /// The texts of the levels, root first; the prompt is their concatenation.
     Levels(Vec<String>),
     /// To be rendered by the model's own chat template.
     Chat { messages: Vec<Message>, options: ChatOptions },
 }
 
-impl Prompt {
+impl TaskPrompt {
     /// The prompt as one text, a chat rendered with the opening of the assistant's turn.
     pub fn text(&self, tokenizer: &Tokenizer) -> Result<String> {
         match self {
-            Prompt::Levels(levels) => Ok(levels.concat()),
-            Prompt::Chat { messages, options } => tokenizer.chat_with(messages, options),
+            TaskPrompt::Levels(levels) => Ok(levels.concat()),
+            TaskPrompt::Chat { messages, options } => tokenizer.chat_with(messages, options),
         }
     }
 
-    /// The tokens that Hugging Face transformers makes of this prompt: of the whole text, with the tokenizer's special tokens
-    /// (a beginning of text); of a rendered chat, which brings its own, without. A chat counts as one level.
+    /// The tokens that Hugging Face transformers makes of this prompt: of the whole text, with the tokenizer's special
+    /// tokens (a beginning of text); of a rendered chat, which brings its own, without. A chat counts as one level.
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<LevelTokens> {
         self.encode_shared(&mut SharedEncoder::new(tokenizer))
     }
 
-    /// As [`Prompt::encode`], one prompt of many.
+    /// As [`TaskPrompt::encode`], one prompt of many.
     pub fn encode_shared(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
         let tokenizer = encoder.tokenizer();
         let encoded = match self {
-            Prompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
-            Prompt::Chat { .. } => encoder.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
+            TaskPrompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
+            TaskPrompt::Chat { .. } => encoder.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
         };
         match encoded.tokens[..] {
             [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
@@ -55,11 +55,11 @@ impl Prompt {
         Ok(encoded)
     }
 
-    /// As [`Prompt::encode_shared`], with texts that may follow it directly.
+    /// As [`TaskPrompt::encode_shared`], with texts that may follow it directly.
     pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
         match self {
-            Prompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
-            Prompt::Chat { .. } => {
+            TaskPrompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
+            TaskPrompt::Chat { .. } => {
                 let text = self.text(encoder.tokenizer())?;
                 encoder.encode_choices(&[text], continuations, AddSpecial::No)
             }
@@ -70,13 +70,13 @@ impl Prompt {
 /// The task file's key `prompt`, or another of its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptTemplate {
-    Levels(Vec<Part>),
+    Levels(Vec<PromptPart>),
     Chat { turns: Vec<(String, Template)>, options: ChatOptions },
 }
 
 /// What a level is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
+pub(crate) enum PromptPart {
     Fixed(String),
     Template(Template),
     Shots(Shots),
@@ -84,71 +84,71 @@ pub(crate) enum Part {
 
 impl PromptTemplate {
     /// `at`: the dotted path of `value` in the task file.
-    pub fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
-        Reader { source, at }.prompt(value)
+    pub fn read(source: &TaskSource, at: &str, value: Option<&Value>) -> Result<PromptTemplate> {
+        PromptReader { source, at }.prompt(value)
     }
 
     /// The files that the prompt of `item` takes in by paths that are templates.
     pub fn files(&self, item: &Item) -> Result<Vec<PathBuf>> {
         let PromptTemplate::Levels(parts) = self else { return Ok(Vec::new()) };
-        let file = |part: &Part| match part {
-            Part::Shots(shots) => Some(shots.path(item)),
-            Part::Fixed(_) | Part::Template(_) => None,
+        let file = |part: &PromptPart| match part {
+            PromptPart::Shots(shots) => Some(shots.path(item)),
+            PromptPart::Fixed(_) | PromptPart::Template(_) => None,
         };
         parts.iter().filter_map(file).collect()
     }
 
     /// Whether the item's own text in it takes in the field `name`.
     pub fn takes_in(&self, name: &str) -> bool {
-        let template = |part: &Part| matches!(part, Part::Template(template) if template.takes_in(name));
+        let template = |part: &PromptPart| matches!(part, PromptPart::Template(template) if template.takes_in(name));
         match self {
             PromptTemplate::Levels(parts) => parts.iter().any(template),
             PromptTemplate::Chat { turns, .. } => turns.iter().any(|(_, content)| content.takes_in(name)),
         }
     }
 
-    pub fn render(&self, item: &Item) -> Result<Prompt> {
+    pub fn render(&self, item: &Item) -> Result<TaskPrompt> {
         match self {
             PromptTemplate::Levels(parts) => {
-                Ok(Prompt::Levels(parts.iter().map(|part| part.render(item)).collect::<Result<_>>()?))
+                Ok(TaskPrompt::Levels(parts.iter().map(|part| part.render(item)).collect::<Result<_>>()?))
             }
             PromptTemplate::Chat { turns, options } => {
                 let message = |(role, content): &(String, Template)| {
                     Ok(Message { role: role.clone(), content: content.render(&item.id, &item.fields)? })
                 };
                 let messages = turns.iter().map(message).collect::<Result<_>>()?;
-                Ok(Prompt::Chat { messages, options: options.clone() })
+                Ok(TaskPrompt::Chat { messages, options: options.clone() })
             }
         }
     }
 }
 
-impl Part {
+impl PromptPart {
     fn render(&self, item: &Item) -> Result<String> {
         match self {
-            Part::Fixed(text) => Ok(text.clone()),
-            Part::Template(template) => template.render(&item.id, &item.fields),
-            Part::Shots(shots) => shots.render(item),
+            PromptPart::Fixed(text) => Ok(text.clone()),
+            PromptPart::Template(template) => template.render(&item.id, &item.fields),
+            PromptPart::Shots(shots) => shots.render(item),
         }
     }
 }
 
-struct Reader<'a> {
-    source: &'a Source,
+struct PromptReader<'a> {
+    source: &'a TaskSource,
     /// The dotted path of the whole prompt.
     at: &'a str,
 }
 
 const KEYS: [&str; 4] = ["shared", "item", "levels", "chat"];
 
-impl Reader<'_> {
+impl PromptReader<'_> {
     fn prompt(&self, value: Option<&Value>) -> Result<PromptTemplate> {
         let expected = "a template, or an object with `item`, `levels` or `chat`";
         let value = value.ok_or_else(|| self.source.wrong(self.at, expected, None))?;
         if value.is_string() {
             return Ok(PromptTemplate::Levels(vec![self.part(self.at.to_string(), value)?]));
         }
-        let section = Section::open(self.source, self.at.to_string(), value, &KEYS)?;
+        let section = TaskSection::open(self.source, self.at.to_string(), value, &KEYS)?;
         let wrong = |found: &str| Error::field(&self.source.path, self.at, expected, found);
         match (section.get("item"), section.get("levels"), section.get("chat")) {
             (None, None, Some(chat)) => match section.get("shared") {
@@ -162,16 +162,20 @@ impl Reader<'_> {
     }
 
     /// `shared` (fixed texts, the same for every item), then `levels` or the one level `item` (templates or examples).
-    fn levels(&self, section: &Section) -> Result<PromptTemplate> {
+    fn levels(&self, section: &TaskSection) -> Result<PromptTemplate> {
         let mut parts = Vec::new();
         match section.get("shared") {
             None => {}
             Some(Value::Array(list)) => {
                 for (ix, level) in list.iter().enumerate() {
-                    parts.push(Part::Fixed(read_string(self.source, &section.field(&format!("shared.{ix}")), level)?));
+                    parts.push(PromptPart::Fixed(read_string(
+                        self.source,
+                        &section.field(&format!("shared.{ix}")),
+                        level,
+                    )?));
                 }
             }
-            Some(level) => parts.push(Part::Fixed(read_string(self.source, &section.field("shared"), level)?)),
+            Some(level) => parts.push(PromptPart::Fixed(read_string(self.source, &section.field("shared"), level)?)),
         }
         match (section.get("item"), section.get("levels")) {
             (Some(item), _) => parts.push(self.part(section.field("item"), item)?),
@@ -187,7 +191,7 @@ impl Reader<'_> {
 
     fn chat(&self, value: &Value) -> Result<PromptTemplate> {
         let keys = ["system", "messages", "user", "template", "options"];
-        let section = Section::open(self.source, format!("{}.chat", self.at), value, &keys)?;
+        let section = TaskSection::open(self.source, format!("{}.chat", self.at), value, &keys)?;
         let mut turns = Vec::new();
         if let Some(system) = section.get("system") {
             turns.push(("system".to_string(), self.template(section.field("system"), system)?));
@@ -197,7 +201,7 @@ impl Reader<'_> {
             Some(Value::Array(list)) => {
                 for (ix, turn) in list.iter().enumerate() {
                     let at = section.field(&format!("messages.{ix}"));
-                    let turn = Section::open(self.source, at, turn, &["role", "content"])?;
+                    let turn = TaskSection::open(self.source, at, turn, &["role", "content"])?;
                     turn.need("role", "a role, such as \"user\"")?;
                     let role = turn.text("role")?.expect("`need` found it").to_string();
                     let content = turn.need("content", "a template")?;
@@ -212,7 +216,7 @@ impl Reader<'_> {
         if turns.last().is_none_or(|(role, _)| role != "user") {
             return Err(section.wrong("user", "a template: a chat ends with the user's turn"));
         }
-        // One moment for the whole task, so that all items are told the same date.
+        // One time for the whole task, so that the date is the same in all prompts.
         let mut options = ChatOptions::default();
         match section.get("options") {
             None => {}
@@ -230,13 +234,13 @@ impl Reader<'_> {
     }
 
     /// A template, or `{"shots": …}`.
-    fn part(&self, at: String, value: &Value) -> Result<Part> {
+    fn part(&self, at: String, value: &Value) -> Result<PromptPart> {
         match value.get("shots") {
             Some(shots) => {
-                let section = Section::open(self.source, at, value, &["shots"])?;
-                Ok(Part::Shots(Shots::read(self.source, section.field("shots"), shots)?))
+                let section = TaskSection::open(self.source, at, value, &["shots"])?;
+                Ok(PromptPart::Shots(Shots::read(self.source, section.field("shots"), shots)?))
             }
-            None => Ok(Part::Template(self.template(at, value)?)),
+            None => Ok(PromptPart::Template(self.template(at, value)?)),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Writes a first task of one's own: a commented task file and three items to replace. What the file's keys mean is said in it
-//! and in `task`.
+//! Writes a first task of one's own: a commented task file and three items to replace. What the file's keys mean is
+//! said in it and in `task`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -18,8 +18,8 @@ pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
 }
 
-/// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is made if need be; existing files are never touched. Returns what was
-/// written, the task file first.
+/// Writes `NAME.json` and `NAME.jsonl` into `folder`, which is made if need be; existing files are never touched.
+/// Returns what was written, the task file first.
 pub fn write(folder: &Path, name: &str) -> Result<Vec<PathBuf>> {
     if !is_plain_name(name) {
         return Err(Error::value("the task's name", PLAIN_NAME, format!("\"{name}\"")));

@@ -1,5 +1,5 @@
-//! Few-shot examples out of a file of their own: which records, and how each is written. The file may be another one for each
-//! item (a subject's own examples), so its path is a template too.
+//! Few-shot examples out of a file of their own: which records, and how each is written. The file may be another one
+//! for each item (a subject's own examples), so its path is a template too.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::eval::records::{FORMATS, Format, records};
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::items::Item;
 use crate::eval::task::template::Template;
 use crate::json::listed;
@@ -29,8 +29,8 @@ pub(crate) struct Shots {
 const KEYS: [&str; 5] = ["path", "template", "count", "format", "columns"];
 
 impl Shots {
-    pub fn read(source: &Source, at: String, value: &Value) -> Result<Shots> {
-        let section = Section::open(source, at.clone(), value, &KEYS)?;
+    pub fn read(source: &TaskSource, at: String, value: &Value) -> Result<Shots> {
+        let section = TaskSection::open(source, at.clone(), value, &KEYS)?;
         let path = section.need("path", "a template of a path, relative to the task file")?;
         let template = section.need("template", "a template of one example")?;
         let known = || format!("one of {}", listed(&FORMATS.map(|(name, _)| name)));

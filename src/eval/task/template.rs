@@ -1,5 +1,5 @@
-//! Templates of a task file: Jinja over an item's fields. Where a template stands and what becomes of its text is left to the
-//! keys that hold one.
+//! Templates of a task file: Jinja over an item's fields. Where a template stands and what becomes of its text is left
+//! to the keys that hold one.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
-use crate::eval::source::{Section, Source, read_text};
+use crate::eval::source::{TaskSection, TaskSource, read_text};
 use crate::json::names;
 
 /// A template that was found to be one; it knows its place in the task file, so that errors can name it.
@@ -24,7 +24,8 @@ pub struct Template {
     at: String,
 }
 
-/// Jinja as in Python, except that the last line end is kept, undefined names and printed nulls are errors and nothing is escaped.
+/// Jinja as in Python, except that the last line end is kept, undefined names and printed nulls are errors and nothing
+/// is escaped.
 static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut jinja = Environment::new();
     jinja.set_keep_trailing_newline(true);
@@ -43,7 +44,7 @@ const PRINTS_NULL: &str = "it prints null";
 
 impl Template {
     /// The value of the key at the dotted path `at`: a string or `{"file": PATH}`.
-    pub(crate) fn read(source: &Source, at: impl Into<String>, value: &Value) -> Result<Template> {
+    pub(crate) fn read(source: &TaskSource, at: impl Into<String>, value: &Value) -> Result<Template> {
         let at = at.into();
         let text = read_string(source, &at, value)?;
         match JINJA.template_from_str(&text) {
@@ -96,11 +97,11 @@ fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
 }
 
 /// A string, or the text of `{"file": PATH}`.
-pub(crate) fn read_string(source: &Source, at: &str, value: &Value) -> Result<String> {
+pub(crate) fn read_string(source: &TaskSource, at: &str, value: &Value) -> Result<String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Object(_) => {
-            let section = Section::open(source, at.to_string(), value, &["file"])?;
+            let section = TaskSection::open(source, at.to_string(), value, &["file"])?;
             section.need("file", "a path, relative to the task file")?;
             read_text(&source.resolve(section.text("file")?.expect("`need` found it")))
         }

@@ -27,7 +27,7 @@ function showDetail(pane, tree, id) {
     }
   }
   fact("Tokens", tokensAndBytes(node.tokens, each));
-  fact("Shared by", node.branches === 1 ? "nobody: one branch holds it" : `${count(node.branches)} branches, held once`);
+  fact("Shared by", node.branches === 1 ? "not shared: one branch holds it" : `${count(node.branches)} branches, held once`);
   if (node.branches > 1) {
     fact("Sharing saves", tokensAndBytes(node.tokens * (node.branches - 1), each));
   }

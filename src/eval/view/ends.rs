@@ -1,4 +1,5 @@
-//! Which node of a tree each sample ends at: the samples of a run do not name it. Told by what a sample and a node both record.
+//! Which node of a tree each sample ends at: the samples of a run do not name it. Told by what a sample and a node both
+//! record.
 
 use std::collections::HashMap;
 
@@ -8,22 +9,23 @@ use crate::tree::Trace;
 
 /// Where a sample ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct SampleEnd {
     pub node: usize,
-    /// Whether number of tokens and log-probability are the sample's, to the last bit: its tokens are then those of the node, or
-    /// of the whole path down to it. Otherwise only the text is.
+    /// Whether number of tokens and log-probability are the sample's, to the last bit: its tokens are then those of the
+    /// node, or of the whole path down to it. Otherwise only the text is.
     pub is_exact: bool,
 }
 
 /// Tokens, and the bits of a log-probability.
-type Key = (usize, u64);
+type SampleKey = (usize, u64);
 
-/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Exact ends are given away first, and of several nodes that
-/// will do the one whose ordinal is the sample's index; otherwise the text from the root on is to be the sample's, but for space
-/// around it.
-pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
+/// One for each of `samples` (lines of `samples.jsonl`), no node twice. Exact ends are given away first, and of several
+/// nodes that will do the one whose ordinal is the sample's index; otherwise the text from the root on is to be the
+/// sample's, but for space around it.
+pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<SampleEnd>> {
     let texts = trace.path_texts();
-    let (mut by_key, mut by_text): (HashMap<Key, Vec<usize>>, HashMap<&str, Vec<usize>>) = Default::default();
+    let mut by_key: HashMap<SampleKey, Vec<usize>> = HashMap::new();
+    let mut by_text: HashMap<&str, Vec<usize>> = HashMap::new();
     for (node, (text, keys)) in texts.iter().zip(keys(trace)).enumerate().skip(1) {
         by_text.entry(text.trim()).or_default().push(node);
         for key in keys.into_iter().flatten() {
@@ -33,7 +35,7 @@ pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
     let text_of =
         |sample: &Map<String, Value>| sample.get("text")?.as_str().map(str::trim).and_then(|x| by_text.get(x));
     let mut is_taken = vec![false; trace.nodes.len()];
-    let mut ends: Vec<Option<End>> = vec![None; samples.len()];
+    let mut ends: Vec<Option<SampleEnd>> = vec![None; samples.len()];
     for (is_exact, is_own) in [(true, true), (true, false), (false, true), (false, false)] {
         for (sample, end) in samples.iter().zip(&mut ends).filter(|(_, end)| end.is_none()) {
             let index = sample.get("index").and_then(Value::as_u64);
@@ -41,24 +43,24 @@ pub fn ends(trace: &Trace, samples: &[Map<String, Value>]) -> Vec<Option<End>> {
             let fits = |&node: &usize| !is_taken[node] && (!is_own || Some(trace.nodes[node].ordinal) == index);
             let Some(node) = alike.into_iter().flatten().copied().find(fits) else { continue };
             is_taken[node] = true;
-            *end = Some(End { node, is_exact });
+            *end = Some(SampleEnd { node, is_exact });
         }
     }
     ends
 }
 
-fn key_of(sample: &Map<String, Value>) -> Option<Key> {
+fn key_of(sample: &Map<String, Value>) -> Option<SampleKey> {
     let tokens = usize::try_from(sample.get("tokens")?.as_u64()?).ok()?;
     Some(key(tokens, sample.get("logprob")?.as_f64()?))
 }
 
 /// Zero has two signs.
-fn key(tokens: usize, logprob: f64) -> Key {
+fn key(tokens: usize, logprob: f64) -> SampleKey {
     (tokens, (logprob + 0.0).to_bits())
 }
 
 /// Of each node by itself, and of the path down to it where that is another one.
-fn keys(trace: &Trace) -> Vec<[Option<Key>; 2]> {
+fn keys(trace: &Trace) -> Vec<[Option<SampleKey>; 2]> {
     let mut paths: Vec<(usize, f64)> = Vec::with_capacity(trace.nodes.len());
     let mut keys = Vec::with_capacity(trace.nodes.len());
     for node in &trace.nodes {
@@ -108,7 +110,7 @@ mod tests {
         let path = json!({"index": 1, "text": "abc", "tokens": 5, "logprob": -1.5 + -0.1});
         assert_eq!(found(&trace, &[short, path]), [Some((2, true)), Some((3, true))]);
         let unknown = json!({"index": 0, "text": " ab ", "tokens": 7, "logprob": -0.7});
-        assert_eq!(found(&trace, &[unknown.clone()]), [Some((1, false))], "by its text and ordinal alone");
+        assert_eq!(found(&trace, std::slice::from_ref(&unknown)), [Some((1, false))], "by its text and ordinal alone");
         assert_eq!(
             found(&trace, &[unknown.clone(), unknown.clone(), unknown]),
             [Some((1, false)), Some((2, false)), None]

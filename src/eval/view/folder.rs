@@ -1,6 +1,6 @@
-//! A run's folder as what is shown: `items.jsonl`, `samples.jsonl`, and `trees/N.json` where the run wrote them. Where it wrote
-//! none, a tree of a prompt and its samples is put together, and the item says what is missing. A line that a killed run left
-//! half-written is passed over.
+//! A run's folder as what is shown: `items.jsonl`, `samples.jsonl`, and `trees/N.json` where the run wrote them. Where
+//! it wrote none, a tree of a prompt and its samples is put together, and the item says what is missing. A line that a
+//! killed run left half-written is passed over.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -19,14 +19,14 @@ const NO_TREE: &str = "The run wrote no tree (offshoot run --trees): this one is
 const UNFINISHED: &str = "The run ended before this item did: only what is on disk is shown.";
 
 /// Lines of a JSON lines file, each an object.
-type Lines = Vec<Map<String, Value>>;
+type JsonObjects = Vec<Map<String, Value>>;
 
 /// What is on disk of one item.
 pub struct RecordedItem {
     /// Its line of `items.jsonl`; only an id where the run ended before the item did.
     pub facts: Map<String, Value>,
     /// Its lines of `samples.jsonl`, by index.
-    pub samples: Lines,
+    pub samples: JsonObjects,
     /// Its tree and the file that it is from, where the run wrote one.
     pub tree: Option<(PathBuf, Trace)>,
 }
@@ -50,7 +50,7 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
 pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>> {
     settle(folder)?;
     let mut items = lines(&folder.join("items.jsonl"))?;
-    let mut samples: HashMap<String, Lines> = HashMap::new();
+    let mut samples: HashMap<String, JsonObjects> = HashMap::new();
     let mut unfinished = Vec::new();
     for sample in lines(&folder.join("samples.jsonl"))? {
         let id = id_of(&sample);
@@ -77,7 +77,7 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
 }
 
 /// Keeps the item of the id `wanted`, or else of that number.
-fn keep(items: &mut Lines, wanted: &str, folder: &Path) -> Result<()> {
+fn keep(items: &mut JsonObjects, wanted: &str, folder: &Path) -> Result<()> {
     let by_id = items.iter().position(|item| id_of(item) == wanted);
     let by_index = || {
         let number = wanted.parse().ok();
@@ -113,7 +113,7 @@ fn show(item: RecordedItem, attention: &AttentionFile) -> ShownItem {
 }
 
 /// A tree of one prompt and its samples.
-fn rebuilt(item: &Map<String, Value>, samples: &Lines) -> Trace {
+fn rebuilt(item: &Map<String, Value>, samples: &JsonObjects) -> Trace {
     let count = |of: &Map<String, Value>, key: &str| of.get(key).and_then(Value::as_u64).unwrap_or(0);
     let root = TraceNode {
         id: 0,
@@ -161,7 +161,7 @@ fn index_of(line: &Map<String, Value>) -> Option<usize> {
 }
 
 /// The objects of a file of lines. The last line may be cut, where the run was killed.
-fn lines(path: &Path) -> Result<Lines> {
+fn lines(path: &Path) -> Result<JsonObjects> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let mut lines = Vec::new();
     for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {

@@ -1,5 +1,5 @@
-//! A picture of a run's sampling tree: its levels from the root to the samples, and beside each what it costs with and without
-//! sharing. Costs are those of `summary.json`; of the tree a few nodes of each level stand for all.
+//! A picture of a run's sampling tree: its levels from the root to the samples, and beside each what it costs with and
+//! without sharing. Costs are those of `summary.json`; of the tree a few nodes of each level stand for all.
 
 use std::fs;
 use std::path::Path;
@@ -27,16 +27,16 @@ const SHOWN_SAMPLES: usize = 6;
 
 /// What the picture takes of `summary.json`.
 #[derive(Deserialize)]
-struct Summary {
+struct SummaryFile {
     task: String,
     items: usize,
     samples: usize,
-    levels: Vec<Level>,
-    engine: Engine,
+    levels: Vec<SummaryLevel>,
+    engine: SummaryEngine,
 }
 
 #[derive(Deserialize)]
-struct Level {
+struct SummaryLevel {
     level: String,
     tokens: u64,
     tokens_unshared: u64,
@@ -45,7 +45,7 @@ struct Level {
 }
 
 #[derive(Deserialize)]
-struct Engine {
+struct SummaryEngine {
     kv_bytes_peak: u64,
     kv_bytes_peak_unshared: u64,
 }
@@ -57,7 +57,7 @@ struct Engine {
 pub fn svg(folder: &Path) -> Result<String> {
     let path = folder.join("summary.json");
     let text = fs::read(&path).map_err(Error::io(&path, "read"))?;
-    let summary: Summary = serde_json::from_slice(&text)
+    let summary: SummaryFile = serde_json::from_slice(&text)
         .map_err(|error| Error::format(&path, format!("it is not a run's summary: {error}")))?;
     if summary.levels.is_empty() || summary.items == 0 || summary.samples == 0 {
         return Err(Error::field(&path, "levels", "those of a run with samples", "none: no item has finished"));
@@ -65,7 +65,7 @@ pub fn svg(folder: &Path) -> Result<String> {
     Ok(summary.draw())
 }
 
-impl Summary {
+impl SummaryFile {
     fn draw(&self) -> String {
         let height = TOP + self.levels.len() as f64 * LEVEL + 62.0;
         let mut svg = Svg::new(WIDTH, height);
@@ -97,7 +97,7 @@ impl Summary {
             1 => self.samples,
             2 => self.items,
             _ => {
-                let Level { tokens, tokens_unshared, .. } = self.levels[level];
+                let SummaryLevel { tokens, tokens_unshared, .. } = self.levels[level];
                 let nodes = self.samples as f64 * tokens as f64 / tokens_unshared.max(1) as f64;
                 (nodes.round() as usize).clamp(1, self.items)
             }
@@ -111,7 +111,7 @@ impl Summary {
         above.zip(&nodes).map(|(above, &here)| (here as f64 / above as f64).round().max(1.0) as usize).collect()
     }
 
-    /// Draws what lies at `level` between `left` and `right`, below a node whose lower edge is at `parent`, and all below that.
+    /// Draws `level` between `left` and `right`, and all levels below it. `parent` is the lower edge of the node above.
     fn draw_below(
         &self,
         svg: &mut Svg,
@@ -153,7 +153,7 @@ impl Summary {
         }
     }
 
-    fn draw_costs(&self, svg: &mut Svg, level: &Level, top: f64, colour: &str) {
+    fn draw_costs(&self, svg: &mut Svg, level: &SummaryLevel, top: f64, colour: &str) {
         let most = self.levels.iter().map(|level| level.tokens_unshared).max().unwrap_or(1).max(1) as f64;
         let long = |tokens: u64| (tokens as f64 / most * (WIDTH - MARGIN - COSTS)).max(2.0);
         let served = level.tokens_unshared as f64 / level.tokens.max(1) as f64;
@@ -177,7 +177,7 @@ impl Summary {
 
     fn draw_totals(&self, svg: &mut Svg, top: f64) {
         svg.line((MARGIN, top), (WIDTH - MARGIN, top), 1.0, LINE);
-        let sum = |of: fn(&Level) -> u64| self.levels.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&SummaryLevel) -> u64| self.levels.iter().map(of).sum::<u64>();
         let (tokens, unshared) = (sum(|level| level.tokens), sum(|level| level.tokens_unshared));
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
         let times = |some: u64, all: u64| all as f64 / some.max(1) as f64;

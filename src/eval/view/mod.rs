@@ -1,5 +1,6 @@
-//! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as text, as one
-//! self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no model is loaded and nothing is sampled.
+//! `offshoot tree`: what a run's searches did, for people and programs. Reads a run's folder and writes its trees as
+//! text, as one self-contained page, as JSON, for Graphviz, or its levels as a picture. It looks only at files: no
+//! model is loaded and nothing is sampled.
 
 mod ends;
 mod folder;
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::out;
 use crate::tree::Trace;
 
-pub use ends::{End, ends};
+pub use ends::{SampleEnd, ends};
 pub use folder::{RecordedItem, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
@@ -73,8 +74,8 @@ pub fn read(run: &Path, item: Option<&str>) -> Result<ShownRun> {
     folder::read(run, item)
 }
 
-/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (what the files do not
-/// say), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
+/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (what the
+/// files do not say), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
 pub fn to_json(run: &ShownRun) -> Result<String> {
     to_text(&json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items })).map(|text| text + "\n")
 }

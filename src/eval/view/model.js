@@ -100,7 +100,7 @@ function find(tree, words) {
   return found;
 }
 
-/** How a node came about, as its coins are keyed: `sample 3 / value 0`. */
+/** How a node came about, as its random numbers are keyed: `sample 3 / value 0`. */
 function coinsPath(tree, id) {
   const path = [];
   for (let node = tree.nodes[id]; node.parent !== null; node = tree.nodes[node.parent]) {

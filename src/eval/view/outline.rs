@@ -55,7 +55,7 @@ fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
         }
     }
     // Depth-first without recursion: a search may go thousands of thoughts deep.
-    let mut below = vec![Row { indent: String::new(), kind: RowKind::Node(0), last: true }];
+    let mut below = vec![OutlineRow { indent: String::new(), kind: RowKind::Node(0), last: true }];
     while let Some(row) = below.pop() {
         let (arm, stem) = if row.last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         match row.kind {
@@ -72,7 +72,7 @@ fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-struct Row {
+struct OutlineRow {
     indent: String,
     kind: RowKind,
     last: bool,
@@ -85,14 +85,14 @@ enum RowKind {
 }
 
 /// The first children, and the one on the answer's path wherever it stands.
-fn beneath(children: &[usize], nodes: &[ShownNode<'_>], indent: &str) -> Vec<Row> {
+fn beneath(children: &[usize], nodes: &[ShownNode<'_>], indent: &str) -> Vec<OutlineRow> {
     let shown = |(place, &at): (usize, &usize)| (place < CHILDREN || nodes[at].chosen).then_some(RowKind::Node(at));
     let mut kinds: Vec<RowKind> = children.iter().enumerate().filter_map(shown).collect();
     if kinds.len() < children.len() {
         kinds.push(RowKind::More(children.len() - kinds.len()));
     }
     let count = kinds.len();
-    let row = |(place, kind)| Row { indent: indent.to_string(), kind, last: place + 1 == count };
+    let row = |(place, kind)| OutlineRow { indent: indent.to_string(), kind, last: place + 1 == count };
     kinds.into_iter().enumerate().map(row).collect()
 }
 

@@ -1,5 +1,5 @@
-//! A run's trees as one page that needs nothing else: no network, no other file. The page's data stand in it as JSON that no text
-//! can end early; its scripts read them, one item when it is looked at.
+//! A run's trees as one page that needs nothing else: no network, no other file. The page's data stand in it as JSON
+//! that no text can end early; its scripts read them, one item when it is looked at.
 
 use std::fmt::Write;
 
@@ -16,7 +16,8 @@ const SCRIPTS: [&str; 4] =
 /// Facts of an item that the list of items shows.
 const LISTED: [&str; 4] = ["id", "index", "prediction", "correct"];
 
-/// The page. `{{NAME}}` in the frame stands for one of its parts; each is put in once, so that no part can name another.
+/// The page. `{{NAME}}` in the frame stands for one of its parts; each is put in once, so that no part can name
+/// another.
 pub fn html(run: &ShownRun) -> Result<String> {
     let mut data =
         block("run", &json!({ "run": run.name, "items": run.items.iter().map(listed).collect::<Vec<_>>() }))?;
@@ -61,8 +62,8 @@ fn listed(item: &ShownItem) -> Value {
     listed
 }
 
-/// A block of data. In JSON `<` stands in strings alone, where it may be written as an escape; without it neither `</script>` nor
-/// `<!--` can come up.
+/// A block of data. In JSON `<` stands in strings alone, where it may be written as an escape; without it neither
+/// `</script>` nor `<!--` can come up.
 fn block(id: &str, value: &impl serde::Serialize) -> Result<String> {
     let text = to_text(value)?.replace('<', "\\u003c");
     Ok(format!("<script type=\"application/json\" id=\"{id}\">{text}</script>\n"))

@@ -1,11 +1,11 @@
-//! What is shown of a run: its items, each with its tree, its samples put to their nodes, and what sharing saved. Pure data; where
-//! it comes from is `folder`'s, how it looks `page`'s and `outline`'s.
+//! What is shown of a run: its items, each with its tree, its samples put to their nodes, and what sharing saved. Pure
+//! data; where it comes from is `folder`'s, how it looks `page`'s and `outline`'s.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::ends::{End, ends};
+use super::ends::{SampleEnd, ends};
 use crate::tree::{Trace, TraceNode};
 
 #[derive(Clone, Debug)]
@@ -23,20 +23,21 @@ pub struct ShownItem {
     pub notes: Vec<String>,
     pub trace: Trace,
     /// One for each node of the trace.
-    beside: Vec<Beside>,
-    /// The node whose text was chosen.
+    beside: Vec<NodeFacts>,
+    /// The node with the chosen text.
     pub answer: Option<usize>,
 }
 
-/// What is known of a node beside its trace.
+/// Facts about a node that are not in its trace.
 #[derive(Clone, Debug, Default)]
-struct Beside {
+struct NodeFacts {
     branches: usize,
     sample: Option<Map<String, Value>>,
 }
 
-/// A node as it is shown: what its trace says, and beside it `branches` (that share its keys and values), `chosen` (it lies on the
-/// path to the answer) and, where it ends a sample, `sample` (its line of `samples.jsonl` without what the node says itself).
+/// A node as it is shown: what its trace says, and beside it `branches` (that share its keys and values), `chosen` (it
+/// lies on the path to the answer) and, where it ends a sample, `sample` (its line of `samples.jsonl` without what the
+/// node says itself).
 #[derive(Serialize)]
 pub struct ShownNode<'a> {
     #[serde(flatten)]
@@ -53,14 +54,14 @@ const SAID_BY_NODE: [&str; 6] = ["id", "text", "tokens", "finish", "logprob", "l
 impl ShownItem {
     /// Puts `samples` (lines of `samples.jsonl`) to the nodes that they end at ([`ends`]).
     pub fn new(facts: Map<String, Value>, notes: Vec<String>, trace: Trace, samples: Vec<Map<String, Value>>) -> Self {
-        let mut beside: Vec<Beside> =
-            trace.branches().into_iter().map(|branches| Beside { branches, sample: None }).collect();
+        let mut beside: Vec<NodeFacts> =
+            trace.branches().into_iter().map(|branches| NodeFacts { branches, sample: None }).collect();
         let chosen = facts.get("chosen").and_then(Value::as_u64);
         let (mut answer, mut homeless) = (None, 0);
         let ends = ends(&trace, &samples);
         for (mut sample, end) in samples.into_iter().zip(ends) {
             let index = sample.get("index").and_then(Value::as_u64);
-            let Some(End { node, .. }) = end else {
+            let Some(SampleEnd { node, .. }) = end else {
                 homeless += 1;
                 continue;
             };
@@ -93,7 +94,7 @@ impl ShownItem {
             .nodes
             .iter()
             .zip(&self.beside)
-            .map(|(node, Beside { branches, sample })| ShownNode {
+            .map(|(node, NodeFacts { branches, sample })| ShownNode {
                 node,
                 branches: *branches,
                 chosen: chosen[node.id],
@@ -102,7 +103,7 @@ impl ShownItem {
             .collect()
     }
 
-    /// Tokens whose keys and values the tree needs, each once.
+    /// Tokens of the tree, each counted once: the keys and values that it needs.
     pub fn tokens_held(&self) -> usize {
         self.trace.nodes.iter().map(|node| node.tokens).sum()
     }

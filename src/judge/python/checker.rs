@@ -1,5 +1,5 @@
-//! Checkers: long-lived processes that fork a child for each candidate, in which the tests run. A checker works for one candidate
-//! at a time; it is confined like candidates, since tests come from files too.
+//! Checkers: long-lived processes that fork a child for each candidate; the tests run in the child. A checker works for
+//! one candidate at a time. It is confined like a candidate, since tests come from files too.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -8,31 +8,31 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::programs::{Program, Programs};
-use super::stream::{self, Heard};
+use super::programs::{Programs, PythonProgram};
+use super::stream::{self, StreamRead};
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Running, Sandbox, WorkFolder};
 
-/// Tests whose own work takes longer between two of their words are held to hang.
+/// The longest time between two messages of the tests themselves; beyond it they count as hanging.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_WORD: u64 = 1 << 31;
 
-/// It serves thousands of candidates: only memory is limited in earnest.
+/// A checker serves thousands of candidates: only its memory has a tight limit.
 const LIMITS: Limits =
     Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 2 << 30, output_bytes: 1 << 40, processes: 16 };
 
-/// The checkers that wait for work.
+/// The idle checkers.
 #[derive(Debug, Default)]
 pub(super) struct Checkers {
     idle: Mutex<Vec<Checker>>,
 }
 
 impl Checkers {
-    /// A checker that has begun to do what `order` says.
+    /// A checker that has started on `order`.
     pub fn begin(&self, sandbox: &Sandbox, programs: &Programs, order: &Value) -> Result<Checker> {
         while let Some(idle) = self.pop() {
-            // One that has died while it waited is dropped.
+            // A checker that died while idle is dropped.
             if idle.begin(order).is_ok() {
                 return Ok(idle);
             }
@@ -46,15 +46,16 @@ impl Checkers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Only a checker whose last job has ended ([`Checker::rest`]) may come back; any other is dropped, and so ended.
+    /// Only a checker that has ended its last job ([`Checker::rest`]) may be given back. Any other is dropped, which
+    /// kills it.
     pub fn give_back(&self, checker: Checker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(checker);
     }
 }
 
-/// Why a reference program does not answer.
+/// Why a reference program gave no answer.
 pub(super) struct NoAnswer {
-    /// The inputs that it was given, the last of which it does not answer.
+    /// The number of inputs given to it; it did not answer the last one.
     pub given: usize,
     pub why: String,
 }
@@ -68,7 +69,7 @@ pub(super) struct Checker {
 impl Checker {
     fn start(sandbox: &Sandbox, programs: &Programs) -> Result<Checker> {
         let folder = sandbox.folder()?;
-        let running = sandbox.start(programs.confined(Program::Checker, folder.path(), LIMITS))?;
+        let running = sandbox.start(programs.confined(PythonProgram::Checker, folder.path(), LIMITS))?;
         Ok(Checker { running, _folder: folder })
     }
 
@@ -85,19 +86,19 @@ impl Checker {
         stream::say(self.stream(), kind, payload)
     }
 
-    pub fn hear(&self, patience: Duration) -> Heard {
+    pub fn hear(&self, patience: Duration) -> StreamRead {
         stream::hear(self.stream(), LONGEST_WORD, Instant::now().checked_add(patience))
     }
 
-    /// Ends the child if it still runs. False: this checker is of no more use.
+    /// Ends the child if it still runs. False: this checker cannot be used again.
     pub fn rest(&self) -> bool {
         if self.say(b'A', b"").is_err() {
             return false;
         }
         loop {
             match self.hear(PATIENCE) {
-                Heard::Frame { kind: b'Z', .. } => return true,
-                Heard::Frame { .. } => {}
+                StreamRead::Frame { kind: b'Z', .. } => return true,
+                StreamRead::Frame { .. } => {}
                 _ => return false,
             }
         }
@@ -109,16 +110,18 @@ impl Checker {
         let mut written = Err("its process ends".to_string());
         loop {
             match self.hear(if given == 0 { PATIENCE } else { patience }) {
-                Heard::Frame { kind: b'T', .. } => given += 1,
-                Heard::Frame { kind: b'E', payload } => written = Ok(payload),
-                Heard::Frame { kind: b'F', payload } => written = Err(String::from_utf8_lossy(&payload).into_owned()),
-                Heard::Frame { kind: b'Z', .. } => break,
-                Heard::Frame { .. } => {}
-                Heard::Late => {
+                StreamRead::Frame { kind: b'T', .. } => given += 1,
+                StreamRead::Frame { kind: b'E', payload } => written = Ok(payload),
+                StreamRead::Frame { kind: b'F', payload } => {
+                    written = Err(String::from_utf8_lossy(&payload).into_owned())
+                }
+                StreamRead::Frame { kind: b'Z', .. } => break,
+                StreamRead::Frame { .. } => {}
+                StreamRead::Late => {
                     written = Err("it takes too long".to_string());
                     break;
                 }
-                Heard::End | Heard::TooLong => break,
+                StreamRead::End | StreamRead::TooLong => break,
             }
         }
         written.map_err(|why| NoAnswer { given, why })

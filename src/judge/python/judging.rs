@@ -1,4 +1,5 @@
-//! One candidate's judging: the conversation between its process and the checker, relayed, and what its end means.
+//! Judges one candidate: relays the messages between its process and the checker, and turns the end of this
+//! conversation into verdicts.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::checker::{Checker, Checkers};
-use super::programs::{Program, Programs};
-use super::stream::{self, Heard};
+use super::programs::{Programs, PythonProgram};
+use super::stream::{self, StreamRead};
 use super::{Extent, marshal, on_the_clock};
 use crate::error::{Error, Result};
 use crate::judge::message::last_line;
@@ -15,23 +16,23 @@ use crate::judge::problem::Limits;
 use crate::judge::sandbox::{Ended, How, Running, Sandbox};
 use crate::judge::{Judgement, TestVerdict, Verdict};
 
-/// What the alarm sends that the runner sets for a single test.
+/// The signal of the alarm that the runner sets for a single test.
 const SIGPROF: i32 = 27;
 
-/// What is to be run.
-pub(super) struct Tests<'a> {
-    /// What the checker is told; nonce and first test are added here.
+/// The tests of one candidate.
+pub(super) struct CheckedTests<'a> {
+    /// The order to the checker; nonce and first test are added here.
     pub order: Value,
     /// The reference's answers, for a suite that has one.
     pub answers: Option<&'a [u8]>,
     pub count: usize,
     pub extent: Extent,
-    /// Of one test; the first has the program's loading before it, which may take as much again.
+    /// The limits of one test. The program loads before the first test and may take as much again for that.
     pub each: Limits,
 }
 
-impl Tests<'_> {
-    /// The limits of a process that runs all.
+impl CheckedTests<'_> {
+    /// The limits of a process that runs all tests.
     fn whole(&self) -> Limits {
         let runs = u32::try_from(self.count).unwrap_or(u32::MAX);
         let runs = if self.count > 1 { runs.saturating_add(1) } else { 1 };
@@ -39,54 +40,54 @@ impl Tests<'_> {
     }
 }
 
-pub(super) struct Judging<'a> {
+pub(super) struct PythonJudging<'a> {
     pub sandbox: &'a Sandbox,
     pub programs: &'a Programs,
     pub checkers: &'a Checkers,
     pub program: &'a str,
-    pub tests: Tests<'a>,
+    pub tests: CheckedTests<'a>,
 }
 
-/// A word of the checker's on one test.
+/// The checker's message on one test.
 #[derive(Deserialize)]
-struct Word {
+struct CheckerVerdict {
     nonce: String,
-    verdict: Code,
+    verdict: VerdictCode,
     message: Option<String>,
 }
 
 #[derive(Deserialize)]
-enum Code {
+enum VerdictCode {
     AC,
     WA,
     RE,
 }
 
 #[derive(Deserialize)]
-struct Begins {
+struct TestBegins {
     seconds: f64,
 }
 
 #[derive(Deserialize)]
-struct Done {
+struct ConversationDone {
     nonce: String,
 }
 
 /// How a conversation ended.
-enum End {
-    /// The checker has said all it had to say.
+enum ConversationEnd {
+    /// The checker has reported on all tests.
     Done,
     /// The candidate said or did something that ends its judging.
     Said(Verdict, String),
-    /// Its process has gone.
+    /// The candidate's process has ended.
     Gone,
-    /// A test took too long on the clock.
+    /// A test exceeded its limit of wall-clock time.
     Late,
     /// The tests themselves ended or hang; the checker cannot be used again.
     Tests(Verdict, String),
 }
 
-impl Judging<'_> {
+impl PythonJudging<'_> {
     /// Runs the tests; after one that ended the candidate's process the others run in a new one where all are wanted.
     pub fn run(mut self) -> Result<Judgement> {
         let mut judgement = Judgement {
@@ -117,16 +118,17 @@ impl Judging<'_> {
         Ok(judgement)
     }
 
-    /// One process of the candidate, from the first test that has no verdict on. Returns whether its program was loaded.
+    /// One process of the candidate, from the first test that has no verdict on. Returns whether its program was
+    /// loaded.
     fn run_process(&mut self, judgement: &mut Judgement) -> Result<bool> {
         let nonce = nonce();
         self.tests.order["nonce"] = json!(nonce);
         self.tests.order["first"] = json!(judgement.tests.len());
         let folder = self.sandbox.folder()?;
         let candidate =
-            self.sandbox.start(self.programs.confined(Program::Runner, folder.path(), self.tests.whole()))?;
+            self.sandbox.start(self.programs.confined(PythonProgram::Runner, folder.path(), self.tests.whole()))?;
         let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
-        let mut talk = Talk {
+        let mut talk = Conversation {
             candidate,
             checker,
             nonce,
@@ -136,11 +138,11 @@ impl Judging<'_> {
             verdicts: &mut judgement.tests,
         };
         let end = talk.hold(self.program, &self.tests)?;
-        let Talk { mut candidate, checker, loaded, .. } = talk;
-        if !matches!(end, End::Gone) {
+        let Conversation { mut candidate, checker, loaded, .. } = talk;
+        if !matches!(end, ConversationEnd::Gone) {
             candidate.kill();
         }
-        let rested = !matches!(end, End::Tests(..)) && checker.rest();
+        let rested = !matches!(end, ConversationEnd::Tests(..)) && checker.rest();
         let ended = candidate.wait()?;
         if rested {
             self.checkers.give_back(checker);
@@ -149,10 +151,10 @@ impl Judging<'_> {
         judgement.cpu += ended.cpu;
         judgement.peak_bytes = judgement.peak_bytes.max(ended.peak_bytes);
         let (verdict, message) = match end {
-            End::Done => return Ok(true),
-            End::Said(verdict, message) | End::Tests(verdict, message) => (verdict, message),
-            End::Late => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
-            End::Gone => of_end(&ended),
+            ConversationEnd::Done => return Ok(true),
+            ConversationEnd::Said(verdict, message) | ConversationEnd::Tests(verdict, message) => (verdict, message),
+            ConversationEnd::Late => (Verdict::TimeLimit, "the time limit of a test is over".to_string()),
+            ConversationEnd::Gone => of_end(&ended),
         };
         judgement.tests.push(TestVerdict { verdict, message: Some(message) });
         Ok(loaded)
@@ -160,20 +162,20 @@ impl Judging<'_> {
 }
 
 /// Both ends of a conversation.
-struct Talk<'a> {
+struct Conversation<'a> {
     candidate: Running,
     checker: Checker,
     nonce: String,
     /// The longest message of the candidate, in bytes.
     most: u64,
-    /// Of the test that runs, where tests have limits of their own.
+    /// The deadline of the running test, where each test has its own limit.
     deadline: Option<Instant>,
     loaded: bool,
     verdicts: &'a mut Vec<TestVerdict>,
 }
 
-impl Talk<'_> {
-    fn hold(&mut self, program: &str, tests: &Tests) -> Result<End> {
+impl Conversation<'_> {
+    fn hold(&mut self, program: &str, tests: &CheckedTests) -> Result<ConversationEnd> {
         if let Some(answers) = tests.answers {
             // A checker that has died is noticed when it is heard.
             let _ = self.checker.say(b'V', answers);
@@ -184,10 +186,12 @@ impl Talk<'_> {
         loop {
             // Tests that do not end are given what the candidate is.
             let (kind, payload) = match self.checker.hear(on_the_clock(tests.each.cpu)) {
-                Heard::Frame { kind, payload } => (kind, payload),
-                Heard::Late => return Ok(End::Tests(Verdict::TimeLimit, "the tests do not end".to_string())),
-                Heard::End | Heard::TooLong => {
-                    return Ok(End::Tests(
+                StreamRead::Frame { kind, payload } => (kind, payload),
+                StreamRead::Late => {
+                    return Ok(ConversationEnd::Tests(Verdict::TimeLimit, "the tests do not end".to_string()));
+                }
+                StreamRead::End | StreamRead::TooLong => {
+                    return Ok(ConversationEnd::Tests(
                         Verdict::RuntimeError,
                         "the process that runs the tests has died".to_string(),
                     ));
@@ -200,24 +204,24 @@ impl Talk<'_> {
                     }
                 }
                 b'T' => {
-                    let begins: Begins = word(&payload)?;
+                    let begins: TestBegins = word(&payload)?;
                     self.deadline = until(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX));
                 }
                 b'V' => {
-                    let Word { nonce, verdict, message } = word(&payload)?;
+                    let CheckerVerdict { nonce, verdict, message } = word(&payload)?;
                     self.same(&nonce)?;
                     let verdict = match verdict {
-                        Code::AC => Verdict::Accepted,
-                        Code::WA => Verdict::WrongAnswer,
-                        Code::RE => Verdict::RuntimeError,
+                        VerdictCode::AC => Verdict::Accepted,
+                        VerdictCode::WA => Verdict::WrongAnswer,
+                        VerdictCode::RE => Verdict::RuntimeError,
                     };
                     let message = message.and_then(|message| last_line(message.as_bytes()));
                     self.verdicts.push(TestVerdict { verdict, message });
                 }
                 b'D' => {
-                    let Done { nonce } = word(&payload)?;
+                    let ConversationDone { nonce } = word(&payload)?;
                     self.same(&nonce)?;
-                    return Ok(End::Done);
+                    return Ok(ConversationEnd::Done);
                 }
                 b'F' => {
                     let why = String::from_utf8_lossy(&payload).into_owned();
@@ -225,7 +229,7 @@ impl Talk<'_> {
                 }
                 // The child has ended without a last word: a crash of the programs, or its memory.
                 _ => {
-                    return Ok(End::Tests(
+                    return Ok(ConversationEnd::Tests(
                         Verdict::RuntimeError,
                         "the tests crash on what the candidate returns".to_string(),
                     ));
@@ -235,12 +239,12 @@ impl Talk<'_> {
     }
 
     /// Gives the candidate its program and waits until that has run.
-    fn load(&mut self, program: &str, deadline: Option<Instant>) -> Option<End> {
+    fn load(&mut self, program: &str, deadline: Option<Instant>) -> Option<ConversationEnd> {
         if stream::say(self.stream(), b'P', program.as_bytes()).is_err() {
-            return Some(End::Gone);
+            return Some(ConversationEnd::Gone);
         }
         match stream::hear(self.stream(), self.most, deadline) {
-            Heard::Frame { kind: b'L', .. } => {
+            StreamRead::Frame { kind: b'L', .. } => {
                 self.loaded = true;
                 None
             }
@@ -249,14 +253,14 @@ impl Talk<'_> {
     }
 
     /// Takes one question of the checker's to the candidate and its answer back.
-    fn relay(&mut self, question: &[u8]) -> Option<End> {
+    fn relay(&mut self, question: &[u8]) -> Option<ConversationEnd> {
         if stream::say(self.stream(), b'C', question).is_err() {
-            return Some(End::Gone);
+            return Some(ConversationEnd::Gone);
         }
         let heard = stream::hear(self.stream(), self.most, self.deadline);
-        let Heard::Frame { kind: kind @ (b'R' | b'Q'), payload } = heard else { return Some(last_words(heard)) };
+        let StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } = heard else { return Some(last_words(heard)) };
         if let Err(why) = marshal::check(&payload) {
-            return Some(End::Said(Verdict::RuntimeError, format!("its answer is no data: it {why}")));
+            return Some(ConversationEnd::Said(Verdict::RuntimeError, format!("its answer is no data: it {why}")));
         }
         let _ = self.checker.say(kind, &payload);
         None
@@ -281,22 +285,25 @@ fn word<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
 }
 
 /// What a frame of the candidate's means that is no answer.
-fn last_words(heard: Heard) -> End {
+fn last_words(heard: StreamRead) -> ConversationEnd {
     let (kind, payload) = match heard {
-        Heard::Frame { kind, payload } => (kind, payload),
-        Heard::End => return End::Gone,
-        Heard::Late => return End::Late,
-        Heard::TooLong => {
-            return End::Said(Verdict::OutputLimit, "its answer is longer than the output limit".to_string());
+        StreamRead::Frame { kind, payload } => (kind, payload),
+        StreamRead::End => return ConversationEnd::Gone,
+        StreamRead::Late => return ConversationEnd::Late,
+        StreamRead::TooLong => {
+            return ConversationEnd::Said(
+                Verdict::OutputLimit,
+                "its answer is longer than the output limit".to_string(),
+            );
         }
     };
     let words = last_line(&payload).unwrap_or_default();
     match kind {
-        b'S' => End::Said(Verdict::CompileError, words),
-        b'X' | b'E' => End::Said(Verdict::RuntimeError, words),
-        b'M' => End::Said(Verdict::MemoryLimit, words),
-        b'O' => End::Said(Verdict::OutputLimit, "it prints more than the output limit".to_string()),
-        _ => End::Said(Verdict::RuntimeError, "it writes to the judge's channel".to_string()),
+        b'S' => ConversationEnd::Said(Verdict::CompileError, words),
+        b'X' | b'E' => ConversationEnd::Said(Verdict::RuntimeError, words),
+        b'M' => ConversationEnd::Said(Verdict::MemoryLimit, words),
+        b'O' => ConversationEnd::Said(Verdict::OutputLimit, "it prints more than the output limit".to_string()),
+        _ => ConversationEnd::Said(Verdict::RuntimeError, "it writes to the judge's channel".to_string()),
     }
 }
 

@@ -1,11 +1,12 @@
-//! What may pass from a candidate to the checker: Python's marshal format, version 2, of plain data alone. Here it is only
-//! walked; Python itself reads it afterwards, and must find neither code nor references, nor lengths beyond what is there.
+//! What may pass from a candidate to the checker: Python's marshal format, version 2, of plain data alone. Here it is
+//! only walked; Python itself reads it afterwards, and must find neither code nor references, nor lengths beyond what
+//! is there.
 
-/// How deep values may be nested; marshal itself reads 2,000 levels.
+/// The deepest nesting of values that is accepted; marshal itself reads 2,000 levels.
 const DEEPEST: usize = 1500;
 
-/// A container whose values are still to come.
-enum Open {
+/// A container with values still to be read.
+enum OpenContainer {
     Values { left: usize },
     Key,
     Value,
@@ -14,7 +15,7 @@ enum Open {
 /// Says why `bytes` are not one plain value.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let mut rest = bytes;
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenContainer> = Vec::new();
     // An Ellipsis may stand only at the head of a tuple.
     let mut at_head = false;
     loop {
@@ -41,16 +42,16 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
                     return Err("ends too early".to_string());
                 }
                 at_head = code == b'(' && left > 0;
-                opened = Some(Open::Values { left });
+                opened = Some(OpenContainer::Values { left });
             }
-            b'{' => opened = Some(Open::Key),
-            b'0' if matches!(open.last(), Some(Open::Key)) => _ = open.pop(),
+            b'{' => opened = Some(OpenContainer::Key),
+            b'0' if matches!(open.last(), Some(OpenContainer::Key)) => _ = open.pop(),
             other => return Err(format!("has the type code {other}")),
         }
         if code != b'0'
-            && let Some(state @ (Open::Key | Open::Value)) = open.last_mut()
+            && let Some(state @ (OpenContainer::Key | OpenContainer::Value)) = open.last_mut()
         {
-            *state = if matches!(state, Open::Key) { Open::Value } else { Open::Key };
+            *state = if matches!(state, OpenContainer::Key) { OpenContainer::Value } else { OpenContainer::Key };
         }
         if let Some(container) = opened {
             if open.len() == DEEPEST {
@@ -58,12 +59,12 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
             }
             open.push(container);
         }
-        while matches!(open.last(), Some(Open::Values { left: 0 })) {
+        while matches!(open.last(), Some(OpenContainer::Values { left: 0 })) {
             open.pop();
         }
         match open.last_mut() {
-            Some(Open::Values { left }) => *left -= 1,
-            Some(Open::Key | Open::Value) => {}
+            Some(OpenContainer::Values { left }) => *left -= 1,
+            Some(OpenContainer::Key | OpenContainer::Value) => {}
             None if rest.is_empty() => return Ok(()),
             None => return Err("goes on behind its end".to_string()),
         }

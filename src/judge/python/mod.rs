@@ -1,9 +1,9 @@
-//! Python candidates: their functions are called with data, and what they return is compared as data, by test code that runs in
-//! another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the tests
-//! (`checker.py`), with stand-ins for the candidate's names; between them this module relays every message and lets nothing but
-//! plain data pass from the candidate. So all that a candidate can do in its own process is to return wrong values or to end; only a
-//! test that asks an object of the candidate's for more than its identity takes the candidate's word.
-//! How processes are confined is the sandbox's; where problems come from is `task`'s.
+//! Python candidates: their functions are called with data, and what they return is compared as data, by test code that
+//! runs in another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the
+//! tests (`checker.py`), with stand-ins for the candidate's names; between them this module relays every message and
+//! lets nothing but plain data pass from the candidate. So all that a candidate can do in its own process is to return
+//! wrong values or to end; only a test that asks an object of the candidate's for more than its identity takes the
+//! candidate's word. How processes are confined is the sandbox's; where problems come from is `task`'s.
 
 mod checker;
 mod judging;
@@ -18,14 +18,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use self::checker::{Checkers, NoAnswer};
-use self::judging::{Judging, Tests};
+use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
 use super::Judgement;
 use super::sandbox::Sandbox;
 use super::toolchain::Interpreter;
 use crate::error::{Error, Result};
 use crate::json::RawJson;
-use crate::judge::problem::{Calls, Limits, Reference, Script};
+use crate::judge::problem::{CallSuite, Limits, ReferenceSuite, ScriptSuite};
 
 /// How many problems' reference answers are kept.
 const KEPT_ANSWERS: usize = 16;
@@ -91,10 +91,10 @@ impl Python {
     }
 
     /// One test: the whole script.
-    pub fn script(&self, sandbox: &Sandbox, program: &str, script: &Script, limits: Limits) -> Result<Judgement> {
-        let Script { helpers, code, entry } = script;
+    pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
+        let ScriptSuite { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
-        let tests = Tests { order, answers: None, count: 1, extent: Extent::FirstFailure, each: limits };
+        let tests = CheckedTests { order, answers: None, count: 1, extent: Extent::FirstFailure, each: limits };
         self.judging(sandbox, program, tests).run()
     }
 
@@ -103,7 +103,7 @@ impl Python {
         &self,
         sandbox: &Sandbox,
         program: &str,
-        calls: &Calls,
+        calls: &CallSuite,
         limits: Limits,
         extent: Extent,
     ) -> Result<Judgement> {
@@ -117,16 +117,17 @@ impl Python {
             "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
             "all": extent == Extent::All,
         });
-        self.judging(sandbox, program, Tests { order, answers: None, count, extent, each: limits }).run()
+        self.judging(sandbox, program, CheckedTests { order, answers: None, count, extent, each: limits }).run()
     }
 
-    /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts as one.
+    /// `limits` are each test's, or four times what the reference takes where that is more; loading the program counts
+    /// as one.
     /// [`Error::Unjudgeable`] where the reference program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
         program: &str,
-        reference: &Reference,
+        reference: &ReferenceSuite,
         limits: Limits,
         extent: Extent,
     ) -> Result<Compared> {
@@ -143,22 +144,22 @@ impl Python {
             self.judging(
                 sandbox,
                 program,
-                Tests { order, answers: Some(&answers.written), count, extent, each: limits },
+                CheckedTests { order, answers: Some(&answers.written), count, extent, each: limits },
             )
             .run()
         };
         Ok(Compared { base: on(&reference.base, &of_base)?, plus: on(&reference.plus, &of_plus)? })
     }
 
-    fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: Tests<'a>) -> Judging<'a> {
-        Judging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
+    fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: CheckedTests<'a>) -> PythonJudging<'a> {
+        PythonJudging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
     }
 
     /// The reference's answers to the inputs of a field, made once for all candidates of a problem.
     fn answers(
         &self,
         sandbox: &Sandbox,
-        reference: &Reference,
+        reference: &ReferenceSuite,
         field: &str,
         inputs: &[RawJson],
         patience: Duration,

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::error::{Error, Result};
 use crate::judge::message::last_line;
 use crate::judge::problem::Limits;
-use crate::judge::sandbox::{Confined, Input, Output, Sandbox, WorkFolder};
+use crate::judge::sandbox::{Confined, Sandbox, StdinMode, StdoutMode, WorkFolder};
 use crate::judge::toolchain::Interpreter;
 
 const COMPILE: &str = "import py_compile, sys; py_compile.compile(sys.argv[1], cfile=sys.argv[2], doraise=True)";
@@ -23,7 +23,7 @@ pub(super) struct Programs {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Program {
+pub(super) enum PythonProgram {
     Runner,
     Checker,
 }
@@ -49,14 +49,14 @@ impl Programs {
     }
 
     /// One of them in `folder`, with a channel.
-    pub fn confined(&self, program: Program, folder: &Path, limits: Limits) -> Confined {
+    pub fn confined(&self, program: PythonProgram, folder: &Path, limits: Limits) -> Confined {
         let file = match program {
-            Program::Runner => "runner.pyc",
-            Program::Checker => "checker.pyc",
+            PythonProgram::Runner => "runner.pyc",
+            PythonProgram::Checker => "checker.pyc",
         };
         let compiled = self.folder.path().join(file);
         let mut arguments = vec!["-I".into(), "-S".into(), "-B".into(), compiled.display().to_string()];
-        if matches!(program, Program::Runner) {
+        if matches!(program, PythonProgram::Runner) {
             arguments.push(limits.output_bytes.to_string());
         }
         arguments.extend(self.python.packages.iter().cloned());
@@ -69,8 +69,8 @@ impl Programs {
             readable,
             folder: folder.to_path_buf(),
             limits,
-            stdin: Input::Null,
-            stdout: Output::Null,
+            stdin: StdinMode::Null,
+            stdout: StdoutMode::Null,
             channel: true,
         }
     }

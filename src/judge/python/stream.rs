@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What a stream gave.
-pub(super) enum Heard {
+/// The result of reading from a stream.
+pub(super) enum StreamRead {
     Frame {
         kind: u8,
         payload: Vec<u8>,
     },
-    /// The other side has gone.
+    /// The other side has closed the stream.
     End,
     /// The deadline has passed.
     Late,
@@ -31,16 +31,16 @@ pub(super) fn say(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Resu
 }
 
 /// The next frame, if it has at most `most` bytes and is here by `deadline`.
-pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> Heard {
+pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) -> StreamRead {
     let mut head = [0; 5];
     if let Err(why) = fill(stream, &mut head, deadline) {
         return why;
     }
     let [a, b, c, d, kind] = head;
     let length = u32::from_le_bytes([a, b, c, d]);
-    let Some(length) = length.checked_sub(1) else { return Heard::End };
+    let Some(length) = length.checked_sub(1) else { return StreamRead::End };
     if u64::from(length) > most {
-        return Heard::TooLong;
+        return StreamRead::TooLong;
     }
     // What is announced need never come: memory is taken as the bytes arrive.
     let mut payload = Vec::new();
@@ -51,27 +51,27 @@ pub(super) fn hear(stream: &UnixStream, most: u64, deadline: Option<Instant>) ->
             return why;
         }
     }
-    Heard::Frame { kind, payload }
+    StreamRead::Frame { kind, payload }
 }
 
-fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>) -> Result<(), Heard> {
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], deadline: Option<Instant>) -> Result<(), StreamRead> {
     while !into.is_empty() {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
-            return Err(Heard::Late);
+            return Err(StreamRead::Late);
         }
         // A zero would be refused; None waits for ever.
         if stream.set_read_timeout(left).is_err() {
-            return Err(Heard::End);
+            return Err(StreamRead::End);
         }
         match stream.read(into) {
-            Ok(0) => return Err(Heard::End),
+            Ok(0) => return Err(StreamRead::End),
             Ok(read) => into = &mut into[read..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(Heard::Late);
+                return Err(StreamRead::Late);
             }
-            Err(_) => return Err(Heard::End),
+            Err(_) => return Err(StreamRead::End),
         }
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! What every program may read: the system's programs and libraries, and little of its settings. Sources under `/usr/src`, homes,
-//! accounts and other processes are not among it.
+//! The paths that every program may read: the system's programs and libraries, and a few settings. Sources under
+//! `/usr/src`, homes, accounts and other processes are not among them.
 
 use std::path::{Path, PathBuf};
 
-/// Files and folders; those that a machine lacks are passed over.
+/// Files and folders; those that a machine lacks are skipped.
 pub(super) const READABLE: &[&str] = &[
     "/usr/bin",
     "/usr/sbin",
@@ -40,7 +40,7 @@ pub(super) const READABLE: &[&str] = &[
 /// Devices without a state to spy on or to spoil.
 pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Of `/proc`, whose other files tell of other processes.
+/// The readable files of `/proc`. Its other files show other processes.
 pub(super) const FACTS: &[&str] = &["/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm/overcommit_memory"];
 
 /// Whether a path lies under what every program may read.

@@ -1,4 +1,4 @@
-//! What a warden has to confine its candidates with: made and found out once, used by every supervisor.
+//! The means by which a sandbox server confines its candidates: prepared once, used by every supervisor.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Filters, User};
+use super::calls::{CandidateUser, SeccompFilters};
 use super::files;
 use super::identity::{self, Identity};
 
@@ -16,12 +16,12 @@ pub(super) struct Cage {
     pub namespaced: bool,
     pub identity: Identity,
     pub landlock: Option<u32>,
-    pub filters: Option<Filters>,
+    pub filters: Option<SeccompFilters>,
 }
 
-/// The same in words, for the caller.
+/// The state of the cage in words, for the caller.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct CageFacts {
     pub namespaces: Result<String, String>,
     pub landlock: Option<u32>,
     pub seccomp: Result<String, String>,
@@ -34,7 +34,7 @@ pub(super) const SCOPES: u32 = 6;
 
 impl Cage {
     /// Enters the namespaces that all candidates share: none of them can do anything there.
-    pub fn new(want_namespaces: bool) -> (Cage, Found) {
+    pub fn new(want_namespaces: bool) -> (Cage, CageFacts) {
         let namespaces = match want_namespaces {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
@@ -42,13 +42,13 @@ impl Cage {
         let namespaced = namespaces.is_ok();
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
-        let user = if identity == Identity::Caller { User::Shared } else { User::Own };
+        let user = if identity == Identity::Caller { CandidateUser::Shared } else { CandidateUser::Own };
         let (filters, seccomp) = match filters(user) {
             Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
             Err(why) => (None, Err(why)),
         };
         let cage = Cage { namespaced, identity, landlock, filters };
-        let found = Found { namespaces, landlock, seccomp, identity: cage.who(), processes: cage.reach() };
+        let found = CageFacts { namespaces, landlock, seccomp, identity: cage.who(), processes: cage.reach() };
         (cage, found)
     }
 
@@ -94,7 +94,7 @@ fn enter_namespaces() -> io::Result<String> {
     Ok(format!("{user}mount, pid, net, ipc, uts; a root and a /dev/shm of its own"))
 }
 
-fn filters(user: User) -> Result<Filters, String> {
+fn filters(user: CandidateUser) -> Result<SeccompFilters, String> {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
     const GET_ACTION_AVAIL: libc::c_ulong = 2;
     // SAFETY: the kernel reads one number through the pointer, which outlives the call.
@@ -102,5 +102,5 @@ fn filters(user: User) -> Result<Filters, String> {
     if known < 0 {
         return Err(format!("the kernel has no seccomp filters ({})", io::Error::last_os_error()));
     }
-    Filters::new(user).map_err(|why| format!("its filter does not compile: {why}"))
+    SeccompFilters::new(user).map_err(|why| format!("its filter does not compile: {why}"))
 }

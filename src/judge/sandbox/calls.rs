@@ -1,5 +1,5 @@
-//! seccomp: the system calls that a candidate cannot make. What no honest program calls ends the candidate by name; what libraries
-//! try and can do without is refused with an error.
+//! seccomp: the system calls that a candidate cannot make. What no honest program calls ends the candidate by name;
+//! what libraries try and can do without is refused with an error.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +15,11 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
 
-type Calls = &'static [(&'static str, libc::c_long)];
+type SystemCalls = &'static [(&'static str, libc::c_long)];
 
-/// Tracing and other processes' memory, the kernel's keys, code and clocks, mounts, namespaces: calling one ends the candidate.
-const HOSTILE: Calls = calls![
+/// Tracing and other processes' memory, the kernel's keys, code and clocks, mounts, namespaces: calling one ends the
+/// candidate.
+const HOSTILE: SystemCalls = calls![
     SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module SYS_fanotify_init
     SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module SYS_kexec_file_load SYS_kexec_load SYS_keyctl
     SYS_mount SYS_mount_setattr SYS_move_mount SYS_name_to_handle_at SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open
@@ -27,32 +28,32 @@ const HOSTILE: Calls = calls![
     SYS_userfaultfd SYS_vhangup
 ];
 #[cfg(target_arch = "x86_64")]
-const HOSTILE_HERE: Calls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_modify_ldt SYS_uselib];
+const HOSTILE_HERE: SystemCalls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_modify_ldt SYS_uselib];
 #[cfg(not(target_arch = "x86_64"))]
-const HOSTILE_HERE: Calls = &[];
+const HOSTILE_HERE: SystemCalls = &[];
 
 /// The network, and what outlives a process or reaches others.
-const REFUSED: Calls = calls![
+const REFUSED: SystemCalls = calls![
     SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
     SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv
     SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop SYS_shmat SYS_shmctl
     SYS_shmget SYS_socket SYS_syslog
 ];
 
-/// As on an older kernel, for which libraries have another way: `clone3` hides its flags from filters, a memory file its size
-/// from the supervisor, and io_uring makes system calls past any filter.
-const ABSENT: Calls =
+/// As on an older kernel, for which libraries have another way: `clone3` hides its flags from filters, a memory file
+/// its size from the supervisor, and io_uring makes system calls past any filter.
+const ABSENT: SystemCalls =
     calls![SYS_clone3 SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret];
 
-/// Needed only where the candidate is the caller's own user and sees the machine's files: Landlock does not guard what belongs to
-/// a file beside its content.
-const METADATA: Calls = calls![
+/// Needed only where the candidate is the caller's own user and sees the machine's files: Landlock does not guard what
+/// belongs to a file beside its content.
+const METADATA: SystemCalls = calls![
     SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_fremovexattr SYS_fsetxattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
 ];
 #[cfg(target_arch = "x86_64")]
-const METADATA_HERE: Calls = calls![SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes SYS_futimesat];
+const METADATA_HERE: SystemCalls = calls![SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes SYS_futimesat];
 #[cfg(not(target_arch = "x86_64"))]
-const METADATA_HERE: Calls = &[];
+const METADATA_HERE: SystemCalls = &[];
 /// fchmodat2, setxattrat and removexattrat, newer than libc's list.
 const METADATA_NEW: [libc::c_long; 3] = [452, 463, 466];
 
@@ -62,24 +63,24 @@ const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
 /// Whether the candidate shares its user with the caller and other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum User {
+pub(super) enum CandidateUser {
     Own,
     Shared,
 }
 
 /// The filters, compiled.
 #[derive(Debug)]
-pub(super) struct Filters {
+pub(super) struct SeccompFilters {
     refusing: Vec<BpfProgram>,
     hostile: BpfProgram,
 }
 
-impl Filters {
-    pub fn new(user: User) -> Result<Filters, BackendError> {
+impl SeccompFilters {
+    pub fn new(user: CandidateUser) -> Result<SeccompFilters, BackendError> {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
         let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
         let argument = SeccompCondition::new;
-        // A pair of connected streams reaches nobody else; with a datagram socket any other could still be addressed.
+        // A pair of connected streams reaches no other process; a datagram socket could still address any other.
         const KIND: u64 = 0xf;
         refused.insert(
             libc::SYS_socketpair,
@@ -99,7 +100,7 @@ impl Filters {
         const ASK: u64 = 0xffff_ffff;
         refused
             .insert(libc::SYS_personality, vec![only(vec![argument(0, Dword, Ne, ASK)?, argument(0, Dword, Ne, 0)?])?]);
-        if user == User::Shared {
+        if user == CandidateUser::Shared {
             refused.extend(always(METADATA));
             refused.extend(always(METADATA_HERE));
             refused.extend(METADATA_NEW.map(|call| (call, Vec::new())));
@@ -125,7 +126,7 @@ impl Filters {
         ];
         let with = |flag: i32| only(vec![argument(0, Dword, MaskedEq(flag as u64), flag as u64)?]);
         hostile.insert(libc::SYS_clone, namespaces.into_iter().map(with).collect::<Result<_, _>>()?);
-        Ok(Filters {
+        Ok(SeccompFilters {
             refusing: vec![
                 compiled(refused, SeccompAction::Errno(libc::EPERM as u32))?,
                 compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?,
@@ -134,8 +135,8 @@ impl Filters {
         })
     }
 
-    /// Sets all filters on this process. The descriptor tells which hostile call was made; None where the machine allows no
-    /// listener: the kernel then kills the caller of a hostile call.
+    /// Sets all filters on this process. The descriptor tells which hostile call was made; None where the machine
+    /// allows no listener: the kernel then kills the caller of a hostile call.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {
             set(filter, 0)?;
@@ -156,7 +157,8 @@ impl Filters {
     }
 }
 
-/// Lets this process send signals only to itself and its group, for kernels whose Landlock does not scope signals.
+/// Lets this process send signals only to itself and its group, for kernels with a Landlock that does not scope
+/// signals.
 pub(super) fn signal_only_itself() -> io::Result<()> {
     let own = u64::from(std::process::id());
     let group = u64::from((std::process::id() as i32).wrapping_neg() as u32);
@@ -190,7 +192,7 @@ pub(super) fn told(listener: &OwnedFd) -> String {
     }
 }
 
-fn always(calls: Calls) -> BTreeMap<i64, Vec<SeccompRule>> {
+fn always(calls: SystemCalls) -> BTreeMap<i64, Vec<SeccompRule>> {
     calls.iter().map(|(_, number)| (*number, Vec::new())).collect()
 }
 
@@ -211,7 +213,8 @@ fn compiled(rules: BTreeMap<i64, Vec<SeccompRule>>, action: SeccompAction) -> Re
 fn set(filter: &BpfProgram, flags: libc::c_ulong) -> io::Result<i32> {
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut().cast() };
-    // SAFETY: the kernel copies `len` instructions, which outlive the call; both crates mirror the kernel's struct of them.
+    // SAFETY: the kernel copies `len` instructions, which outlive the call; both crates mirror the kernel's struct of
+    // them.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     Ok(Errno::result(done)? as i32)
 }

@@ -13,22 +13,28 @@ use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
 use super::cage::{self, Cage};
 use super::identity::Identity;
-use super::wire::{self, Ends, Order};
+use super::wire::{self, CandidateFds, CandidateSpec};
 use super::{calls, files, processes};
 
-/// What could not be done on the way to the program.
+/// A step before the start of the program that failed.
 #[derive(Debug)]
-pub(super) struct Stopped {
+pub(super) struct SetupError {
     pub doing: String,
     pub why: io::Error,
 }
 
-pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Stopped {
-    move |why| Stopped { doing: what.into(), why: why.into() }
+pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> SetupError {
+    move |why| SetupError { doing: what.into(), why: why.into() }
 }
 
-/// Confines this process and executes the program; returns only what stopped it. `say` carries the listener for hostile calls.
-pub(super) fn become_program(order: &Order, cage: &Cage, ends: Ends, say: &mut OwnedFd) -> Result<Infallible, Stopped> {
+/// Confines this process and executes the program; returns only what stopped it. `say` carries the listener for hostile
+/// calls.
+pub(super) fn become_program(
+    order: &CandidateSpec,
+    cage: &Cage,
+    ends: CandidateFds,
+    say: &mut OwnedFd,
+) -> Result<Infallible, SetupError> {
     setsid().map_err(doing("start a session"))?;
     chdir(&order.folder).map_err(doing("enter its folder"))?;
     usual_signals().map_err(doing("reset signals"))?;
@@ -52,16 +58,16 @@ pub(super) fn become_program(order: &Order, cage: &Cage, ends: Ends, say: &mut O
             wire::send_fds(say, &[listener.as_raw_fd()]).map_err(doing("hand over the listener"))?;
         }
     }
-    if let Some(trial) = &order.trial {
-        let done = serde_json::to_vec(&trial.done()).map_err(io::Error::other);
-        done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("tell of the trial"))?;
+    if let Some(probes) = &order.probes {
+        let done = serde_json::to_vec(&probes.done()).map_err(io::Error::other);
+        done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("report the probes"))?;
         // SAFETY: ends the process at once, its output written.
         unsafe { libc::_exit(0) }
     }
     execute(order)
 }
 
-fn execute(order: &Order) -> Result<Infallible, Stopped> {
+fn execute(order: &CandidateSpec) -> Result<Infallible, SetupError> {
     let program = c_string(order.program.as_os_str().as_bytes())?;
     let mut arguments = vec![program.clone()];
     for argument in &order.arguments {
@@ -71,12 +77,12 @@ fn execute(order: &Order) -> Result<Infallible, Stopped> {
     execve(&program, &arguments, &environment).map_err(doing("execute it"))
 }
 
-fn c_string(bytes: &[u8]) -> Result<CString, Stopped> {
+fn c_string(bytes: &[u8]) -> Result<CString, SetupError> {
     CString::new(bytes).map_err(doing("pass it text with a zero byte"))
 }
 
 /// Later settings come first: programs take the first of a name.
-fn environment(order: &Order) -> Result<Vec<CString>, Stopped> {
+fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
     let folder = order.folder.to_string_lossy();
     let base = [
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
@@ -93,7 +99,7 @@ fn environment(order: &Order) -> Result<Vec<CString>, Stopped> {
     all.map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect()
 }
 
-fn limit(order: &Order, identity: Identity) -> Result<(), Stopped> {
+fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     const NO_FILE: u64 = 256;
     // Deep recursion is honest, and so is asking for more; but each thread takes that much of what RLIMIT_DATA counts.
     const STACK: u64 = 128 << 20;
@@ -133,9 +139,10 @@ fn usual_signals() -> nix::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
 }
 
-/// Standard streams at 0, 1, 2, the channel at 3; `say` moves out of their way. All others close when the program is executed.
-fn place(ends: Ends, say: &mut OwnedFd) -> io::Result<()> {
-    let Ends { control, stdin, stdout, stderr, channel } = ends;
+/// Standard streams at 0, 1, 2, the channel at 3; `say` moves out of their way. All others close when the program is
+/// executed.
+fn place(ends: CandidateFds, say: &mut OwnedFd) -> io::Result<()> {
+    let CandidateFds { control, stdin, stdout, stderr, channel } = ends;
     drop(control);
     *say = above(say)?;
     let sources =
@@ -143,7 +150,7 @@ fn place(ends: Ends, say: &mut OwnedFd) -> io::Result<()> {
     drop((stdin, stdout, stderr, channel));
     for (target, source) in sources.iter().enumerate() {
         match source {
-            // SAFETY: dup2 between descriptors; whatever was open at the target belongs to nobody in this forked process.
+            // SAFETY: dup2 between descriptors; no value in this forked process owns the descriptor that is replaced.
             Some(source) => {
                 nix::errno::Errno::result(unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) }).map(drop)?
             }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use super::{Confined, Ended, InForce, Isolation, Setup};
+use super::{Confined, Ended, InForce, Isolation, SandboxSetup};
 use crate::error::{Error, Result};
 
 /// There is none.
@@ -23,11 +23,11 @@ pub fn enter_if_helper() {}
 
 impl Sandbox {
     pub fn probe(isolation: Isolation) -> Result<Sandbox> {
-        Sandbox::set_up(&Setup::new(isolation))
+        Sandbox::set_up(&SandboxSetup::new(isolation))
     }
 
-    pub fn set_up(_: &Setup) -> Result<Sandbox> {
-        Err(Error::value("judging programs", "Linux, whose sandbox is used", std::env::consts::OS))
+    pub fn set_up(_: &SandboxSetup) -> Result<Sandbox> {
+        Err(Error::value("judging programs", "Linux, for its sandbox", std::env::consts::OS))
     }
 
     pub fn in_force(&self) -> &InForce {

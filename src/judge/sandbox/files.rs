@@ -1,5 +1,5 @@
-//! Landlock: what of the file system the candidate can read and write; TCP, signals and abstract sockets where the kernel's
-//! Landlock knows them. It needs no privilege and holds for all processes that come after.
+//! Landlock: what of the file system the candidate can read and write; TCP, signals and abstract sockets where the
+//! kernel's Landlock knows them. It needs no privilege and holds for all processes that come after.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use landlock::{
 
 use super::base;
 use super::root;
-use super::wire::Order;
+use super::wire::CandidateSpec;
 
 /// The newest that is asked for; a kernel gives what it knows of it.
 const NEWEST: ABI = ABI::V7;
@@ -24,8 +24,9 @@ pub(super) fn version() -> Option<u32> {
     u32::try_from(version).ok().filter(|&version| version > 0)
 }
 
-/// From here on this process can open what the order names and nothing else; and in a root of its own the shared memory there.
-pub(super) fn confine(order: &Order, own_root: bool) -> Result<(), RulesetError> {
+/// From here on this process can open what the order names and nothing else; and in a root of its own the shared memory
+/// there.
+pub(super) fn confine(order: &CandidateSpec, own_root: bool) -> Result<(), RulesetError> {
     let read = AccessFs::from_read(NEWEST);
     let device = AccessFs::ReadFile | AccessFs::WriteFile;
     let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar);

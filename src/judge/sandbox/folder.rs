@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// An empty folder under the system's folder for temporary files; dropped, it is removed. Its name tells the process whose it is,
-/// and it is locked while it is in use: that of a process that was killed is removed by its warden (`sweep_behind`), or, where
-/// that was killed too, found by the lock and removed by the next (`sweep`).
+/// An empty folder under the system's folder for temporary files, removed on drop. Its name holds the id of the process
+/// that owns it, and it is locked while in use. If the process is killed, its sandbox server removes the folder
+/// (`sweep_behind`); if the server is killed too, the next process sees that the lock is free and removes it (`sweep`).
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
@@ -37,8 +37,8 @@ pub(super) fn sweep() {
 /// How long a process that has closed its files may take to end.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// Removes what the process that started this one has left in `folders`, once it has ended: no folder is new then, and not locked
-/// yet.
+/// Removes what the process that started this one has left in `folders`, once it has ended: no folder is new then, and
+/// not locked yet.
 pub(super) fn sweep_behind(process: u32, folders: &Path) {
     let begun = Instant::now();
     while parent_id() == process {
@@ -100,8 +100,8 @@ fn random() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Removes a tree of any depth: folders inside folders are moved up to `top` before they are emptied, so that neither paths nor
-/// the stack grow.
+/// Removes a tree of any depth: folders inside folders are moved up to `top` before they are emptied, so that neither
+/// paths nor the stack grow.
 fn remove(top: &Path) -> io::Result<()> {
     let mut moved = 0u64;
     loop {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_holds_is_swept() {
+    fn only_unlocked_folders_are_swept() {
         let held = WorkFolder::new().unwrap();
         let left = std::env::temp_dir().join(format!("{PREFIX}left-{}", std::process::id()));
         fs::create_dir(&left).unwrap();

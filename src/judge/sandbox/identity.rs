@@ -1,5 +1,5 @@
-//! Who a candidate is: never root, with no capability of root's but to read what its program needs, and where possible a user of
-//! its own, so that neither files nor signals nor the count of processes are shared with anyone.
+//! Who a candidate is: never root, with no capability of root's but to read what its program needs, and where possible
+//! a user of its own, so that neither files nor signals nor the count of processes are shared with anyone.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,8 +12,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid};
 
-use super::candidate::{Stopped, doing};
-use super::wire::Order;
+use super::candidate::{SetupError, doing};
+use super::wire::CandidateSpec;
 
 /// capabilities(7).
 const CAP_CHOWN: u32 = 0;
@@ -26,7 +26,7 @@ const CAP_SETUID: u32 = 7;
 const CAP_SYS_ADMIN: u32 = 21;
 const LAST_CAP: u32 = 40;
 
-/// What kind of user the candidates of a warden are.
+/// The user under which the candidates of a sandbox server run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// Each a user number of its own, from this one on: root can give them away.
@@ -37,7 +37,7 @@ pub(super) enum Identity {
     Caller,
 }
 
-/// How many numbers a warden gives away before it begins again.
+/// How many user numbers a sandbox server hands out before it starts over.
 const NUMBERS: u32 = 256;
 
 impl Identity {
@@ -45,8 +45,8 @@ impl Identity {
     pub fn at_hand(namespaced: bool) -> Identity {
         let needed = [CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_KILL, CAP_SETGID, CAP_SETUID];
         if geteuid().is_root() && needed.into_iter().all(has) {
-            // High numbers that no account has; those of two wardens differ as their process numbers do. Containers may have
-            // only low ones.
+            // High numbers that no account has; those of two servers differ as their process numbers do. Containers may
+            // have only low ones.
             let process = std::process::id();
             let wide = 0x4000_0000 + process % (1 << 22) * NUMBERS;
             let narrow = 61_184 + process % 16 * NUMBERS;
@@ -99,7 +99,7 @@ impl Identity {
     }
 
     /// Enters the candidate's own user namespace; before files are confined, because the kernel's map is a file.
-    pub fn enter_namespace(self) -> Result<(), Stopped> {
+    pub fn enter_namespace(self) -> Result<(), SetupError> {
         if self != Identity::Namespace {
             return Ok(());
         }
@@ -107,10 +107,10 @@ impl Identity {
         map_own_user(CloneFlags::CLONE_NEWUSER).map_err(doing("enter a user namespace"))
     }
 
-    /// Becomes the candidate's user and gives up all capabilities. Of root's powers one is kept where the program or a folder of
-    /// its own lies in a place that is closed to others (a Python in root's home): to pass closed folders. What can be read is
-    /// then Landlock's to say, so that must be in force.
-    pub fn take(self, order: &Order, landlocked: bool, own_root: bool) -> Result<(), Stopped> {
+    /// Becomes the candidate's user and gives up all capabilities. Of root's powers one is kept where the program or a
+    /// folder of its own lies in a place that is closed to others (a Python in root's home): to pass closed folders.
+    /// What can be read is then Landlock's to say, so that must be in force.
+    pub fn take(self, order: &CandidateSpec, landlocked: bool, own_root: bool) -> Result<(), SetupError> {
         let pass = landlocked && matches!(self, Identity::Numbers(_)) && !open_to_all(order, own_root);
         for capability in (0..=LAST_CAP).filter(|&capability| !(pass && capability == CAP_DAC_READ_SEARCH)) {
             // SAFETY: drops a capability; fails without harm where this process has not the power to.
@@ -163,8 +163,9 @@ fn mapped(user: u32) -> bool {
     })
 }
 
-/// Whether others than the owner can read all that the order names, and get there; in a root of its own the way is open.
-fn open_to_all(order: &Order, own_root: bool) -> bool {
+/// Whether others than the owner can read all that the order names, and get there; in a root of its own the way is
+/// open.
+fn open_to_all(order: &CandidateSpec, own_root: bool) -> bool {
     let bit = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & bit == bit);
     let way = |path: &Path| own_root || path.ancestors().skip(1).all(|folder| bit(folder, 0o1));
     let named = order.readable.iter().chain([&order.program]).filter(|path| path.exists());
@@ -176,20 +177,20 @@ fn open_to_all(order: &Order, own_root: bool) -> bool {
 fn keep(set: u64) -> io::Result<()> {
     /// `struct __user_cap_header_struct` of capset(2).
     #[repr(C)]
-    struct Header {
+    struct CapHeader {
         version: u32,
         process: i32,
     }
     /// `struct __user_cap_data_struct`; the kernel takes two, low half first.
     #[repr(C)]
-    struct Half {
+    struct CapHalf {
         effective: u32,
         permitted: u32,
         inheritable: u32,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, process: 0 };
-    let half = |bits: u64| Half { effective: bits as u32, permitted: bits as u32, inheritable: bits as u32 };
+    let header = CapHeader { version: VERSION_3, process: 0 };
+    let half = |bits: u64| CapHalf { effective: bits as u32, permitted: bits as u32, inheritable: bits as u32 };
     let halves = [half(set & 0xffff_ffff), half(set >> 32)];
     // SAFETY: the kernel reads one header and, of version 3, two halves; both outlive the call.
     Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) })?;

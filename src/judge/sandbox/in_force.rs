@@ -5,20 +5,20 @@ use std::fmt;
 /// The layers of a sandbox, as a probe found them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
-    pub layers: Vec<Layer>,
+    pub layers: Vec<IsolationLayer>,
 }
 
-/// One line of what is in force.
+/// One layer of the isolation, as a line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub struct IsolationLayer {
     pub name: &'static str,
-    /// By what it is in force, or why it is not.
+    /// By which means it is in force, or why it is not.
     pub state: Result<String, String>,
 }
 
 impl fmt::Display for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Layer { name, state } in &self.layers {
+        for IsolationLayer { name, state } in &self.layers {
             match state {
                 Ok(how) => writeln!(f, "{name:<12} in force: {how}")?,
                 Err(why) => writeln!(f, "{name:<12} not in force: {why}")?,
@@ -30,23 +30,23 @@ impl fmt::Display for InForce {
 
 #[cfg(target_os = "linux")]
 impl InForce {
-    /// `tried`: what the trial could do and should not have.
-    pub(super) fn new(found: &super::cage::Found, tried: &[super::trial::Deed]) -> InForce {
+    /// `tried`: the probes that succeeded and should not have.
+    pub(super) fn new(found: &super::cage::CageFacts, tried: &[super::probe::Probe]) -> InForce {
         use super::cage::SCOPES;
-        use super::trial::Deed;
+        use super::probe::Probe;
         let landlock = match found.landlock {
             Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
             Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
             Some(version) => Ok(format!("version {version}: files")),
-            None => Err("the kernel has it not, or it is switched off (lsm=landlock)".into()),
+            None => Err("the kernel lacks it, or it is switched off (lsm=landlock)".into()),
         };
-        let words = |deeds: &[Deed]| deeds.iter().map(|deed| deed.words()).collect::<Vec<_>>().join(", ");
+        let words = |probes: &[Probe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
         let tried = match tried {
-            [] => Ok(format!("refused to a process of ours: {}", words(&Deed::ALL))),
+            [] => Ok(format!("refused to a process of ours: {}", words(&Probe::ALL))),
             open => Err(format!("not refused to a process of ours: {}", words(open))),
         };
         let memory = "all processes of a candidate together, looked at every 5 ms; RLIMIT_DATA behind it";
-        let layer = |name, state| Layer { name, state };
+        let layer = |name, state| IsolationLayer { name, state };
         InForce {
             layers: vec![
                 layer("namespaces", found.namespaces.clone()),
@@ -55,7 +55,7 @@ impl InForce {
                 layer("identity", found.identity.clone()),
                 layer("processes", Ok(found.processes.clone())),
                 layer("memory", Ok(memory.into())),
-                layer("trial", tried),
+                layer("probes", tried),
             ],
         }
     }

@@ -1,15 +1,16 @@
-//! Confined processes: an untrusted program runs in one folder, under limits on time, memory, output and processes, without
-//! network and without other files, and nothing of it is left when it ends. What a program's end means for a verdict is the
-//! rest of the judge's.
+//! Confined processes: an untrusted program runs in one folder, under limits on time, memory, output and processes,
+//! without network and without other files; when it ends, all its processes and files are removed. The rest of the
+//! judge decides what the end of a program means for a verdict.
 //!
-//! Three processes stand between the caller and a candidate. The *warden*, started once, is our own executable again
-//! ([`enter_if_helper`]); small and of one thread, it can fork cheaply. For each candidate it forks a *supervisor*, which builds
-//! the cage, watches all processes of the candidate and kills them. The candidate itself is a child of the supervisor and
-//! confines itself before it executes the program. When a caller dies, its supervisors see their control streams close.
+//! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable
+//! again ([`enter_if_helper`]); small and of one thread, it can fork cheaply. For each candidate it forks a
+//! *supervisor*, which builds the cage, watches all processes of the candidate and kills them. The candidate itself is
+//! a child of the supervisor and confines itself before it executes the program. When a caller dies, its supervisors
+//! see their control streams close.
 //!
-//! In a mount namespace a candidate has a `/dev/shm` of its own, as large as its output may be. Where there are no namespaces it has
-//! none, because the machine's is everybody's: what needs one fails there (of Python's multiprocessing: locks, queues, pools and
-//! shared memory), and such a candidate gets RE.
+//! In a mount namespace a candidate has a `/dev/shm` of its own, as large as its output may be. Where there are no
+//! namespaces it has none, because the machine's is everybody's: what needs one fails there (of Python's
+//! multiprocessing: locks, queues, pools and shared memory), and such a candidate gets RE.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::judge::problem::Limits;
 
 mod in_force;
 
-pub use in_force::{InForce, Layer};
+pub use in_force::{InForce, IsolationLayer};
 
 #[cfg(target_os = "linux")]
 mod base;
@@ -38,17 +39,17 @@ mod folder;
 #[cfg(target_os = "linux")]
 mod identity;
 #[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
 mod root;
 #[cfg(target_os = "linux")]
 mod running;
 #[cfg(target_os = "linux")]
+mod server;
+#[cfg(target_os = "linux")]
 mod supervisor;
-#[cfg(target_os = "linux")]
-mod trial;
-#[cfg(target_os = "linux")]
-mod warden;
 #[cfg(target_os = "linux")]
 mod wire;
 
@@ -57,7 +58,7 @@ pub use folder::WorkFolder;
 #[cfg(target_os = "linux")]
 pub use running::Running;
 #[cfg(target_os = "linux")]
-pub use warden::{Sandbox, enter_if_helper};
+pub use server::{Sandbox, enter_if_helper};
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -74,7 +75,7 @@ pub enum Isolation {
 
 /// How a sandbox is set up.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct SandboxSetup {
     pub isolation: Isolation,
     /// The executable that is run again as the helper; its `main` must begin with [`enter_if_helper`]. None: this one.
     pub helper: Option<PathBuf>,
@@ -82,9 +83,9 @@ pub struct Setup {
     pub namespaces: bool,
 }
 
-impl Setup {
-    pub fn new(isolation: Isolation) -> Setup {
-        Setup { isolation, helper: None, namespaces: true }
+impl SandboxSetup {
+    pub fn new(isolation: Isolation) -> SandboxSetup {
+        SandboxSetup { isolation, helper: None, namespaces: true }
     }
 }
 
@@ -94,29 +95,31 @@ pub struct Confined {
     /// Absolute; it and what `readable` holds can be read and executed.
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// Beside a small scrubbed environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread for BLAS), and before it.
+    /// Beside a small scrubbed environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread for BLAS),
+    /// and before it.
     pub environment: Vec<(String, String)>,
     /// Files and folders that can be read beyond the system's programs and libraries, absolute.
     pub readable: Vec<PathBuf>,
-    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. Where candidates are the caller's own user
-    /// they cannot change modes, so what a compiler makes there may have to be made executable by the caller.
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. Where candidates are the
+    /// caller's own user they cannot change modes, so what a compiler makes there may have to be made executable by the
+    /// caller.
     pub folder: PathBuf,
     pub limits: Limits,
-    pub stdin: Input,
-    pub stdout: Output,
-    /// A stream between the caller ([`Running::channel`]) and the program, whose end is file descriptor 3.
+    pub stdin: StdinMode,
+    pub stdout: StdoutMode,
+    /// A stream between the caller ([`Running::channel`]) and the program, which has it as file descriptor 3.
     pub channel: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum StdinMode {
     /// Empty.
     Null,
     Pipe,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum StdoutMode {
     Null,
     /// Kept up to `Limits::output_bytes`; more ends the program.
     Capture,

@@ -11,20 +11,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// How the processes under a supervisor are found.
+/// Which processes a supervisor counts as the candidate's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ProcessScope {
     /// All that `/proc` shows, but the supervisor: it is the first process of their own pid namespace.
     Namespace,
     /// The supervisor's descendants; orphans become its children.
     Descendants,
 }
 
-/// The living processes together.
+/// What the living processes use together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct ProcessUsage {
     pub resident_bytes: u64,
-    /// With that of children that they have waited for.
+    /// Includes the children that they have waited for.
     pub cpu: Duration,
     pub threads: u32,
     pub processes: u32,
@@ -38,11 +38,11 @@ struct Stat {
     threads: u32,
 }
 
-impl Seen {
-    pub fn used(self) -> Used {
+impl ProcessScope {
+    pub fn used(self) -> ProcessUsage {
         let tick = Duration::from_nanos(1_000_000_000 / sysconf_or(SysconfVar::CLK_TCK, 100));
         let page = sysconf_or(SysconfVar::PAGE_SIZE, 4096);
-        let mut used = Used::default();
+        let mut used = ProcessUsage::default();
         for (_, stat) in self.living() {
             used.resident_bytes += stat.pages * page;
             used.cpu += tick * u32::try_from(stat.ticks).unwrap_or(u32::MAX);
@@ -74,20 +74,20 @@ impl Seen {
 
     fn living(self) -> Vec<(i32, Stat)> {
         match self {
-            Seen::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).filter_map(with_stat).collect(),
-            Seen::Descendants => descendants(),
+            ProcessScope::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).filter_map(with_stat).collect(),
+            ProcessScope::Descendants => descendants(),
         }
     }
 
     /// Kills them all and reaps them; returns when none is left.
     pub fn end(self, mut reaped: impl FnMut(WaitStatus)) {
-        while reap(&mut reaped) == Left::Some {
+        while reap(&mut reaped) == ChildrenLeft::Some {
             match self {
-                Seen::Namespace => {
+                ProcessScope::Namespace => {
                     let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
                 }
                 // Stopped first, so that none forks while the others are killed.
-                Seen::Descendants => {
+                ProcessScope::Descendants => {
                     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
                         for (pid, _) in self.living() {
                             let _ = kill(Pid::from_raw(pid), signal);
@@ -102,24 +102,24 @@ impl Seen {
 
 /// Whether a supervisor still has children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum ChildrenLeft {
     None,
     Some,
 }
 
-/// Takes the ends of all children that have ended.
-pub(super) fn reap(mut reaped: impl FnMut(WaitStatus)) -> Left {
+/// Reaps all children that have ended.
+pub(super) fn reap(mut reaped: impl FnMut(WaitStatus)) -> ChildrenLeft {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::StillAlive) => return Left::Some,
+            Ok(WaitStatus::StillAlive) => return ChildrenLeft::Some,
             Ok(status) => reaped(status),
             Err(Errno::EINTR) => {}
-            Err(_) => return Left::None,
+            Err(_) => return ChildrenLeft::None,
         }
     }
 }
 
-/// How many threads a user runs, whoever started them: what RLIMIT_NPROC counts.
+/// The number of all threads of a user: what RLIMIT_NPROC counts.
 pub(super) fn threads_of(user: u32) -> u32 {
     let of_user = |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|facts| facts.uid() == user);
     numbers_in("/proc").filter(of_user).filter_map(with_stat).map(|(_, stat)| stat.threads).sum()

@@ -1,5 +1,5 @@
-//! A file system of the candidate's own, for which a mount namespace is needed: a fresh root that holds what may be read, read-only,
-//! and the working folder; every path is the path outside.
+//! A file system of the candidate's own, for which a mount namespace is needed: a fresh root that holds what may be
+//! read, read-only, and the working folder; every path is the path outside.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,11 +13,11 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{chdir, pivot_root};
 
 use super::base;
-use super::candidate::{Stopped, doing};
-use super::wire::Order;
+use super::candidate::{SetupError, doing};
+use super::wire::CandidateSpec;
 
-/// Where POSIX shared memory and semaphores are files: a small file system of the candidate's own, in memory, that goes with it.
-/// What it holds counts as the working folder's.
+/// Where POSIX shared memory and semaphores are files: a small file system of the candidate's own, in memory, that goes
+/// with it. What it holds counts as the working folder's.
 pub(super) const SHARED: &str = "/dev/shm";
 /// Files there, at most.
 const MOST_SHARED: u32 = 1024;
@@ -26,7 +26,7 @@ const MOST_SHARED: u32 = 1024;
 const SITE: &str = "/proc";
 
 /// Moves this process, the first of its pid namespace and alone in its mount namespace, to a new root.
-pub(super) fn enter(order: &Order) -> Result<(), Stopped> {
+pub(super) fn enter(order: &CandidateSpec) -> Result<(), SetupError> {
     let none = None::<&str>;
     mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
         .map_err(doing("mount a root"))?;
@@ -98,13 +98,13 @@ fn show(path: &Path) -> io::Result<()> {
 fn set(path: &Path, attributes: u64) -> io::Result<()> {
     /// `struct mount_attr` of mount_setattr(2).
     #[repr(C)]
-    struct Change {
+    struct MountAttributes {
         set: u64,
         clear: u64,
         propagation: u64,
         user_namespace: u64,
     }
-    let change = Change { set: attributes, clear: 0, propagation: 0, user_namespace: 0 };
+    let change = MountAttributes { set: attributes, clear: 0, propagation: 0, user_namespace: 0 };
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a zero byte, `change` has the size that is passed; both outlive the call.
     let done = unsafe {
@@ -115,7 +115,7 @@ fn set(path: &Path, attributes: u64) -> io::Result<()> {
             path.as_ptr(),
             flags,
             &raw const change,
-            size_of::<Change>(),
+            size_of::<MountAttributes>(),
         )
     };
     Errno::result(done)?;

@@ -1,5 +1,5 @@
-//! The caller's end of a running candidate. A thread of its own takes what the candidate writes, so that neither side waits for
-//! the other whatever the candidate does, and bounds it.
+//! The caller's end of a running candidate. A thread of its own takes what the candidate writes, so that neither side
+//! waits for the other whatever the candidate does, and bounds it.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::Shutdown;
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::wire::{self, Report};
+use super::wire::{self, SupervisorReport};
 use super::{Ended, How, Limit};
 use crate::error::{Error, Result};
 
@@ -27,12 +27,12 @@ pub struct Running {
     stdin: Option<PipeWriter>,
     channel: Option<UnixStream>,
     stdout: Arc<Mutex<Vec<u8>>>,
-    taker: Option<JoinHandle<io::Result<Taken>>>,
+    taker: Option<JoinHandle<io::Result<FinishedRun>>>,
     killed: bool,
 }
 
-struct Taken {
-    report: Report,
+struct FinishedRun {
+    report: SupervisorReport,
     stderr: Vec<u8>,
     too_much: bool,
 }
@@ -57,8 +57,8 @@ impl Running {
         Ok(Running { program, control, stdin, channel, stdout: kept, taker: Some(taker), killed: false })
     }
 
-    /// Writes to the program's standard input; waits while it does not read, until a limit ends it. Nothing is written where the
-    /// program has closed it, or ended, or none was asked for.
+    /// Writes to the program's standard input; waits while it does not read, until a limit ends it. Nothing is written
+    /// where the program has closed it, or ended, or none was asked for.
     pub fn write_stdin(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
         match stdin.write_all(bytes) {
@@ -76,7 +76,8 @@ impl Running {
         self.stdin = None;
     }
 
-    /// Our end of the channel, where one was asked for. It reads as ended when all processes of the program have closed theirs.
+    /// Our end of the channel, where one was asked for. It reads as ended when all processes of the program have closed
+    /// theirs.
     pub fn channel(&self) -> Option<&UnixStream> {
         self.channel.as_ref()
     }
@@ -86,7 +87,7 @@ impl Running {
         std::mem::take(&mut self.stdout.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends all its processes; [`Running::wait`] then says so.
+    /// Kills all processes of the program; [`Running::wait`] then returns `How::Killed`.
     pub fn kill(&mut self) {
         self.killed = true;
         let _ = self.control.shutdown(Shutdown::Write);
@@ -99,8 +100,8 @@ impl Running {
         self.channel = None;
         let taken = self.join()?;
         let (how, wall, cpu, peak_bytes) = match taken.report {
-            Report::Ended { how, wall, cpu, peak_bytes } => (how, wall, cpu, peak_bytes),
-            Report::NotStarted { doing, why } => {
+            SupervisorReport::Ended { how, wall, cpu, peak_bytes } => (how, wall, cpu, peak_bytes),
+            SupervisorReport::NotStarted { doing, why } => {
                 return Err(Error::format(&self.program, format!("cannot be run: {doing}: {why}")));
             }
         };
@@ -112,7 +113,7 @@ impl Running {
         Ok(Ended { how, wall, cpu, peak_bytes, stdout: self.take_stdout(), stderr: taken.stderr })
     }
 
-    fn join(&mut self) -> Result<Taken> {
+    fn join(&mut self) -> Result<FinishedRun> {
         let taker = self.taker.take().expect("joined once: by `wait`, which consumes, or by `drop`");
         let taken =
             taker.join().map_err(|_| Error::Internal("the thread that takes a candidate's output failed".into()))?;
@@ -138,7 +139,7 @@ fn take(
     stderr: PipeReader,
     kept: &Mutex<Vec<u8>>,
     most: u64,
-) -> io::Result<Taken> {
+) -> io::Result<FinishedRun> {
     let mut stderr = Some(stderr);
     let mut report = None;
     let (mut tail, mut from_stdout, mut from_stderr, mut too_much) = (Vec::new(), 0u64, 0u64, false);
@@ -180,7 +181,7 @@ fn take(
     }
     tail.drain(..tail.len().saturating_sub(STDERR_TAIL));
     let report = report.expect("the loop ends with a report");
-    Ok(Taken { report, stderr: tail, too_much })
+    Ok(FinishedRun { report, stderr: tail, too_much })
 }
 
 /// Waits until one of them can be read (or has ended).

@@ -1,5 +1,5 @@
-//! The supervisor of one candidate: forks it, watches all its processes, ends them when a limit is passed, the main process has
-//! ended or the caller wants so, and reports.
+//! The supervisor of one candidate: forks it, watches all its processes, ends them when a limit is passed, the main
+//! process has ended or the caller wants so, and reports.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -18,9 +18,9 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use super::cage::Cage;
-use super::candidate::{self, Stopped, doing};
-use super::processes::{self, Seen, Used};
-use super::wire::{self, Ends, Order, Report};
+use super::candidate::{self, SetupError, doing};
+use super::processes::{self, ProcessScope, ProcessUsage};
+use super::wire::{self, CandidateFds, CandidateSpec, SupervisorReport};
 use super::{How, Limit, calls, root};
 
 /// Between two looks at the processes.
@@ -32,27 +32,32 @@ const MOST_FILES: usize = 4096;
 const DEEPEST: usize = 64;
 
 /// One candidate from its order to its report; ends this process.
-pub(super) fn supervise(ends: Ends, cage: &Cage) -> ! {
+pub(super) fn supervise(ends: CandidateFds, cage: &Cage) -> ! {
     let code = match ends.control.try_clone().map(UnixStream::from).and_then(|control| serve(control, ends, cage)) {
         Ok(()) => 0,
         Err(_) => 1,
     };
-    // The warden's memory is shared with this fork: nothing of it is to be run down here.
+    // This fork has a copy of the server's values: no destructor of theirs may run here.
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(code) }
 }
 
-fn serve(mut control: UnixStream, ends: Ends, cage: &Cage) -> io::Result<()> {
-    let order: Order = wire::hear(&mut control)?;
+fn serve(mut control: UnixStream, ends: CandidateFds, cage: &Cage) -> io::Result<()> {
+    let order: CandidateSpec = wire::hear(&mut control)?;
     let report = match run(&order, &control, ends, cage) {
         Ok(report) => report,
-        Err(Stopped { doing, why }) => Report::NotStarted { doing, why: why.to_string() },
+        Err(SetupError { doing, why }) => SupervisorReport::NotStarted { doing, why: why.to_string() },
     };
     wire::say(&mut control, &report)
 }
 
-fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<Report, Stopped> {
-    if order.trial.is_none() && !order.program.is_file() {
+fn run(
+    order: &CandidateSpec,
+    control: &UnixStream,
+    ends: CandidateFds,
+    cage: &Cage,
+) -> Result<SupervisorReport, SetupError> {
+    if order.probes.is_none() && !order.program.is_file() {
         return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
     }
     umask(Mode::from_bits_truncate(0o022));
@@ -63,12 +68,12 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     let seen = match cage.namespaced {
         true => {
             root::enter(order)?;
-            Seen::Namespace
+            ProcessScope::Namespace
         }
         false => {
             setsid().map_err(doing("start a session"))?;
             prctl::set_child_subreaper(true).map_err(doing("adopt orphans"))?;
-            Seen::Descendants
+            ProcessScope::Descendants
         }
     };
     let (mut word, theirs) = UnixStream::pair().map_err(doing("make a socket"))?;
@@ -76,7 +81,7 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     let main = match unsafe { fork() }.map_err(doing("fork"))? {
         ForkResult::Child => {
             let mut say = OwnedFd::from(theirs);
-            let Err(Stopped { doing, why }) = candidate::become_program(order, cage, ends, &mut say);
+            let Err(SetupError { doing, why }) = candidate::become_program(order, cage, ends, &mut say);
             let _ = UnixStream::from(say).write_all(format!("{doing}\n{why}").as_bytes());
             // SAFETY: ends the process at once.
             unsafe { libc::_exit(127) }
@@ -93,8 +98,9 @@ fn run(order: &Order, control: &UnixStream, ends: Ends, cage: &Cage) -> Result<R
     watch(order, control, main, seen, listener)
 }
 
-/// Waits until the program is executed, or what stopped it is said. The first byte may bring the listener for hostile calls.
-fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<Stopped>)> {
+/// Waits until the program is executed, or what stopped it is said. The first byte may bring the listener for hostile
+/// calls.
+fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<SetupError>)> {
     let mut text = String::new();
     let listener = match wire::receive_fds(word)? {
         None => return Ok((None, None)),
@@ -109,16 +115,16 @@ fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<Stopped
     Ok((listener, text.split_once('\n').map(|(what, why)| doing(what)(io::Error::other(why)))))
 }
 
-/// What a candidate has come to so far.
-struct Watch<'a> {
-    order: &'a Order,
+/// The state of a running candidate.
+struct CandidateWatch<'a> {
+    order: &'a CandidateSpec,
     main: Pid,
     started: Instant,
     status: Option<WaitStatus>,
     peak_bytes: u64,
 }
 
-impl Watch<'_> {
+impl CandidateWatch<'_> {
     fn reaped(&mut self, status: WaitStatus) {
         if status.pid() == Some(self.main) {
             self.status = Some(status);
@@ -126,9 +132,9 @@ impl Watch<'_> {
     }
 
     /// The limit that the living processes, those that have ended, their files or the clock have passed.
-    fn passed(&mut self, seen: Seen, files: bool) -> Option<How> {
+    fn passed(&mut self, seen: ProcessScope, files: bool) -> Option<How> {
         let order = self.order;
-        let Used { resident_bytes, cpu, threads, processes } = seen.used();
+        let ProcessUsage { resident_bytes, cpu, threads, processes } = seen.used();
         let mut held = resident_bytes;
         if held > order.memory_bytes && processes > 1 {
             held = seen.proportional_bytes();
@@ -152,18 +158,18 @@ impl Watch<'_> {
 }
 
 fn watch(
-    order: &Order,
+    order: &CandidateSpec,
     control: &UnixStream,
     main: Pid,
-    seen: Seen,
+    seen: ProcessScope,
     listener: Option<OwnedFd>,
-) -> Result<Report, Stopped> {
+) -> Result<SupervisorReport, SetupError> {
     // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
     let pidfd = unsafe {
         let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, main.as_raw(), 0)).map_err(doing("watch it"))?;
         OwnedFd::from_raw_fd(fd as i32)
     };
-    let mut watch = Watch { order, main, started: Instant::now(), status: None, peak_bytes: 0 };
+    let mut watch = CandidateWatch { order, main, started: Instant::now(), status: None, peak_bytes: 0 };
     let mut looks = 0u32;
     let ended_by_us = loop {
         let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
@@ -196,11 +202,11 @@ fn watch(
         None if kept(order, seen) > order.output_bytes => How::Limit(Limit::Output),
         None => judge(order, watch.status, cpu, peak_bytes),
     };
-    Ok(Report::Ended { how, wall, cpu, peak_bytes })
+    Ok(SupervisorReport::Ended { how, wall, cpu, peak_bytes })
 }
 
 /// How the main process's own end reads beside the limits.
-fn judge(order: &Order, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
+fn judge(order: &CandidateSpec, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
     let near = order.memory_bytes - order.memory_bytes / 10;
     match status {
         _ if cpu > order.cpu => How::Limit(Limit::Time),
@@ -223,10 +229,10 @@ fn ended_children() -> (Duration, u64) {
 }
 
 /// Bytes in the files of a candidate: in its folder, and in its shared memory where that is its own.
-fn kept(order: &Order, seen: Seen) -> u64 {
+fn kept(order: &CandidateSpec, seen: ProcessScope) -> u64 {
     let shared = match seen {
-        Seen::Namespace => written(Path::new(root::SHARED)),
-        Seen::Descendants => 0,
+        ProcessScope::Namespace => written(Path::new(root::SHARED)),
+        ProcessScope::Descendants => 0,
     };
     written(&order.folder) + shared
 }

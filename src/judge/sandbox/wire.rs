@@ -1,6 +1,7 @@
-//! What caller, warden and supervisor say to each other. The caller asks the warden by a message that carries file descriptors
-//! ([`Ends`]) and nothing else; everything about one candidate then goes over its own control stream: an [`Order`] down, a
-//! [`Report`] up. The caller's closing that stream, or one byte on it, ends the candidate.
+//! What caller, server and supervisor say to each other. The caller asks the server by a message that carries file
+//! descriptors ([`CandidateFds`]) and nothing else; everything about one candidate then goes over its own control
+//! stream: an [`CandidateSpec`] down, a
+//! [`SupervisorReport`] up. The caller's closing that stream, or one byte on it, ends the candidate.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,11 +13,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::How;
-use super::trial::Trial;
+use super::probe::ProbeTarget;
 
-/// One candidate, as its supervisor must know it.
+/// One candidate, as the supervisor starts it.
 #[derive(Debug, Serialize, serde::Deserialize)]
-pub(super) struct Order {
+pub(super) struct CandidateSpec {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
@@ -27,12 +28,12 @@ pub(super) struct Order {
     pub output_bytes: u64,
     pub processes: u32,
     /// Instead of the program.
-    pub trial: Option<Trial>,
+    pub probes: Option<ProbeTarget>,
 }
 
-/// How it went.
+/// What the supervisor reports of a candidate.
 #[derive(Debug, Serialize, serde::Deserialize)]
-pub(super) enum Report {
+pub(super) enum SupervisorReport {
     Ended {
         how: How,
         wall: Duration,
@@ -47,7 +48,7 @@ pub(super) enum Report {
 }
 
 /// The descriptors of one candidate, in the order in which they are sent; a channel may be missing.
-pub(super) struct Ends {
+pub(super) struct CandidateFds {
     pub control: OwnedFd,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
@@ -55,34 +56,34 @@ pub(super) struct Ends {
     pub channel: Option<OwnedFd>,
 }
 
-/// What the caller asks of the warden.
-pub(super) enum Request {
-    Run(Ends),
-    /// To end: the caller has cleaned up behind itself.
+/// A request of the caller to the sandbox server.
+pub(super) enum ServerRequest {
+    Run(CandidateFds),
+    /// The server shall end: the caller has removed its folders.
     Farewell,
-    /// Nothing any more: the caller has gone without a word.
+    /// The caller ended without a farewell.
     Gone,
 }
 
 /// The caller's farewell: a byte without descriptors.
 pub(super) const FAREWELL: &[u8] = b".";
 
-impl Ends {
-    pub fn send(&self, warden: &impl AsRawFd) -> io::Result<()> {
+impl CandidateFds {
+    pub fn send(&self, server: &impl AsRawFd) -> io::Result<()> {
         let mut fds = vec![&self.control, &self.stdin, &self.stdout, &self.stderr];
         fds.extend(&self.channel);
-        send_fds(warden, &fds.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>())
+        send_fds(server, &fds.iter().map(|fd| fd.as_raw_fd()).collect::<Vec<_>>())
     }
 
-    pub fn receive(caller: &impl AsRawFd) -> io::Result<Request> {
-        let Some((_, fds)) = receive_fds(caller)? else { return Ok(Request::Gone) };
+    pub fn receive(caller: &impl AsRawFd) -> io::Result<ServerRequest> {
+        let Some((_, fds)) = receive_fds(caller)? else { return Ok(ServerRequest::Gone) };
         if fds.is_empty() {
-            return Ok(Request::Farewell);
+            return Ok(ServerRequest::Farewell);
         }
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or_else(|| io::Error::other("a request without its file descriptors"));
         let (control, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
-        Ok(Request::Run(Ends { control, stdin, stdout, stderr, channel: fds.next() }))
+        Ok(ServerRequest::Run(CandidateFds { control, stdin, stdout, stderr, channel: fds.next() }))
     }
 }
 

@@ -28,12 +28,12 @@ pub struct PathMark {
 }
 
 impl PrefixTree {
-    /// Registers a whole prompt and retains the segment in which it ends for the caller. The known beginning is matched,
-    /// whether it is computed already, being computed or waiting; only the rest is new and needs pages. The segment is
-    /// sealed: fork it to sample.
+    /// Registers a whole prompt and retains the segment in which it ends for the caller. The known beginning is
+    /// matched, whether it is computed already, being computed or waiting; only the rest is new and needs pages. The
+    /// segment is sealed: fork it to sample.
     ///
-    /// Every registered token can be matched, those of sampled branches too. A branch that is still being written is split
-    /// at the end of what is shared, so that its writer goes on in the second part (which may be empty).
+    /// Every registered token can be matched, those of sampled branches too. A branch that is still being written is
+    /// split at the end of what is shared, so that its writer goes on in the second part (which may be empty).
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
         self.admit_behind(pool, None, tokens)
     }
@@ -102,12 +102,13 @@ impl PrefixTree {
         found
     }
 
-    /// The last segment of the path of `path`, which is retained, that has tokens, all of them known, and ends at `position` at
-    /// the latest. What ends before the path itself does is cut back to what is not beneath a hollow segment.
+    /// The last segment of the path of `path`, which is retained, that has tokens, all of them known, and ends at
+    /// `position` at the latest. What ends before the path itself does is cut back to what is not beneath a hollow
+    /// segment.
     pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
         let found = self.ancestry(path).find(|&id| {
             let segment = self.at(id);
-            segment.len() > 0 && !segment.drawing && segment.end() <= position
+            segment.len() > 0 && !segment.pending && segment.end() <= position
         })?;
         if self.end(found) == self.end(path) { Some(found) } else { self.whole_beginning(found) }
     }
@@ -121,12 +122,13 @@ impl PrefixTree {
     /// The segment that was marked, if its path is there as it was then.
     pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
         let segment = self.arena[mark.segment.ix()].as_ref()?;
-        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.drawing;
+        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.pending;
         (is_there && !self.is_hollow(mark.segment)).then_some(mark.segment)
     }
 
-    /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the oldest.
-    /// Forks of one segment may have sampled the same tokens, so several children can match; prompts differ in the first token.
+    /// The child of `parent` that shares most leading tokens with `rest` (at least one), and how many; of equals the
+    /// oldest. Forks of one segment may have sampled the same tokens, so several children can match; prompts differ in
+    /// the first token.
     fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
         let alike = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
@@ -141,7 +143,8 @@ impl PrefixTree {
         best
     }
 
-    /// Tokens of prompts that were compared with registered ones since the tree was made: for tests, which bound the work by it.
+    /// Tokens of prompts that were compared with registered ones since the tree was made: for tests, which bound the
+    /// work by it.
     pub fn compared(&self) -> u64 {
         self.compared.get()
     }
@@ -172,8 +175,8 @@ impl PrefixTree {
         self.split(pool, id, position)
     }
 
-    /// Divides `id` at `position`, behind its first token and at most at its end, and returns the new segment of the first
-    /// part; `id` goes on naming the second.
+    /// Divides `id` at `position`, behind its first token and at most at its end, and returns the new segment of the
+    /// first part; `id` goes on naming the second.
     pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
         let last_page = self.pages_between(self.at(id).first_position, position);
         let in_mid_page = !position.is_multiple_of(self.page_tokens);
@@ -201,7 +204,7 @@ impl PrefixTree {
             children: 1,
             first_position: lower.first_position,
             tokens,
-            drawing: false,
+            pending: false,
             pages,
             hollow: false,
             computed,

@@ -1,14 +1,15 @@
-//! Giving back what a window has passed: keys and values that no row will read again. See the module's head, *Hollow segments*.
+//! Giving back what a window has passed: keys and values that no row will read again. See the module's head, *Hollow
+//! segments*.
 
 use super::{PrefixTree, State};
 use crate::ids::SegmentId;
 use crate::kv::PagePool;
 
 impl PrefixTree {
-    /// Frees the pages of positions below `upto`, a multiple of the page size before the end of `segment`, that nobody but the one
-    /// lease on `segment` keeps: its holder promises that no row of its own, nor of what is forked from its end, will read them.
-    /// Prompts stay, as others may begin with them, and so does what lies above other branches, cached ones too. Returns the pages
-    /// freed.
+    /// Frees the pages of positions below `upto`, a multiple of the page size before the end of `segment`, that nobody
+    /// but the one lease on `segment` keeps: its holder promises that no row of its own, nor of what is forked from its
+    /// end, will read them. Prompts stay, as others may begin with them, and so does what lies above other branches,
+    /// cached ones too. Returns the pages freed.
     pub fn free_behind(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> usize {
         assert!(upto.is_multiple_of(self.page_tokens), "position {upto} is inside a page");
         assert!(
@@ -52,8 +53,8 @@ impl PrefixTree {
         topmost.map_or(Some(segment), |id| self.at(id).parent)
     }
 
-    /// Divides `id` at `upto`, and returns the segment that holds the first part: where that follows a hollow one with nothing
-    /// else beneath it, the two become one, so that a path stays as short as it was.
+    /// Divides `id` at `upto`, and returns the segment that holds the first part: where that follows a hollow one with
+    /// nothing else beneath it, the two become one, so that a path stays as short as it was.
     fn split_behind(&mut self, pool: &mut PagePool, id: SegmentId, upto: u32) -> SegmentId {
         let upper = self.split(pool, id, upto);
         let is_end_of = |above: SegmentId| {

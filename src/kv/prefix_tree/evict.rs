@@ -8,10 +8,10 @@ use crate::kv::PagePool;
 pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
-    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least recently
-    /// used first and those of which nothing was computed, or that are beneath a hollow one, before all others. Of each the last
-    /// tokens go first: where fewer pages are wanted than it has, the rest of it stays. Returns the pages freed: fewer than asked
-    /// when everything left is in use.
+    /// Frees `pages` pages of childless segments without a lease (their parents follow as they become childless), least
+    /// recently used first and those of which nothing was computed, or that are beneath a hollow one, before all
+    /// others. Of each the last tokens go first: where fewer pages are wanted than it has, the rest of it stays.
+    /// Returns the pages freed: fewer than asked when everything left is in use.
     pub fn evict(&mut self, pool: &mut PagePool, pages: usize) -> usize {
         let mut freed = 0;
         while freed < pages
@@ -45,9 +45,9 @@ impl PrefixTree {
         freed
     }
 
-    /// Gives back at once what no one needs any more of the path of `segment`: the segment, if it has neither a lease nor
-    /// children, then its parent on the same condition, and so on. For pruned thoughts, after their lease was released;
-    /// returns the pages freed.
+    /// Gives back at once what no one needs any more of the path of `segment`: the segment, if it has neither a lease
+    /// nor children, then its parent on the same condition, and so on. For pruned thoughts, after their lease was
+    /// released; returns the pages freed.
     pub fn drop_unused(&mut self, pool: &mut PagePool, segment: SegmentId) -> usize {
         let mut freed = 0;
         let mut at = Some(segment);

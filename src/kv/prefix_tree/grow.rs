@@ -6,8 +6,8 @@ use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
 impl PrefixTree {
-    /// Reserves slots for `tokens` at the end of an open segment: registered, not yet computed. All or nothing. Panics when
-    /// the segment is sealed.
+    /// Reserves slots for `tokens` at the end of an open segment: registered, not yet computed. All or nothing. Panics
+    /// when the segment is sealed.
     pub fn append(&mut self, pool: &mut PagePool, segment: SegmentId, tokens: &[TokenId]) -> Result<(), OutOfPages> {
         self.grow(pool, segment, tokens.len())?;
         self.name(segment, tokens);
@@ -54,13 +54,14 @@ impl PrefixTree {
         let grown = self.at_mut(segment);
         assert!(grown.state == State::Open, "segment {segment} is sealed, so nothing can be appended to it");
         assert!(
-            !grown.drawing,
+            !grown.pending,
             "segment {segment} ends in a token that is not known, so nothing can be appended to it"
         );
         grown.pages.extend(taken);
     }
 
-    /// The last page of `segment`, if there are slots behind its end and they are nobody's: only the path of `segment` lists it.
+    /// The last page of `segment`, if there are slots behind its end and they are nobody's: only the path of `segment`
+    /// lists it.
     pub(super) fn open_page(&self, pool: &PagePool, segment: SegmentId) -> Option<PageId> {
         let page = *self.at(segment).pages.last().filter(|_| !self.end(segment).is_multiple_of(self.page_tokens))?;
         let goes_further_up = |id: &SegmentId| self.at(*id).pages.len() == 1 && self.begins_in_parents_page(*id);

@@ -16,8 +16,8 @@ macro_rules! ensure {
 }
 
 impl PrefixTree {
-    /// Checks every invariant of the module's head against the whole tree and the pool that its pages came from (which must
-    /// serve no one else). `Err` says what is broken and where.
+    /// Checks every invariant of the module's head against the whole tree and the pool that its pages came from (which
+    /// must serve no one else). `Err` says what is broken and where.
     pub fn check_integrity(&self, pool: &PagePool) -> Result<(), String> {
         let ids: Vec<_> =
             (0..self.arena.len()).map(SegmentId::new).filter(|id| self.arena[id.ix()].is_some()).collect();
@@ -71,7 +71,7 @@ impl PrefixTree {
         ensure!(segment.children == 0 || segment.len() > 0, "segment {id} has children, but no tokens");
         ensure!(segment.leases > 0 || segment.state != State::Open, "segment {id} is open, but has no lease");
         ensure!(
-            !segment.drawing || segment.state == State::Open,
+            !segment.pending || segment.state == State::Open,
             "segment {id} is sealed, but its last token is unknown"
         );
         let key = self.idle_key(id);
@@ -104,8 +104,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// All segments are found by their first tokens. Prompts beneath one parent differ in theirs; branches are exempt: forks may
-    /// sample alike.
+    /// All segments are found by their first tokens. Prompts beneath one parent differ in theirs; branches are exempt:
+    /// forks may sample alike.
     fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut keys = 0;

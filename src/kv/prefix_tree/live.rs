@@ -1,5 +1,5 @@
-//! What is live in one step: the order of its rows and the snapshot that planners see. Costs are those of the live segments,
-//! whatever else the tree caches.
+//! What is live in one step: the order of its rows and the snapshot that planners see. Costs are those of the live
+//! segments, whatever else the tree caches.
 
 use std::cell::Cell;
 
@@ -77,22 +77,22 @@ fn depth_first_order(met: &[Met]) -> Vec<u32> {
 }
 
 impl PrefixTree {
-    /// Sorts rows depth-first: a segment's rows by position, then those of its children, oldest first. Rows of equal segment
-    /// and position keep their order.
+    /// Sorts rows depth-first: a segment's rows by position, then those of its children, oldest first. Rows of equal
+    /// segment and position keep their order.
     pub fn depth_first(&self, rows: &mut [StepRow]) {
         self.depth_first_by(rows, |&row| row);
     }
 
-    /// The same for whatever carries a row with it. Rows that stand so already, as those of a step mostly do that goes on from
-    /// the one before, are only looked at.
+    /// The same for whatever carries a row with it. Rows that stand so already, as those of a step mostly do that goes
+    /// on from the one before, are only looked at.
     pub fn depth_first_by<T: Copy>(&self, rows: &mut [T], row: impl Fn(&T) -> StepRow) {
         if !self.is_depth_first(rows.iter().map(&row)) {
             self.sort_depth_first(rows, row);
         }
     }
 
-    /// Walks along `rows`: each goes on in the segment of the one before, or in a new one beneath the path to it, younger than
-    /// its siblings there.
+    /// Walks along `rows`: each goes on in the segment of the one before, or in a new one beneath the path to it,
+    /// younger than its siblings there.
     fn is_depth_first(&self, rows: impl Iterator<Item = StepRow>) -> bool {
         self.visits.begin();
         let mut path: Vec<SegmentId> = Vec::new();
@@ -181,8 +181,8 @@ impl PrefixTree {
         (met, owners)
     }
 
-    /// The segments that `rows` need, for rows in the order of `depth_first`. A segment with rows beneath it shows all its
-    /// tokens; one without ends at its last row.
+    /// The segments that `rows` need, for rows in the order of `depth_first`. A segment with rows beneath it shows all
+    /// its tokens; one without ends at its last row.
     pub fn forest(&self, rows: &[StepRow]) -> Forest {
         let mut forest = Forest {
             page_tokens: self.page_tokens,
@@ -222,7 +222,8 @@ impl PrefixTree {
         forest
     }
 
-    /// Lets `id` enter the snapshot with its first row; tokens, pages and last row are not known yet. Returns its index.
+    /// Lets `id` enter the snapshot with its first row; tokens, pages and last row are not known yet. Returns its
+    /// index.
     fn enter(&self, forest: &mut Forest, id: SegmentId, row: u32) -> u32 {
         let segment = self.at(id);
         let parent = segment.parent.and_then(|above| self.visits.number(above));
@@ -234,8 +235,8 @@ impl PrefixTree {
         index
     }
 
-    /// Lists the pages of the segment that entered the snapshot last, whose rows are all known when another follows it: one
-    /// whose parent is `next_parent`. What is beneath it comes at once, and then it is whole.
+    /// Lists the pages of the segment that entered the snapshot last, whose rows are all known when another follows it:
+    /// one whose parent is `next_parent`. What is beneath it comes at once, and then it is whole.
     fn close(&self, forest: &mut Forest, next_parent: Option<u32>) {
         let Some(index) = forest.segments.len().checked_sub(1) else { return };
         let live = &mut forest.segments[index];
@@ -252,8 +253,8 @@ impl PrefixTree {
         live.pages = first..super::count(forest.pages.len());
     }
 
-    /// Whether all keys and values that the snapshot shows exist once its rows are computed: rows go on where `computed`
-    /// ends, and what has rows beneath it is finished in this step at the latest.
+    /// Whether all keys and values that the snapshot shows exist once its rows are computed: rows go on where
+    /// `computed` ends, and what has rows beneath it is finished in this step at the latest.
     pub fn check_ready(&self, forest: &Forest) -> Result<(), String> {
         for (index, live) in forest.segments.iter().enumerate() {
             let mut ready = live.first_position + self.at(live.id).computed;

@@ -1,35 +1,39 @@
-//! Radix tree of segments: which runs of tokens are kept, in which pages, and who shares them. This room holds the arena and the
-//! life of a segment (fork, computed, leases); `grow` gives it slots, `path` says what can be asked of one, `admit` matches and
-//! splits, `evict` gives memory back, `live` takes the snapshot of a step, `integrity` checks the invariants. It moves integers only:
-//! filling the slots with keys and values, in the order of `computed`, is the caller's part.
+//! Radix tree of segments: which runs of tokens are kept, in which pages, and who shares them. This room holds the
+//! arena and the life of a segment (fork, computed, leases); `grow` gives it slots, `path` says what can be asked of
+//! one, `admit` matches and splits, `evict` gives memory back, `live` takes the snapshot of a step, `integrity` checks
+//! the invariants. It moves integers only: filling the slots with keys and values, in the order of `computed`, is the
+//! caller's part.
 //!
 //! # Life of a segment
-//! A *prompt* is registered whole by `admit` and never grows. A *branch* is opened by `fork`, has one writer and grows by
-//! `append`; it is sealed when it is forked or when its last lease is released. Only open segments grow, and a segment with
-//! children is never open. A segment without tokens has no children: what is forked there hangs from its parent.
+//! A *prompt* is registered whole by `admit` and never grows. A *branch* is opened by `fork`, has one writer and grows
+//! by `append`; it is sealed when it is forked or when its last lease is released. Only open segments grow, and a
+//! segment with children is never open. A segment without tokens has no children: what is forked there hangs from its
+//! parent.
 //!
 //! # Splits
-//! Splitting a segment at a position makes a new segment of its *first* part; the second part keeps the id, the children,
-//! the leases and the writer. An id therefore names the end of a path, and goes on naming it. Where the split falls inside a
-//! page both parts list that page and the pool counts two holders; the writer of the second part goes on in it, since the
-//! first part never grows.
+//! Splitting a segment at a position makes a new segment of its *first* part; the second part keeps the id, the
+//! children, the leases and the writer. An id therefore names the end of a path, and goes on naming it. Where the split
+//! falls inside a page both parts list that page and the pool counts two holders; the writer of the second part goes on
+//! in it, since the first part never grows.
 //!
 //! # Pages
-//! Where a segment ends inside a page, the first child that gets slots goes on there: both list the page, as after a split. The
-//! slots behind a segment's end belong to one child at a time; the others begin with a page of their own, from slot
-//! `first_position % page_tokens` on. So every slot is one segment's, and a page is listed by neighbours on one path only.
+//! Where a segment ends inside a page, the first child that gets slots goes on there: both list the page, as after a
+//! split. The slots behind a segment's end belong to one child at a time; the others begin with a page of their own,
+//! from slot `first_position % page_tokens` on. So every slot is one segment's, and a page is listed by neighbours on
+//! one path only.
 //!
 //! # Slots ahead of their tokens
-//! The last slot of an open segment may be there before its token is known (`drawing`): keys and values are computed from
-//! what the device drew, while nobody has read it yet. Such a slot counts as a token of the segment in every way but two: it
-//! has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its last lease until the
-//! token is told or the slot taken back.
+//! The last slot of an open segment may be there before its token is known (`pending`): keys and values are computed
+//! from what the device sampled, while nobody has read it yet. Such a slot counts as a token of the segment in every
+//! way but two: it has no name, so nothing can be matched with it, and the segment can be neither forked nor lose its
+//! last lease until the token is told or the slot taken back.
 //!
 //! # Hollow segments
-//! Where every layer of a model has a window, rows far behind it will not read a branch's first tokens again. `free_behind` gives
-//! their pages back: a *hollow* segment keeps its tokens and has no page. Nothing is matched with it, nor with what is beneath it,
-//! but by who holds a lease on the end of the path. The pages hold all layers; where only some layers have a window nothing can be
-//! freed here. Pools by group of layers would carry that further: a segment then lists its pages by group, and is hollow by group.
+//! Where every layer of a model has a window, rows far behind it will not read a branch's first tokens again.
+//! `free_behind` gives their pages back: a *hollow* segment keeps its tokens and has no page. Nothing is matched with
+//! it, nor with what is beneath it, but by who holds a lease on the end of the path. The pages hold all layers; where
+//! only some layers have a window nothing can be freed here. Pools by group of layers would carry that further: a
+//! segment then lists its pages by group, and is hollow by group.
 //!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays as a cache that later prompts match, until it is
@@ -37,12 +41,12 @@
 
 mod admit;
 mod behind;
-mod drawing;
 mod evict;
 mod grow;
 mod integrity;
 mod live;
 mod path;
+mod pending;
 mod usage;
 
 use std::cell::Cell;
@@ -76,8 +80,8 @@ struct Segment {
     children: u32,
     first_position: u32,
     tokens: Vec<TokenId>,
-    /// Whether one more slot follows `tokens`, whose token is still being drawn.
-    drawing: bool,
+    /// Whether one more slot follows `tokens`, whose token is still being sampled.
+    pending: bool,
     pages: Vec<PageId>,
     /// Its keys and values are gone, and its pages with them.
     hollow: bool,
@@ -96,7 +100,7 @@ struct Segment {
 
 impl Segment {
     fn len(&self) -> u32 {
-        count(self.tokens.len()) + u32::from(self.drawing)
+        count(self.tokens.len()) + u32::from(self.pending)
     }
 
     /// Tokens whose slots it has.
@@ -180,8 +184,8 @@ impl PrefixTree {
     }
 
     /// The same at absolute position `position` of the path of `segment`: the new branch continues after its first
-    /// `position` tokens. A segment that holds tokens on both sides is split there, by which its writer is not disturbed.
-    /// Panics when the path is shorter than that, or hollow.
+    /// `position` tokens. A segment that holds tokens on both sides is split there, by which its writer is not
+    /// disturbed. Panics when the path is shorter than that, or hollow.
     pub fn fork_at(&mut self, pool: &mut PagePool, segment: SegmentId, position: u32) -> SegmentId {
         let end = self.end(segment);
         assert!(position <= end, "segment {segment} ends at {end}, so it cannot be forked at {position}");
@@ -205,8 +209,8 @@ impl PrefixTree {
         child
     }
 
-    /// Says that keys and values exist for every position below `upto` of the path of `segment`. Panics when the path is
-    /// shorter than that.
+    /// Says that keys and values exist for every position below `upto` of the path of `segment`. Panics when the path
+    /// is shorter than that.
     pub fn mark_computed(&mut self, segment: SegmentId, upto: u32) {
         let end = self.end(segment);
         assert!(upto <= end, "segment {segment} ends at {end}, so it cannot be computed up to {upto}");
@@ -237,8 +241,8 @@ impl PrefixTree {
         self.review(segment);
     }
 
-    /// Ends one lease. After the last one the segment is sealed and stays as a cache until it is evicted. Panics when there
-    /// is no lease.
+    /// Ends one lease. After the last one the segment is sealed and stays as a cache until it is evicted. Panics when
+    /// there is no lease.
     pub fn release(&mut self, segment: SegmentId) {
         let now = self.tick();
         let released = self.at_mut(segment);
@@ -259,7 +263,7 @@ impl PrefixTree {
 
     fn seal(&mut self, segment: SegmentId) {
         let sealed = self.at_mut(segment);
-        assert!(!sealed.drawing, "segment {segment} ends in a token that is not known, so it cannot be sealed");
+        assert!(!sealed.pending, "segment {segment} ends in a token that is not known, so it cannot be sealed");
         if sealed.state == State::Open {
             sealed.state = State::Sealed;
         }
@@ -270,8 +274,8 @@ impl PrefixTree {
         self.clock
     }
 
-    /// A new youngest child of `parent` with no lease and nothing computed. `pages` were taken for it, but for the first one where
-    /// it goes on in that of `parent`.
+    /// A new youngest child of `parent` with no lease and nothing computed. `pages` were taken for it, but for the
+    /// first one where it goes on in that of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
@@ -287,7 +291,7 @@ impl PrefixTree {
             children: 0,
             first_position: parent.map_or(0, |p| self.end(p)),
             tokens,
-            drawing: false,
+            pending: false,
             pages,
             hollow: false,
             computed: 0,

@@ -54,14 +54,14 @@ impl PrefixTree {
         path
     }
 
-    /// Whether the token at absolute position `position` of the path of `segment` still has its slot, which `free_behind` may have
-    /// taken. Panics past its end.
+    /// Whether the token at absolute position `position` of the path of `segment` still has its slot, which
+    /// `free_behind` may have taken. Panics past its end.
     pub fn has_slot(&self, segment: SegmentId, position: u32) -> bool {
         !self.at(self.owner(segment, position)).hollow
     }
 
-    /// Where key and value of the token at absolute position `position` of the path of `segment` lie. Panics past its end, and
-    /// where they are gone.
+    /// Where key and value of the token at absolute position `position` of the path of `segment` lie. Panics past its
+    /// end, and where they are gone.
     pub fn slot(&self, segment: SegmentId, position: u32) -> KvSlot {
         let owner = self.at(self.owner(segment, position));
         let page = position / self.page_tokens - owner.first_position / self.page_tokens;

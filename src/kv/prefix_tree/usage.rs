@@ -72,8 +72,8 @@ impl PrefixTree {
         self.at(segment).pages.len() - usize::from(self.begins_in_parents_page(segment))
     }
 
-    /// Adds what no lease would hold any more without the one lease on `segment`, and returns how many pages that is; none where
-    /// it has several.
+    /// Adds what no lease would hold any more without the one lease on `segment`, and returns how many pages that is;
+    /// none where it has several.
     pub fn add_alone(&self, usage: &mut Usage, segment: SegmentId) -> usize {
         usage.met.resize(self.arena.len(), false);
         let before = usage.pages;
@@ -107,8 +107,8 @@ impl PrefixTree {
         }
     }
 
-    /// Adds what holds the first `upto` positions of a path that was made just now, and is known to gain so many pages: for
-    /// that, segments in use may have been split.
+    /// Adds what holds the first `upto` positions of a path that was made just now, and is known to gain so many pages:
+    /// for that, segments in use may have been split.
     pub fn add_new_path(&self, usage: &mut Usage, segment: SegmentId, upto: u32, gain: usize) {
         if let Some(last) = self.holder(segment, upto) {
             self.new_to(&mut usage.met, last).for_each(drop);
@@ -146,8 +146,8 @@ impl PrefixTree {
         of_one.map(|id| self.own_pages_upto(id, count(known.tokens))).sum()
     }
 
-    /// Pages of the path of `segment` up to position `upto` that are there and not in use. Where it was divided inside a page,
-    /// they are more than its tokens need.
+    /// Pages of the path of `segment` up to position `upto` that are there and not in use. Where it was divided inside
+    /// a page, they are more than its tokens need.
     fn unused_upto(&self, usage: &Usage, segment: SegmentId, upto: u32) -> usize {
         self.ancestry(segment).take_while(|id| !usage.has_met(*id)).map(|id| self.own_pages_upto(id, upto)).sum()
     }

@@ -1,8 +1,10 @@
-//! An exact cache of pages that forgets what was used longest ago, walked through by a job's prompts in order of arrival.
+//! An exact cache of pages that forgets what was used longest ago, walked through by a job's prompts in order of
+//! arrival.
 //!
-//! A page is known by all tokens up to its end, so it belongs to the node in which it ends; all pages of a node are used
-//! together, by every prompt beneath it, and are forgotten from the last. So it is enough to keep for each node when it was used
-//! and how many of its pages, the first ones, are still held: the work is one step a node of each prompt's path, not one a page.
+//! A page is known by all tokens up to its end, so it belongs to the node in which it ends; all pages of a node are
+//! used together, by every prompt beneath it, and are forgotten from the last. So it is enough to keep for each node
+//! when it was used and how many of its pages, the first ones, are still held: the work is one step a node of each
+//! prompt's path, not one a page.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! The prompts of a job as one exact prefix tree, known before the first of them is computed: what they share, on how many levels,
-//! and in which order that is best used. It is built at once from the sorted prompts and holds no tokens: a node names a prompt
-//! that has them. What the device keeps while the job runs is `PrefixTree`'s.
+//! The prompts of a job as one exact prefix tree, known before the first of them is computed: what they share, on how
+//! many levels, and in which order that is best used. It is built at once from the sorted prompts and holds no tokens:
+//! a node names a prompt that has them. What the device keeps while the job runs is `PrefixTree`'s.
 
 mod lru;
 mod order;
@@ -25,7 +25,8 @@ pub struct PromptNode {
     pub first: u32,
     /// First position after it.
     pub end: u32,
-    /// The prompts that hold it, as a range of `PromptTree::sorted`: first those that end with it, then those of its children.
+    /// The prompts that hold it, as a range of `PromptTree::sorted`: first those that end with it, then those of its
+    /// children.
     pub prompts: Range<u32>,
 }
 
@@ -114,8 +115,8 @@ struct Open {
     until: u32,
 }
 
-/// The nodes of sorted prompts, depth-first. From the last prompt to the first, each node is put out behind all that is beneath
-/// it: backwards that is before it.
+/// The nodes of sorted prompts, depth-first. From the last prompt to the first, each node is put out behind all that is
+/// beneath it: backwards that is before it.
 fn nodes(sorted: &[Sorted], length: impl Fn(u32) -> u32) -> Vec<PromptNode> {
     let mut nodes = Vec::new();
     // The path of the prompt at hand, each end behind the one before.

@@ -1,5 +1,5 @@
-//! Depth-first orders of a job's prompts: in each of them what is beneath a node follows each other, so that no beginning has to
-//! be kept, or computed again, for prompts that come much later.
+//! Depth-first orders of a job's prompts: in each of them what is beneath a node follows each other, so that no
+//! beginning has to be kept, or computed again, for prompts that come much later.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,20 +7,21 @@ use std::ops::Range;
 use super::PromptTree;
 
 impl PromptTree {
-    /// All prompts depth-first, at every level what draws most for its prompt tokens first: by the tokens that are expected to
-    /// be drawn beneath a node, `draws` of each prompt as it arrived, over the distinct prompt tokens beneath it. What draws
-    /// much is then under way while the prompts of others are computed (BatchLLM, section 4.2, where it orders its groups).
-    /// Prompts that end with a node come before its children, those that tie in the order of their tokens.
-    pub fn order_by(&self, draws: &[u64]) -> Vec<u32> {
-        let drawn = |range: Range<usize>| {
+    /// All prompts depth-first, at every level what samples most for its prompt tokens first: by the tokens that are
+    /// expected to be sampled beneath a node, `samples` of each prompt as it arrived, over the distinct prompt tokens
+    /// beneath it. What samples much is then under way while the prompts of others are computed (BatchLLM, section 4.2,
+    /// where it orders its groups). Prompts that end with a node come before its children, those that tie in the order
+    /// of their tokens.
+    pub fn order_by(&self, samples: &[u64]) -> Vec<u32> {
+        let sampled = |range: Range<usize>| {
             let prompts = self.sorted()[range].iter();
-            prompts.map(|sorted| draws[sorted.prompt as usize]).sum::<u64>()
+            prompts.map(|sorted| samples[sorted.prompt as usize]).sum::<u64>()
         };
-        let drawn = self.sums_beneath(|node| drawn(self.own(node)));
+        let sampled = self.sums_beneath(|node| sampled(self.own(node)));
         let tokens = self.sums_beneath(|node| u64::from(self.nodes()[node].tokens()));
         let by_falling_ratio = |&a: &u32, &b: &u32| -> Ordering {
-            let product = |drawn_of: u32, tokens_of: u32| {
-                u128::from(drawn[drawn_of as usize]) * u128::from(tokens[tokens_of as usize])
+            let product = |sampled_of: u32, tokens_of: u32| {
+                u128::from(sampled[sampled_of as usize]) * u128::from(tokens[tokens_of as usize])
             };
             product(b, a).cmp(&product(a, b))
         };

@@ -1,4 +1,4 @@
-//! What each way of sharing computes of a job's prompts. Samples that are drawn from them are no part of it.
+//! What each way of sharing computes of a job's prompts. Samples that are sampled from them are no part of it.
 
 use super::{PromptTree, lru};
 use crate::kv::antichain::best_antichain;
@@ -36,9 +36,9 @@ impl PromptTree {
         self.saving(self.logical)
     }
 
-    /// Prompts in order of arrival through a cache of whole pages that holds `capacity` tokens; what was used longest ago makes
-    /// room. Of a prompt's pages the last is used first, so that a page never outlives the one before it. Each prompt is
-    /// computed before the next arrives.
+    /// Prompts in order of arrival through a cache of whole pages that holds `capacity` tokens; what was used longest
+    /// ago makes room. Of a prompt's pages the last is used first, so that a page never outlives the one before it.
+    /// Each prompt is computed before the next arrives.
     pub fn lru(&self, capacity: u64, page_tokens: u32) -> Saving {
         self.saving(self.logical - lru::found(self, capacity, page_tokens))
     }
@@ -55,8 +55,8 @@ impl PromptTree {
     }
 
     /// The nodes with whose ends the shared beginnings of `single_level` end, rising; no two lie on one path. BatchLLM
-    /// (section 4.1) finds its level from the leaves up, comparing a node with each of its children alone; this is the optimum
-    /// that it aims for.
+    /// (section 4.1) finds its level from the leaves up, comparing a node with each of its children alone; this is the
+    /// optimum that it aims for.
     pub fn single_level_nodes(&self) -> Vec<u32> {
         let worth: Vec<u64> = (0..self.nodes().len()).map(|node| self.worth(node)).collect();
         best_antichain(|node| self.nodes()[node].parent, &worth)

@@ -1,7 +1,7 @@
-//! Prompts in the order of their tokens, each with what it shares with the one before it: a merge sort that never compares
-//! tokens twice which it knows to be equal (W. Ng and K. Kakehi, "Merging string sequences by longest common prefixes", 2008).
-//! It looks at each prompt's tokens up to where the prompt differs from its neighbours, and once for each level of merging
-//! at one more.
+//! Prompts in the order of their tokens, each with what it shares with the one before it: a merge sort that never
+//! compares tokens twice which it knows to be equal (W. Ng and K. Kakehi, "Merging string sequences by longest common
+//! prefixes", 2008). It looks at each prompt's tokens up to where the prompt differs from its neighbours, and once for
+//! each level of merging at one more.
 
 use crate::ids::TokenId;
 

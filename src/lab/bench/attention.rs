@@ -1,5 +1,5 @@
-//! Times the CPU's tree attention on one shared prompt with many samples, and sets it against what the machine could do:
-//! its rates of multiplying and of reading memory. What is printed is the caller's affair.
+//! Times the CPU's tree attention on one shared prompt with many samples, and compares it with the machine's rates of
+//! arithmetic and memory reads. The callers print the results.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use crate::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 
 use crate::backend::cpu::machine::MachineRates;
 
-/// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt` tokens.
+/// One decode step: `samples` branches of `own_tokens` tokens each (the newest is the row) under a prompt of `prompt`
+/// tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AttentionShape {
     pub prompt: usize,
@@ -27,7 +28,7 @@ pub struct AttentionShape {
     pub head_dim: usize,
     pub dtype: Dtype,
     pub planner: Planner,
-    /// Run one after another, each with its own keys and values, as a model does; what is reported is one layer.
+    /// Layers, run one after another, each with its own keys and values, as in a model; results are per layer.
     pub layers: usize,
 }
 
@@ -38,24 +39,28 @@ pub struct AttentionTiming {
     pub isa: String,
     pub threads: usize,
     pub attention_us: f64,
-    /// Storing the step's keys and values.
+    /// Time to store the step's keys and values.
     pub append_us: f64,
-    /// Multiplications and additions that the softmax over all visible positions needs, whatever the plan.
+    /// Multiplications and additions of attention over all visible positions, independent of the plan.
     pub flops: f64,
     pub gflops_per_s: f64,
-    /// Keys and values that the plan reads, each item once.
+    /// Bytes of keys and values that the plan's work items read.
     pub kv_bytes: f64,
     pub gbytes_per_s: f64,
-    /// What `flops` and `kv_bytes` take at the machine's rates.
+    /// Time of `flops` and of `kv_bytes` at the machine's rates.
     pub flops_floor_us: f64,
     pub bytes_floor_us: f64,
-    /// The larger floor over the measured time.
+    /// The larger lower bound divided by the measured time.
     pub share_of_floor: f64,
 }
 
-/// Times `shape` on rayon's current pool for about `budget`. Errors: the shape is impossible or its memory is not to be had.
+/// Times `shape` on rayon's current pool for about `budget`.
+///
+/// # Errors
+///
+/// An impossible shape, or too little memory.
 pub fn time(isa: Isa, shape: &AttentionShape, rates: &MachineRates, budget: Duration) -> Result<AttentionTiming> {
-    let mut step = Step::new(isa, shape)?;
+    let mut step = PreparedStep::new(isa, shape)?;
     step.run();
     let begin = Instant::now();
     let mut times = Vec::new();
@@ -126,8 +131,8 @@ impl AttentionShape {
     }
 }
 
-/// A step that is ready to run.
-struct Step {
+/// A decode step, ready to run.
+struct PreparedStep {
     isa: Isa,
     layers: usize,
     kv: KvStore,
@@ -139,7 +144,7 @@ struct Step {
     scale: f32,
 }
 
-impl Step {
+impl PreparedStep {
     fn new(isa: Isa, shape: &AttentionShape) -> Result<Self> {
         shape.check()?;
         let pages = (shape.prompt + 1) / PAGE_TOKENS as usize
@@ -165,7 +170,7 @@ impl Step {
         })
     }
 
-    /// Microseconds of attention and of appending, all layers.
+    /// Runs the step; returns microseconds of attention and of appending, over all layers.
     fn run(&mut self) -> (f64, f64) {
         let (mut attention, mut append) = (Duration::ZERO, Duration::ZERO);
         for layer in (0..self.layers).map(LayerIx::new) {
@@ -208,7 +213,7 @@ fn grow(shape: &AttentionShape, pages: usize) -> Result<(Forest, Vec<KvSlot>)> {
     Ok((tree.forest(&rows), slots))
 }
 
-/// Numbers in all slots of all layers.
+/// Writes numbers to all slots of all layers.
 fn fill(kv: &mut KvStore, pages: usize, shape: &AttentionShape) {
     let tokens = PAGE_TOKENS as usize;
     let mut qkv = Buffer::new(tokens, shape.heads().qkv_width());

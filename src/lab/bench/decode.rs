@@ -1,6 +1,6 @@
-//! `bench decode`: one prompt, N samples, tokens per second, beside the physical floor of the same shape on the rates that
-//! this machine shows in the same run. Works through the engine as a run does; greedy, and blind to end-of-text, so that
-//! every case does the same work.
+//! `bench decode`: tokens per second of N samples of one prompt, compared with the physical lower bound for the same
+//! shape at the machine's rates, measured in the same run. Uses the engine as a run does; sampling is greedy and
+//! ignores end-of-text, so that every case does the same work.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -8,12 +8,12 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
-use crate::engine::{CoinKey, EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{EngineHandle, ForkKind, Hear, Metrics, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::{
-    Budget, Demand, Device, DeviceChoice, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest, Release,
-    in_bytes,
+    Demand, Device, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest,
+    Release, in_bytes,
 };
 use crate::model::check::facts;
 use crate::model::{ModelConfig, ModelFolder};
@@ -22,13 +22,13 @@ use crate::plan::Planner;
 
 use super::tables::print_json;
 
-/// What `bench decode` is asked to measure.
+/// The options of `bench decode`.
 #[derive(Clone, Debug)]
 pub struct DecodeOptions {
     /// Model folder, or a config.json for random weights.
     pub config: PathBuf,
     pub random_weights: bool,
-    /// Of random weights; `None`: what the config says, else f32.
+    /// Dtype of random weights; `None`: the config's, else f32.
     pub dtype: Option<Dtype>,
     pub prompt: usize,
     pub samples: Vec<usize>,
@@ -38,12 +38,12 @@ pub struct DecodeOptions {
     pub repeat: usize,
     pub json: bool,
     pub device: DeviceChoice,
-    pub budget: Budget,
+    pub budget: EngineBudget,
 }
 
 /// One case, measured.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct MeasuredDecode {
     config: String,
     dtype: Dtype,
     kv_dtype: KvDtype,
@@ -55,13 +55,13 @@ struct Measured {
     /// Medians, tokens per second.
     prompt_rate: f64,
     decode_rate: f64,
-    /// What the rates measured in this run allow; see [`floor_rate`].
+    /// Tokens per second that the rates measured in this run allow; see [`floor_rate`].
     floor_rate: f64,
     machine: Rates,
     engine: Metrics,
 }
 
-/// Samples of a prompt at most: more than any step holds.
+/// Most samples of a prompt: more than any step holds.
 const MOST_SAMPLES: usize = 1 << 20;
 
 /// Measures every plan x samples, prints a table or JSON lines.
@@ -74,7 +74,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
         return Err(Error::value("--dtype", "--random-weights beside it (a folder's weights have theirs)", found));
     }
     options.budget.check()?;
-    let model = Model::of(options)?;
+    let model = BenchModel::of(options)?;
     check_cases(options, model.config.context)?;
     let (device, machine) = options.device.open(model.source().weight_bytes())?.with(Rated(model.dtype))?;
     if !options.json {
@@ -97,7 +97,7 @@ pub fn main(options: &DecodeOptions) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be measured before anything is.
+/// Checks the options before anything is measured.
 fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
     let DecodeOptions { prompt, generate, .. } = *options;
     for (what, count) in [("--prompt", prompt), ("--generate", generate)] {
@@ -116,7 +116,7 @@ fn check_cases(options: &DecodeOptions, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a device is called, and what it can do at most with weights of a dtype.
+/// Returns a device's name and its peak rates for weights of a dtype.
 struct Rated(Dtype);
 
 impl OnDevice for Rated {
@@ -128,13 +128,13 @@ impl OnDevice for Rated {
 }
 
 fn measure(
-    model: &Model,
+    model: &BenchModel,
     options: &DecodeOptions,
     plan: Planner,
     case: DecodeCase,
     machine: Rates,
-) -> Result<Measured> {
-    let Model { config, dtype, .. } = model;
+) -> Result<MeasuredDecode> {
+    let BenchModel { config, dtype, .. } = model;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
     let launch = Launch {
         model: model.source(),
@@ -147,7 +147,7 @@ fn measure(
     let engine = launch.start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
-    Ok(Measured {
+    Ok(MeasuredDecode {
         config: options.config.display().to_string(),
         dtype: *dtype,
         kv_dtype: options.budget.kv,
@@ -164,14 +164,14 @@ fn measure(
 }
 
 /// The model to measure on.
-struct Model {
+struct BenchModel {
     config: ModelConfig,
     dtype: Dtype,
     /// `None`: random weights.
     folder: Option<ModelFolder>,
 }
 
-impl Model {
+impl BenchModel {
     fn of(options: &DecodeOptions) -> Result<Self> {
         if !options.random_weights {
             let folder = ModelFolder::open(&options.config)?;
@@ -192,9 +192,9 @@ impl Model {
     }
 }
 
-/// Tokens per second that no plan can pass on this machine: a step reads the weights once and multiplies each row by them;
-/// it reads the shared and the own keys and values once and multiplies each row by those it sees. Each part takes the
-/// longer of its reads and its products; the context is that of the middle of the generation.
+/// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once and multiplies each
+/// row by them; it reads the shared and the own keys and values once and multiplies each row by those it sees. Each
+/// part takes the longer of its reads and its products. The context is that of the middle of the generation.
 pub fn floor_rate(
     config: &ModelConfig,
     dtype: Dtype,
@@ -221,7 +221,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-impl std::fmt::Display for Measured {
+impl std::fmt::Display for MeasuredDecode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let DecodeCase { prompt, samples, .. } = self.case;
         let share = 100.0 * self.decode_rate / self.floor_rate;
@@ -260,15 +260,15 @@ impl DecodeCase {
         (self.samples * self.generate) as f64 / run.decode_seconds
     }
 
-    /// Samples `generate` tokens from each of `samples` forks of a prompt of its own (`salt` makes prompts differ, so that
-    /// nothing is found in the cache).
+    /// Samples `generate` tokens from each of `samples` forks of a prompt. `salt` makes prompts differ, so that none is
+    /// found in the cache.
     pub fn run(&self, engine: &EngineHandle, salt: u64) -> Result<DecodeRun> {
         let prompt = self.prompt_tokens(engine.facts().vocab, salt);
         let params = SamplingParams::greedy();
         let [one, all] = [1, self.generate].map(|tokens| Stop { ignore_eos: true, ..Stop::max_tokens(tokens) });
         let begin = |n, stop, release| {
-            let (tokens, params, coins) = (prompt.as_slice(), &params, CoinKey::root(0, "bench"));
-            let request = PromptRequest { tokens, n, params, stop, coins };
+            let (tokens, params, uniforms) = (prompt.as_slice(), &params, UniformKey::root(0, "bench"));
+            let request = PromptRequest { tokens, n, params, stop, uniforms };
             Generation::new(vec![request], Generator::new(engine.clone(), Hear::Finishes, release))
         };
         let mut once = begin(1, &one, Release::EachSample);
@@ -288,7 +288,7 @@ impl DecodeCase {
     }
 
     fn prompt_tokens(&self, vocab: usize, salt: u64) -> Vec<TokenId> {
-        let key = CoinKey::root(salt, "bench").child(ForkKind::Sample, 0);
-        (0..self.prompt as u32).map(|position| TokenId::new((key.coin(position) * vocab as f64) as usize)).collect()
+        let key = UniformKey::root(salt, "bench").child(ForkKind::Sample, 0);
+        (0..self.prompt as u32).map(|position| TokenId::new((key.uniform(position) * vocab as f64) as usize)).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Linear layers by number of rows, each beside the bound that holds there: multiply-adds for many rows, reading the weights
-//! for few. Several copies of the weights take turns, so that no cache holds them between calls.
+//! Times linear layers by number of rows, compared with the limiting rate: arithmetic for many rows, reading the
+//! weights for few. Calls alternate between copies of the weights, so that no cache holds them between calls.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub struct GemmRate {
     pub gflops: f64,
     /// Weights read each second.
     pub weights_gb_per_s: f64,
-    /// Time that the machine's rates allow at least, over the time taken: 1 is perfect.
+    /// Lower bound of the time at the machine's rates, divided by the measured time: 1 is perfect.
     pub share_of_bound: f64,
     pub bound: Bound,
 }
@@ -51,9 +51,9 @@ pub enum Bound {
     Memory,
 }
 
-/// Copies of the weights take turns until they are this large together.
+/// Total size of the copies of the weights, in bytes.
 const WEIGHT_BYTES: usize = 512 << 20;
-/// Calls of a measurement: at least so many, and for at least so long.
+/// A measurement makes at least this many calls and takes at least this long.
 const CALLS: usize = 15;
 const TIME: Duration = Duration::from_millis(250);
 
@@ -93,7 +93,7 @@ fn measure_rows(isa: Isa, rates: &MachineRates, shape: GemmShape, copies: &[Matr
     }
 }
 
-/// The times that arithmetic and reading the weights take at the machine's rates.
+/// Seconds of arithmetic and of reading the weights at the machine's rates.
 fn least_seconds(rates: &MachineRates, shape: GemmShape, rows: usize) -> (f64, f64) {
     let gflops = if shape.dtype == Dtype::Bf16 { rates.bf16_gflops() } else { rates.f32_gflops };
     (shape.operations(rows) / gflops * 1e-9, shape.weight_bytes() as f64 / rates.read_gb_per_s * 1e-9)

@@ -1,4 +1,4 @@
-//! Floor 8: what the `bench` subcommand measures, each figure beside what the machine can do at most in the same run.
+//! The measurements of the `bench` subcommand, each compared with the limit of the machine, measured in the same run.
 
 pub mod attention;
 pub mod batches;

@@ -1,6 +1,6 @@
-//! `bench gemm --shape`: the linear layers of a model by number of rows, each with the algorithm that the backend's library
-//! recommends and with the fastest that measuring finds, beside the physical floor; and what they sum to in a decode step.
-//! Several copies of the weights take turns, so that they come from memory as in a step.
+//! `bench gemm --shape`: times the linear layers of a model by number of rows, each with the library's recommended
+//! algorithm and with the fastest one measured, compared with the physical lower bound, and their sum per decode step.
+//! Calls alternate between copies of the weights, so that these are read from memory as in a step.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::model::ModelConfig;
 use crate::model::config::{Activation, FeedForward, kinds};
 use crate::out;
 
-/// What `bench gemm --shape` is asked to measure.
+/// The options of `bench gemm --shape`.
 #[derive(Clone, Debug)]
 pub struct ProductOptions {
     /// Shapes; `None`: the built-in ones.
@@ -26,36 +26,36 @@ pub struct ProductOptions {
     pub shape: String,
     pub rows: Vec<usize>,
     pub dtype: Dtype,
-    /// Rates of the floor; `None`: measured.
+    /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
-    /// Whether algorithms that give a row the same bits for all numbers of rows stand in the place of the fastest.
+    /// Whether to use batch-invariant algorithms instead of the fastest.
     pub deterministic: bool,
     pub json: bool,
 }
 
-/// Copies of the weights are this large together, within these counts.
+/// Total size in bytes, and number, of the copies of the weights.
 const WEIGHT_BYTES: usize = 512 << 20;
 const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
-/// Calls behind one another that are timed together, and how often: the median counts.
+/// Consecutive calls that are timed together, and number of such timings, of which the median counts.
 const CALLS: usize = 8;
 const TIMES: usize = 10;
-/// For measuring the algorithms of one layer at one number of rows, of which it takes a tenth at most.
+/// Budget of autotuning; one layer at one number of rows takes at most a tenth of it.
 const MEASURING: Duration = Duration::from_secs(12);
 /// More rows than any step has.
 const MOST_ROWS: usize = 1 << 16;
 
 /// A kind of linear layer, and how often a decode step computes it.
-struct Layer {
+struct LinearLayer {
     name: &'static str,
     outputs: usize,
     inputs: usize,
     count: usize,
-    into: Into,
+    into: ProductOutput,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Into {
+enum ProductOutput {
     Operands,
     Sums,
     /// Added to the residual.
@@ -64,7 +64,7 @@ enum Into {
 
 /// One kind of layer at one number of rows.
 #[derive(Debug, Serialize)]
-struct Measured<'a> {
+struct MeasuredLayer<'a> {
     shape: &'a str,
     layer: &'static str,
     outputs: usize,
@@ -72,37 +72,37 @@ struct Measured<'a> {
     count: usize,
     deterministic: bool,
     #[serde(flatten)]
-    times: Times,
+    times: LayerTimes,
 }
 
 /// All linear layers of a decode step.
 #[derive(Debug, Serialize)]
-struct Step<'a> {
+struct MeasuredStep<'a> {
     shape: &'a str,
     layer: &'static str,
     deterministic: bool,
     #[serde(flatten)]
-    times: Times,
+    times: LayerTimes,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Times {
+struct LayerTimes {
     rows: usize,
-    /// As the library recommends; `None` where the backend has only one way.
+    /// Time of the recommended algorithm; `None` if the backend has only one algorithm.
     first_us: Option<f64>,
     us: f64,
     floor_us: f64,
     ratio: f64,
 }
 
-/// Measures every layer at every number of rows, printing each as soon as it is done, then the sums.
+/// Measures every layer at every number of rows, printing each result as soon as it is known, then the sums.
 pub fn main(device: DeviceChoice, options: &ProductOptions) -> Result<()> {
-    device.open(0)?.with(Measure(options))
+    device.open(0)?.with(MeasureProducts(options))
 }
 
-struct Measure<'a>(&'a ProductOptions);
+struct MeasureProducts<'a>(&'a ProductOptions);
 
-impl OnDevice for Measure<'_> {
+impl OnDevice for MeasureProducts<'_> {
     type Output = ();
 
     fn run<B: Device>(self, backend: B) -> Result<()> {
@@ -124,21 +124,22 @@ fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()>
         ))?;
     }
     let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
-    let mut step: Vec<Times> = options.rows.iter().map(|&rows| Times::new(rows, None, 0.0, 0.0)).collect();
+    let mut step: Vec<LayerTimes> = options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
     for (at, layer) in layers(&config).into_iter().enumerate() {
         let times = measure(&mut backend, &layer, options, rates)?;
         for (sum, times) in step.iter_mut().zip(times) {
-            let Layer { name, outputs, inputs, count, .. } = layer;
-            print(options.json, &Measured { shape, layer: name, outputs, inputs, count, deterministic, times })?;
+            let LinearLayer { name, outputs, inputs, count, .. } = layer;
+            print(options.json, &MeasuredLayer { shape, layer: name, outputs, inputs, count, deterministic, times })?;
             let more = count as f64;
             let first = times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
-            *sum = Times::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
+            *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
         }
     }
-    step.into_iter().try_for_each(|times| print(options.json, &Step { shape, layer: "step", deterministic, times }))
+    step.into_iter()
+        .try_for_each(|times| print(options.json, &MeasuredStep { shape, layer: "step", deterministic, times }))
 }
 
-/// Those given, and measured ones of products in place of the others.
+/// The given rates, with measured ones in place of missing ones.
 fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
@@ -153,14 +154,14 @@ fn rates<B: Timed>(backend: &mut B, options: &ProductOptions) -> Result<Rates> {
 }
 
 /// In the order of a step; of each kind of layer.
-fn layers(config: &ModelConfig) -> Vec<Layer> {
+fn layers(config: &ModelConfig) -> Vec<LinearLayer> {
     let ModelConfig { hidden, vocab, .. } = *config;
-    let layer = |name, outputs, inputs, count, into| Layer { name, outputs, inputs, count, into };
+    let layer = |name, outputs, inputs, count, into| LinearLayer { name, outputs, inputs, count, into };
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
         let count = config.heads().filter(|other| *other == heads).count();
-        all.push(layer("qkv", heads.qkv_width(), hidden, count, Into::Operands));
-        all.push(layer("out", hidden, heads.q_width(), count, Into::Residual));
+        all.push(layer("qkv", heads.qkv_width(), hidden, count, ProductOutput::Operands));
+        all.push(layer("out", hidden, heads.q_width(), count, ProductOutput::Residual));
     }
     let feed_forward = || config.layers.iter().map(|layer| layer.feed_forward);
     for kind in kinds(feed_forward()) {
@@ -170,16 +171,21 @@ fn layers(config: &ModelConfig) -> Vec<Layer> {
             Activation::GatedSilu => 2 * width,
             Activation::Gelu => width,
         };
-        all.push(layer("up", up, hidden, count, Into::Operands));
-        all.push(layer("down", hidden, width, count, Into::Residual));
+        all.push(layer("up", up, hidden, count, ProductOutput::Operands));
+        all.push(layer("down", hidden, width, count, ProductOutput::Residual));
     }
-    all.push(layer("head", vocab, hidden, 1, Into::Sums));
+    all.push(layer("head", vocab, hidden, 1, ProductOutput::Sums));
     all
 }
 
 /// Times by number of rows.
-fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, rates: Rates) -> Result<Vec<Times>> {
-    let Layer { outputs, inputs, into, .. } = *layer;
+fn measure<B: Timed>(
+    backend: &mut B,
+    layer: &LinearLayer,
+    options: &ProductOptions,
+    rates: Rates,
+) -> Result<Vec<LayerTimes>> {
+    let LinearLayer { outputs, inputs, into, .. } = *layer;
     let ProductOptions { dtype, rows, .. } = options;
     let dtype = *dtype;
     let bytes = outputs * inputs * dtype.bytes();
@@ -192,9 +198,9 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
     let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;
     let mut out = backend.buffer(
         outputs,
-        if into == Into::Operands { ActivationDtype::Operands(dtype) } else { ActivationDtype::Sums },
+        if into == ProductOutput::Operands { ActivationDtype::Operands(dtype) } else { ActivationDtype::Sums },
     )?;
-    // Numbers, for zeros are multiplied faster.
+    // Random numbers, because zeros are multiplied faster.
     let numbers = Uniform { stream: 1 << 60, centre: 0.0, reach: 1.0 };
     let most = rows.iter().copied().max().unwrap_or(0);
     let drawn: Vec<f32> = (0..most * inputs).into_par_iter().map(|i| numbers.at(i)).collect();
@@ -207,8 +213,8 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
             let mut us = backend.time_calls(CALLS, TIMES, |backend, call| {
                 let w = &weights[call % copies];
                 match into {
-                    Into::Residual => backend.linear_add(&mut out, &x, w, None),
-                    Into::Operands | Into::Sums => backend.linear(&mut out, &x, w, None),
+                    ProductOutput::Residual => backend.linear_add(&mut out, &x, w, None),
+                    ProductOutput::Operands | ProductOutput::Sums => backend.linear(&mut out, &x, w, None),
                 }
             })?;
             us.sort_by(f64::total_cmp);
@@ -222,12 +228,12 @@ fn measure<B: Timed>(backend: &mut B, layer: &Layer, options: &ProductOptions, r
         let us = time(backend)?;
         let flops = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
         let floor = (bytes as f64 / rates.bytes_per_s).max(flops / rates.flops_per_s) * 1e6;
-        times.push(Times::new(rows, first, us, floor));
+        times.push(LayerTimes::new(rows, first, us, floor));
     }
     Ok(times)
 }
 
-impl Times {
+impl LayerTimes {
     fn new(rows: usize, first_us: Option<f64>, us: f64, floor_us: f64) -> Self {
         let ratio = rounded(us / floor_us, 2);
         Self {
@@ -240,7 +246,7 @@ impl Times {
     }
 }
 
-impl fmt::Display for Times {
+impl fmt::Display for LayerTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rows, us, floor_us, ratio, .. } = self;
         let first = self.first_us.map_or("-".to_owned(), |us| format!("{us:.1}"));
@@ -248,14 +254,14 @@ impl fmt::Display for Times {
     }
 }
 
-impl fmt::Display for Measured<'_> {
+impl fmt::Display for MeasuredLayer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, outputs, inputs, times, .. } = self;
         write!(f, "{layer:<6} {outputs:>7} {inputs:>7} {times}")
     }
 }
 
-impl fmt::Display for Step<'_> {
+impl fmt::Display for MeasuredStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, times, .. } = self;
         write!(f, "{layer:<6} {:>7} {:>7} {times}", "", "")

@@ -1,5 +1,5 @@
-//! `bench machine`, `bench gemm` and `bench attention` as tables or JSON lines: which shapes are measured, and how they are
-//! printed. Measuring is done by the modules beside this one.
+//! `bench machine`, `bench gemm` and `bench attention` as tables or JSON lines: defines the shapes and prints the
+//! results. The modules next to this one measure.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::attention::{self, AttentionShape, AttentionTiming};
 use super::gemm::{self, GemmRate, GemmShape};
 use crate::backend::cpu::machine::MachineRates;
 
-/// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down, output layer.
+/// Linear layers of the 134M shape that decode steps are compared on: q k v, attention output, gate and up, down,
+/// output layer.
 const LAYERS: [(usize, usize); 5] = [(2304, 768), (768, 768), (4096, 768), (768, 2048), (32000, 768)];
 const ROWS: [usize; 5] = [1, 8, 32, 128, 512];
 /// Prompt lengths and samples of one decode step of attention, in the same model.
@@ -92,7 +93,7 @@ pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result
     }
 }
 
-/// `x` to so many decimals, as results are written.
+/// `x` rounded to `decimals` decimals.
 pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
     let unit = 10f64.powi(decimals);
     (x * unit).round() / unit

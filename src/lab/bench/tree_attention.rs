@@ -1,5 +1,5 @@
-//! `bench attention --trees`: tree attention of one decode step on any device, a JSON line a tree: time, physical floor, and
-//! error against f64.
+//! `bench attention --trees`: tree attention of one decode step on any device, one JSON line per tree: time, physical
+//! lower bound, and error relative to f64.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::tables::{print_json, rounded};
-use super::trees::{Planted, TreeSpec, read_trees};
+use super::trees::{PagedTree, TreeSpec, read_trees};
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, StepBatch, Timed,
 };
@@ -25,36 +25,38 @@ use crate::lab::check::dice::Dice;
 use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::plan::{AttentionPlan, PlanHints, Planner};
 
-/// Timed runs of a tree, of which the median counts.
+/// Timed runs of a tree; the median counts.
 const TIMES: usize = 30;
-/// Leaves whose result is held against f64, evenly spread.
+/// Number of leaves with results checked against f64, evenly spread.
 const CHECKED: usize = 8;
-/// Tokens whose keys and values differ; a prime, so that neighbours of a page differ from those of others.
+/// Number of tokens with different keys and values; a prime, so that a page's neighbours differ from those of other
+/// pages.
 const DIFFERENT: usize = 2039;
 
-/// What `bench attention --trees` is asked to measure.
+/// The options of `bench attention --trees`.
 #[derive(Clone, Debug)]
 pub struct TreeOptions {
     pub trees: PathBuf,
     /// Only trees of these names; empty: all.
     pub only: Vec<String>,
     pub planner: Planner,
-    /// Rates of the floor; `None`: measured.
+    /// Rates for the lower bound; `None`: measured.
     pub bandwidth: Option<f64>,
     pub flops: Option<f64>,
-    /// No tree is begun after so many seconds.
+    /// No tree starts after this time.
     pub budget: Duration,
     /// Whether a row's result depends on that row alone.
     pub deterministic: bool,
-    /// What keys and values are rounded to; the error is that against those that are not.
+    /// Storage format of keys and values; the error is relative to unrounded ones.
     pub kv: KvDtype,
-    /// Deviation of queries: of scores too, as keys have 1 and the scale makes up for the length of their product.
+    /// Standard deviation of queries, and so of scores: keys have standard deviation 1, and the scale compensates for
+    /// the length of the product.
     pub sharpness: f32,
 }
 
 /// One tree, measured.
 #[derive(Debug, Serialize)]
-struct Measured<'a> {
+struct MeasuredTree<'a> {
     workload: &'a str,
     us: f64,
     min_us: f64,
@@ -71,14 +73,14 @@ struct Measured<'a> {
     items: usize,
 }
 
-/// Measures all trees, printing each as soon as it is done.
+/// Measures all trees, printing each result as soon as it is known.
 pub fn main(device: DeviceChoice, options: &TreeOptions) -> Result<()> {
-    device.open(0)?.with(Measure(options))
+    device.open(0)?.with(MeasureTrees(options))
 }
 
-struct Measure<'a>(&'a TreeOptions);
+struct MeasureTrees<'a>(&'a TreeOptions);
 
-impl OnDevice for Measure<'_> {
+impl OnDevice for MeasureTrees<'_> {
     type Output = ();
 
     fn run<B: Device>(self, backend: B) -> Result<()> {
@@ -114,7 +116,7 @@ fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
     Ok(())
 }
 
-/// Those given, and measured ones of products of `dtype` in place of the others.
+/// The given rates, with ones measured for `dtype` in place of missing ones.
 fn rates<B: Timed>(backend: &mut B, options: &TreeOptions, dtype: Dtype) -> Result<Rates> {
     match (options.bandwidth, options.flops) {
         (Some(bytes_per_s), Some(flops_per_s)) => Ok(Rates { bytes_per_s, flops_per_s }),
@@ -134,18 +136,18 @@ fn measure<'a, B: Timed>(
     tree: &'a TreeSpec,
     options: &TreeOptions,
     rates: Rates,
-) -> Result<Measured<'a>> {
+) -> Result<MeasuredTree<'a>> {
     let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
     let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
     if tree_bytes > free as f64 {
         let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
     }
-    let planted = tree.plant(backend.page_tokens())?;
-    let plan = planner.plan(&planted.forest, &hints(backend, tree));
+    let paged = tree.lay_out(backend.page_tokens())?;
+    let plan = planner.plan(&paged.forest, &hints(backend, tree));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
     let numbers = Numbers::draw(tree, rows, sharpness);
-    let kv = filled(backend, tree, &planted, &numbers)?;
+    let kv = filled(backend, tree, &paged, &numbers)?;
 
     let heads = tree.heads();
     let scale = tree.scale();
@@ -164,13 +166,13 @@ fn measure<'a, B: Timed>(
     let (median, least) = (us[us.len() / 2], us[0]);
     let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let found = backend.read(&out, rows)?;
-    Ok(Measured {
+    Ok(MeasuredTree {
         workload: &tree.name,
         us: rounded(median, 2),
         min_us: rounded(least, 2),
         floor_us: rounded(floor_us, 2),
         ratio: rounded(median / floor_us, 2),
-        rel_err: rounded(numbers.error(tree, &planted, &found), 8),
+        rel_err: rounded(numbers.error(tree, &paged, &found), 8),
         bytes: tree_bytes,
         flops: tree.flops(),
         device: backend.describe(),
@@ -204,7 +206,7 @@ fn batch(plan: AttentionPlan) -> StepBatch {
     StepBatch { tokens, positions, plans: vec![plan], ..StepBatch::default() }
 }
 
-/// Queries of all rows, and keys and values of some tokens, which repeat, of variance 1, as far as the dtype holds them.
+/// Queries of all rows, and keys and values of some tokens, which repeat; of variance 1, rounded to the dtype.
 struct Numbers {
     /// `[rows, qkv width]`, keys and values zero.
     queries: Vec<f32>,
@@ -213,7 +215,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// `sharpness`: deviation of queries.
+    /// `sharpness`: standard deviation of queries.
     fn draw(tree: &TreeSpec, rows: usize, sharpness: f32) -> Self {
         let heads = tree.heads();
         let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width(), sharpness);
@@ -221,26 +223,26 @@ impl Numbers {
         Self { queries, stored }
     }
 
-    /// The row of `stored` that lies in slot `at`.
+    /// The row of `stored` in slot `at`.
     fn stored_at(&self, tree: &TreeSpec, page_tokens: u32, at: KvSlot) -> &[f32] {
         let width = tree.heads().qkv_width();
         &self.stored[place(page_tokens, at) * width..][..width]
     }
 
-    /// The relative error of some rows of `found`.
-    fn error(&self, tree: &TreeSpec, planted: &Planted, found: &[f32]) -> f64 {
-        let last = planted.forest.row_positions.len() - 1;
+    /// The relative error of `found`, over some rows.
+    fn error(&self, tree: &TreeSpec, paged: &PagedTree, found: &[f32]) -> f64 {
+        let last = paged.forest.row_positions.len() - 1;
         let (width, spread) = (tree.heads().q_width(), CHECKED.min(last + 1));
         let rows: Vec<usize> = (0..spread).map(|i| i * last / (spread - 1).max(1)).collect();
-        let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, planted, row)).collect();
+        let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, paged, row)).collect();
         let found = rows.iter().map(|&row| &found[row * width..][..width]);
         relative_error(found.zip(exact.iter().map(Vec::as_slice)))
     }
 
-    /// The definition of one row.
-    fn dense(&self, tree: &TreeSpec, planted: &Planted, row: usize) -> Vec<f64> {
-        let (heads, page_tokens) = (tree.heads(), planted.forest.page_tokens);
-        let context = context(&planted.forest, row);
+    /// The result of one row by the definition, in f64.
+    fn dense(&self, tree: &TreeSpec, paged: &PagedTree, row: usize) -> Vec<f64> {
+        let (heads, page_tokens) = (tree.heads(), paged.forest.page_tokens);
+        let context = context(&paged.forest, row);
         let stored: Vec<&[f32]> =
             context.iter().map(|&at| &self.stored_at(tree, page_tokens, at)[heads.q_width()..]).collect();
         let query = &self.queries[row * heads.qkv_width()..][..heads.q_width()];
@@ -248,12 +250,12 @@ impl Numbers {
     }
 }
 
-/// Which of the different tokens lies in slot `at`.
+/// Which of the different tokens is in slot `at`.
 fn place(page_tokens: u32, at: KvSlot) -> usize {
     (at.page.ix() * page_tokens as usize + at.slot as usize) % DIFFERENT
 }
 
-/// `[rows, width]`, numbers of this deviation in the columns `filled`, zero elsewhere.
+/// `[rows, width]`: numbers with this standard deviation in the columns `filled`, zero elsewhere.
 fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize>, deviation: f32) -> Vec<f32> {
     let mut values = vec![0.0; rows * width];
     values.par_chunks_exact_mut(width).enumerate().for_each(|(row, values)| {
@@ -264,13 +266,13 @@ fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize
     values
 }
 
-/// Memory with numbers in every slot of every page.
-fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, planted: &Planted, numbers: &Numbers) -> Result<B::Kv> {
+/// Fills every slot of every page with numbers.
+fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbers: &Numbers) -> Result<B::Kv> {
     let heads = tree.heads();
-    let shape = KvShape::uniform(1, heads, tree.dtype, planted.pages);
+    let shape = KvShape::uniform(1, heads, tree.dtype, paged.pages);
     let mut kv = backend.kv(&shape)?;
     let page_tokens = backend.page_tokens();
-    let slots: Vec<KvSlot> = (0..planted.pages)
+    let slots: Vec<KvSlot> = (0..paged.pages)
         .flat_map(|page| (0..page_tokens).map(move |slot| KvSlot { page: PageId::new(page), slot }))
         .collect();
     let mut step = backend.step(&[heads], tree.dtype, 1)?;

@@ -1,6 +1,6 @@
-//! Trees for one decode step of attention, as files describe them: `bench attention --trees`. One JSON object a line, either
-//! regular (`levels`: `[tokens a node, leaves beneath a node]` from the root, `leaves` queries in all) or ragged (`parents` and
-//! `tokens` by node, -1 for a root, a query at every leaf). A parent stands before its children.
+//! Reads trees for one decode step of attention (`bench attention --trees`): one JSON object per line, either regular
+//! (`levels`: `[tokens per node, leaves below a node]` from the root, `leaves` queries in total) or ragged (`parents`
+//! and `tokens` by node, -1 for a root, a query at every leaf). Parents come before their children.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
 
-/// What a tree may have at most: more than any GPU holds, and little enough that sums of it are exact.
+/// Limits of a tree: more than any GPU holds, and small enough that sums are exact.
 const MOST_TOKENS: usize = 1 << 30;
 const MOST_QUERIES: usize = 1 << 20;
 const MOST_HEADS: usize = 1 << 10;
@@ -19,7 +19,7 @@ const MOST_HEADS: usize = 1 << 10;
 /// One line.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct TreeLine {
     name: String,
     q_heads: usize,
     kv_heads: usize,
@@ -31,7 +31,7 @@ struct Line {
     tokens: Option<Vec<usize>>,
 }
 
-/// A tree whose queries sit at the ends of nodes.
+/// A tree with queries at the ends of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeSpec {
     pub name: String,
@@ -47,7 +47,7 @@ pub struct TreeNode {
     /// Index of an earlier node.
     pub parent: Option<usize>,
     pub tokens: usize,
-    /// Queries at its end.
+    /// Number of queries at its end.
     pub queries: usize,
 }
 
@@ -63,7 +63,7 @@ pub fn read_trees(path: &Path) -> Result<Vec<TreeSpec>> {
 }
 
 fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
-    let line: Line =
+    let line: TreeLine =
         serde_json::from_str(text).map_err(|fault| Error::format(path, format!("line {number}: {fault}")))?;
     let wrong = |field: &str, expected: &str, found: String| {
         Error::field(path, format!("line {number}: {field}"), expected, found)
@@ -87,7 +87,7 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
     if tokens > MOST_TOKENS {
         return Err(wrong("tokens", &format!("at most {MOST_TOKENS} in all"), tokens.to_string()));
     }
-    let Line { name, q_heads, kv_heads, head_dim, dtype, .. } = line;
+    let TreeLine { name, q_heads, kv_heads, head_dim, dtype, .. } = line;
     if q_heads > MOST_HEADS || head_dim > MOST_HEAD_DIM {
         let expected = format!("at most {MOST_HEADS} heads of width {MOST_HEAD_DIM}");
         return Err(wrong("q_heads", &expected, format!("{q_heads} x {head_dim}")));
@@ -136,7 +136,7 @@ fn ragged(parents: &[i64], tokens: &[usize]) -> Option<Vec<TreeNode>> {
 }
 
 /// A tree laid out in pages.
-pub struct Planted {
+pub struct PagedTree {
     pub forest: Forest,
     pub pages: usize,
 }
@@ -146,7 +146,8 @@ impl TreeSpec {
         self.nodes.iter().map(|node| node.queries).sum()
     }
 
-    /// Keys and values of every node once, an element in `kv_element_bytes` bytes, and queries and results once.
+    /// Bytes of keys and values of every node, counted once at `kv_element_bytes` bytes per element, plus queries and
+    /// results.
     pub fn bytes(&self, kv_element_bytes: usize) -> f64 {
         let tokens: usize = self.nodes.iter().map(|node| node.tokens).sum();
         let stored = 2 * tokens * self.kv_heads * self.head_dim;
@@ -154,7 +155,7 @@ impl TreeSpec {
         (stored * kv_element_bytes + rows * self.dtype.bytes()) as f64
     }
 
-    /// Multiplications and additions of every query with every token above it.
+    /// Multiplications and additions of every query with every token of its path.
     pub fn flops(&self) -> f64 {
         let mut contexts = Vec::with_capacity(self.nodes.len());
         let mut pairs = 0;
@@ -167,7 +168,7 @@ impl TreeSpec {
     }
 
     /// Lays the tree out in pages of `page_tokens`; every query is at the last token of its node.
-    pub fn plant(&self, page_tokens: u32) -> Result<Planted> {
+    pub fn lay_out(&self, page_tokens: u32) -> Result<PagedTree> {
         let pages: usize = self.nodes.iter().map(|node| node.tokens / page_tokens as usize + 2).sum();
         let (mut pool, mut tree) = (PagePool::new(pages), PrefixTree::new(page_tokens));
         let short = |_| Error::Internal(format!("{pages} pages do not hold {}", self.name));
@@ -189,7 +190,7 @@ impl TreeSpec {
             segments.push(segment);
         }
         tree.depth_first(&mut rows);
-        Ok(Planted { forest: tree.forest(&rows), pages })
+        Ok(PagedTree { forest: tree.forest(&rows), pages })
     }
 }
 
@@ -219,10 +220,10 @@ mod tests {
     fn queries_may_share_a_whole_path() {
         let spec = read(&format!(r#"{{ {HEADS}, "leaves": 6, "levels": [[40, 3]] }}"#)).unwrap();
         assert_eq!(spec.nodes, [TreeNode { parent: None, tokens: 40, queries: 3 }; 2]);
-        let planted = spec.plant(16).unwrap();
-        planted.forest.check().unwrap();
-        assert_eq!(planted.forest.row_positions, [39; 6]);
-        let context = |row| context(&planted.forest, row);
+        let paged = spec.lay_out(16).unwrap();
+        paged.forest.check().unwrap();
+        assert_eq!(paged.forest.row_positions, [39; 6]);
+        let context = |row| context(&paged.forest, row);
         assert_eq!(context(0), context(2));
         assert_ne!(context(0), context(3));
     }

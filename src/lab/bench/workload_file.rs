@@ -1,4 +1,5 @@
-//! Shapes of models and jobs to run on them: benches/workloads.json, which is built in, or a file of the same form.
+//! Reads shapes of models and jobs to run on them: benches/workloads.json, which is built in, or a file of the same
+//! form.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,28 +14,28 @@ const BUILT_IN: &str = include_str!("../../../benches/workloads.json");
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct WorkloadFile {
     #[serde(rename = "note")]
     _note: Option<String>,
-    /// Fields of config.json; the others are llama's.
+    /// Fields of config.json; missing ones have llama's values.
     shapes: BTreeMap<String, Map<String, Value>>,
     workloads: Map<String, Value>,
 }
 
-/// More than this of anything is no job: it keeps sums of counts exact, and what a job is described by in memory.
+/// Limit of every count: keeps sums exact and descriptions of jobs small.
 const MOST: usize = 1 << 20;
 
 /// A job, or one for each shape.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Entry {
-    Same(Work),
-    ByShape(BTreeMap<String, Work>),
+enum WorkloadEntry {
+    Same(WorkloadSizes),
+    ByShape(BTreeMap<String, WorkloadSizes>),
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Work {
+struct WorkloadSizes {
     levels: Vec<(usize, usize)>,
     samples: usize,
     generate: usize,
@@ -42,14 +43,14 @@ struct Work {
 
 /// Prompts by levels `(tokens, branching)` from the root, `samples` continuations of each, of `generate` tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct Workload {
     pub name: String,
     pub levels: Vec<(usize, usize)>,
     pub samples: usize,
     pub generate: usize,
 }
 
-impl Job {
+impl Workload {
     pub fn prompts(&self) -> usize {
         self.levels.iter().map(|&(_, branching)| branching).product()
     }
@@ -58,13 +59,13 @@ impl Job {
         self.prompts() * self.samples
     }
 
-    /// Tokens of one branch in the end.
+    /// Tokens of one finished branch.
     pub fn context(&self) -> usize {
         self.levels.iter().map(|&(tokens, _)| tokens).sum::<usize>() + self.generate
     }
 
-    /// Tokens whose keys and values are held in the end, whole pages of every node, and a page for each continuation to grow
-    /// into: without it the last ones would have to wait.
+    /// Tokens of KV memory at the end: whole pages of every node, and one more page per continuation to grow into,
+    /// without which the last continuations would wait.
     pub fn kv_tokens(&self, page_tokens: usize) -> usize {
         let whole = |tokens: usize| (tokens.div_ceil(page_tokens) + 1) * page_tokens;
         let mut nodes = 1;
@@ -83,8 +84,8 @@ pub fn read_shape(file: Option<&Path>, shape: &str) -> Result<ModelConfig> {
     config(shape_of(&file, shape)?)
 }
 
-/// The model of shape `shape`, and its jobs of these names (all, where none is named), in the file's order.
-pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(ModelConfig, Vec<Job>)> {
+/// The model of shape `shape`, and its jobs with these names (all if no name is given), in the file's order.
+pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(ModelConfig, Vec<Workload>)> {
     let (path, file) = read(file)?;
     let fields = shape_of(&file, shape)?;
     if let Some(name) = names.iter().find(|name| !file.workloads.contains_key(*name)) {
@@ -93,15 +94,15 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
     }
     let wanted = file.workloads.iter().filter(|(name, _)| names.is_empty() || names.contains(name));
     let jobs = wanted.map(|(name, entry)| job(path, shape, name, entry)).collect::<Result<Vec<_>>>()?;
-    let jobs: Vec<Job> = jobs.into_iter().flatten().collect();
+    let jobs: Vec<Workload> = jobs.into_iter().flatten().collect();
     if jobs.is_empty() {
         return Err(Error::field(path, "workloads", format!("one for the shape {shape}"), "none"));
     }
     Ok((config(fields)?, jobs))
 }
 
-/// The file, and what it is called.
-fn read(path: Option<&Path>) -> Result<(&Path, File)> {
+/// The file, and its name for messages.
+fn read(path: Option<&Path>) -> Result<(&Path, WorkloadFile)> {
     let text = match path {
         Some(path) => std::fs::read_to_string(path).map_err(Error::io(path, "read"))?,
         None => BUILT_IN.to_owned(),
@@ -111,23 +112,24 @@ fn read(path: Option<&Path>) -> Result<(&Path, File)> {
     Ok((path, file))
 }
 
-fn shape_of<'a>(file: &'a File, shape: &str) -> Result<&'a Map<String, Value>> {
+fn shape_of<'a>(file: &'a WorkloadFile, shape: &str) -> Result<&'a Map<String, Value>> {
     file.shapes.get(shape).ok_or_else(|| {
         let known: Vec<&str> = file.shapes.keys().map(String::as_str).collect();
         Error::value("--shape", format!("one of {}", known.join(", ")), shape)
     })
 }
 
-/// `None` where the workload is not for this shape.
-fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Job>> {
+/// The job of a workload; `None` if the workload does not have this shape.
+fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Workload>> {
     let field = || format!("workloads.{name}");
     let expected = "levels, samples and generate, perhaps by shape";
-    let entry = Entry::deserialize(entry).map_err(|_| Error::field(path, field(), expected, entry.to_string()))?;
+    let entry =
+        WorkloadEntry::deserialize(entry).map_err(|_| Error::field(path, field(), expected, entry.to_string()))?;
     let work = match entry {
-        Entry::Same(work) => Some(work),
-        Entry::ByShape(mut works) => works.remove(shape),
+        WorkloadEntry::Same(work) => Some(work),
+        WorkloadEntry::ByShape(mut works) => works.remove(shape),
     };
-    let Some(Work { levels, samples, generate }) = work else { return Ok(None) };
+    let Some(WorkloadSizes { levels, samples, generate }) = work else { return Ok(None) };
     let counts = levels.iter().flat_map(|&(tokens, branching)| [tokens, branching]).chain([samples, generate]);
     if let Some(count) = counts.into_iter().find(|count| !(1..=MOST).contains(count)) {
         return Err(Error::field(path, field(), format!("counts from 1 to {MOST}"), count.to_string()));
@@ -138,10 +140,10 @@ fn job(path: &Path, shape: &str, name: &str, entry: &Value) -> Result<Option<Job
         let found = format!("{} levels, {continuations} continuations", levels.len());
         return Err(Error::field(path, field(), format!("a level, and at most {MOST} continuations"), found));
     }
-    Ok(Some(Job { name: name.to_owned(), levels, samples, generate }))
+    Ok(Some(Workload { name: name.to_owned(), levels, samples, generate }))
 }
 
-/// A llama with these fields.
+/// A llama model with these fields.
 fn config(fields: &Map<String, Value>) -> Result<ModelConfig> {
     let mut config = serde_json::json!({
         "model_type": "llama", "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "tie_word_embeddings": false,

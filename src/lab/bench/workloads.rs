@@ -1,5 +1,5 @@
-//! `bench workloads`: whole jobs through the engine on a model of random weights, as a file describes them: prompts that share
-//! levels of tokens, so many continuations each, of exactly so many tokens. A JSON line a job.
+//! `bench workloads`: runs whole jobs from a file through the engine on a model with random weights: prompts that share
+//! levels of tokens, with a fixed number of continuations of fixed length. One JSON line per job.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::tables::{print_json, rounded};
-use super::workload_file::{Job, read_jobs};
+use super::workload_file::{Workload, read_jobs};
 use crate::backend::{Dtype, KvDtype, Timed};
-use crate::engine::{CoinKey, EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop};
+use crate::engine::{EngineFacts, EngineHandle, Hear, Metrics, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lab::check::dice::Dice;
 use crate::launch::{
-    Budget, Demand, Device, DeviceChoice, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest, Release,
-    in_bytes,
+    Demand, Device, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice, PromptRequest,
+    Release, in_bytes,
 };
 use crate::model::ModelConfig;
 use crate::plan::Planner;
 
-/// What `bench workloads` is asked to measure.
+/// The options of `bench workloads`.
 #[derive(Clone, Debug)]
 pub struct WorkloadOptions {
     /// Shapes and workloads; `None`: the built-in ones.
@@ -31,19 +31,19 @@ pub struct WorkloadOptions {
     pub dtype: Dtype,
     pub kv: KvDtype,
     pub planner: Planner,
-    /// Leaves out attention: what remains is the ceiling that no attention can pass.
+    /// Leaves out attention, to measure the upper bound for any attention.
     pub without_attention: bool,
-    /// Computes linear layers as the device's library recommends, instead of the fastest way.
+    /// Uses the library's recommended algorithms for linear layers instead of the fastest ones.
     pub recommended_gemm: bool,
-    /// Whether what is drawn depends on a branch's own tokens and coins alone.
+    /// Whether samples depend only on their own tokens and random numbers.
     pub deterministic: bool,
-    /// Branches that grow at once; `None`: all of the largest workload.
+    /// Branches that run at once; `None`: all of the largest workload.
     pub max_branches: Option<usize>,
-    /// Rows of a step: prompts fill what branches that decode leave of them.
+    /// Rows of a step: prompts fill the rows that decoding branches leave.
     pub step_rows: usize,
-    /// Bytes for keys and values; `None`: what the device has and the largest workload can use.
+    /// Bytes for keys and values; `None`: as many as the device has and the largest workload can use.
     pub pool_bytes: Option<usize>,
-    /// No workload is begun after so many seconds.
+    /// No workload starts after this time.
     pub budget: Duration,
 }
 
@@ -52,21 +52,21 @@ const TEMPERATURE: f32 = 0.8;
 /// Share of the free memory that keys and values may take.
 const MEMORY: f64 = 0.9;
 
-/// Tokens of each continuation of the run that is not timed: enough for every shape of step to be met and kept.
+/// Tokens per continuation of the warm-up run: enough for every shape of step to occur and be cached.
 const WARM_UP: usize = 4;
 
 /// One job, measured.
 #[derive(Debug, Serialize)]
-struct Measured<'a> {
+struct MeasuredWorkload<'a> {
     engine: &'static str,
     shape: &'a str,
     workload: &'a str,
     seconds: f64,
-    /// The same job with one token a continuation: the less of two.
+    /// Time of the same job with one token per continuation: the smaller of two runs.
     prefill_s: f64,
     out_tokens: usize,
     tok_s: f64,
-    /// Leaves out the time of the same job with one token; `None` where that is the whole job.
+    /// Tokens per second without the time of the same job with one token; `None` if that is the whole job.
     decode_tok_s: Option<f64>,
     device: String,
     dtype: Dtype,
@@ -76,13 +76,13 @@ struct Measured<'a> {
     prompts: usize,
     samples: usize,
     generate: usize,
-    /// Bytes of keys and values that were held in the end, and what they would have been without sharing.
+    /// Bytes of keys and values held at the end, and what they would have been without sharing.
     kv_bytes: u64,
     kv_bytes_unshared: u64,
     steps: u64,
     steps_replanned: u64,
     mean_step_ms: f64,
-    /// Of a step: scheduling, planning and telling branches what they drew; submitting; waiting for the device.
+    /// Per step: scheduling, planning and committing; submitting; waiting for the device.
     host_ms: f64,
     submit_ms: f64,
     wait_ms: f64,
@@ -90,14 +90,14 @@ struct Measured<'a> {
     tokens_recomputed: u64,
 }
 
-/// Measures the workloads asked for, printing each as soon as it is done.
+/// Measures the requested workloads, printing each result as soon as it is known.
 pub fn main(device: DeviceChoice, options: &WorkloadOptions) -> Result<()> {
-    device.open(0)?.with(Measure(options))
+    device.open(0)?.with(MeasureWorkloads(options))
 }
 
-struct Measure<'a>(&'a WorkloadOptions);
+struct MeasureWorkloads<'a>(&'a WorkloadOptions);
 
-impl OnDevice for Measure<'_> {
+impl OnDevice for MeasureWorkloads<'_> {
     type Output = ();
 
     fn run<B: Device>(self, backend: B) -> Result<()> {
@@ -126,17 +126,22 @@ fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()
     Ok(())
 }
 
-/// An engine with room for the largest of the jobs.
-fn start<B: Timed>(backend: B, config: &ModelConfig, jobs: &[Job], options: &WorkloadOptions) -> Result<EngineHandle> {
+/// Starts an engine with room for the largest job.
+fn start<B: Timed>(
+    backend: B,
+    config: &ModelConfig,
+    jobs: &[Workload],
+    options: &WorkloadOptions,
+) -> Result<EngineHandle> {
     let longest = jobs.iter().map(|job| job.context()).max().unwrap_or(0);
     if longest > config.context {
         let (what, context) = ("a prompt with its continuation".to_owned(), config.context);
         return Err(Error::ContextTooLong { what, tokens: longest, context });
     }
-    let branches = jobs.iter().map(Job::continuations).max().unwrap_or(1);
-    // Old jobs stay cached until the room is needed.
+    let branches = jobs.iter().map(Workload::continuations).max().unwrap_or(1);
+    // Earlier jobs stay cached until the memory is needed.
     let tokens = |_, page: usize| jobs.iter().map(|job| job.kv_tokens(page)).max().unwrap_or(0) + 64 * page;
-    let budget = Budget {
+    let budget = EngineBudget {
         max_branches: Some(options.max_branches.unwrap_or(branches)),
         step_rows: Some(options.step_rows),
         pool_bytes: options.pool_bytes,
@@ -156,10 +161,16 @@ fn start<B: Timed>(backend: B, config: &ModelConfig, jobs: &[Job], options: &Wor
     Ok(launch.start_on(backend)?.engine)
 }
 
-fn measure<'a>(engine: &EngineHandle, job: &'a Job, number: u64, options: &'a WorkloadOptions) -> Result<Measured<'a>> {
+fn measure<'a>(
+    engine: &EngineHandle,
+    job: &'a Workload,
+    number: u64,
+    options: &'a WorkloadOptions,
+) -> Result<MeasuredWorkload<'a>> {
     let salt = 4 * number;
     run(engine, job, job.generate.min(WARM_UP), salt)?;
-    // The less of two, as decoding is told by a difference: what holds one up by a tenth would show as decoding by a third.
+    // The smaller of two, because the decode time is a difference: a delay of a tenth here would change the decode time
+    // by a third.
     let (once, _) = run(engine, job, 1, salt + 1)?;
     let (again, before) = run(engine, job, 1, salt + 2)?;
     let prefill_s = once.min(again);
@@ -167,7 +178,7 @@ fn measure<'a>(engine: &EngineHandle, job: &'a Job, number: u64, options: &'a Wo
     let out_tokens = job.continuations() * job.generate;
     let steps = after.steps - before.steps;
     let a_step = |seconds: fn(&Metrics) -> f64| rounded(1e3 * (seconds(&after) - seconds(&before)) / steps as f64, 3);
-    Ok(Measured {
+    Ok(MeasuredWorkload {
         engine: if options.without_attention { "offshoot without attention" } else { "offshoot" },
         shape: &options.shape,
         workload: &job.name,
@@ -197,19 +208,19 @@ fn measure<'a>(engine: &EngineHandle, job: &'a Job, number: u64, options: &'a Wo
     })
 }
 
-/// What the branches of a job would hold in the end, each with pages of its own.
-fn unshared_bytes(facts: &EngineFacts, job: &Job) -> u64 {
+/// Bytes that the branches of a job would hold at the end without sharing.
+fn unshared_bytes(facts: &EngineFacts, job: &Workload) -> u64 {
     (job.continuations() * job.context().div_ceil(facts.page_tokens) * facts.page_bytes) as u64
 }
 
-/// Runs a job whose prompts are known to nobody yet: seconds from its first command to its last token, and the counters then.
-fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
+/// Runs a job with new prompts; returns seconds from its first command to its last token, and the counters then.
+fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
     let params = SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() };
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
     let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
-        let coins = CoinKey::root(salt, &item.to_string());
-        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, coins }
+        let uniforms = UniformKey::root(salt, &item.to_string());
+        PromptRequest { tokens, n: job.samples, params: &params, stop: &stop, uniforms }
     });
     let mut generation =
         Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));
@@ -220,13 +231,14 @@ fn run(engine: &EngineHandle, job: &Job, generate: usize, salt: u64) -> Result<(
     if drawn != expected {
         return Err(Error::Internal(format!("{drawn} tokens were drawn where {expected} were asked for")));
     }
-    // Before the generation gives back what the job holds.
+    // Read before the generation releases the job's memory.
     let metrics = engine.metrics()?;
     Ok((seconds, metrics))
 }
 
-impl Job {
-    /// The prompts: every node of a level has tokens of its own. No two salts share a first token's node.
+impl Workload {
+    /// The prompts: every node of a level has its own tokens. Different salts give different prompts from the first
+    /// token on.
     fn texts(&self, vocab: usize, salt: u64) -> Vec<Vec<TokenId>> {
         let mut texts = vec![Vec::new()];
         for (level, &(tokens, branching)) in (0u64..).zip(&self.levels) {

@@ -1,5 +1,6 @@
-//! Tree attention against the dense definition in f64: random forests by every planner, on the numbers that the device stores.
-//! A forest's keys, values and queries are functions of where they stand, so that nothing of them has to be held here.
+//! Checks tree attention against the dense definition in f64: random forests with every planner, on the numbers that
+//! the device stores. A forest's keys, values and queries are functions of their positions, so that they need not be
+//! stored here.
 
 use std::fmt;
 
@@ -7,26 +8,26 @@ use rayon::prelude::*;
 
 use super::case::{ANY_VOCAB, buffer, rows_at};
 use super::dense::{dense, relative_error};
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::{Dice, noise};
-use super::forests::{Shape, grow};
-use super::report::{Found, Report, Worst};
+use super::forests::{ForestShape, grow};
+use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId};
 use crate::kv::{Forest, KvSlot};
 use crate::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
 
-/// Of two layers the second is used.
+/// Layers of the KV memory, of which the second is used.
 pub const LAYERS: usize = 2;
 pub const LAYER: LayerIx = LayerIx(1);
 
 const HEAD_DIMS: [usize; 7] = [128, 64, 16, 96, 256, 80, 32];
 const GROUPS: [(usize, usize); 5] = [(4, 1), (6, 2), (7, 1), (8, 4), (1, 1)];
 const WINDOWS: [Option<u32>; 6] = [None, Some(17), None, None, Some(100), Some(1)];
-/// Largest query elements: small for a flat softmax, large for a peaked one, whose largest score rises by much on the way.
-/// How much it rises before kernels act on it differs: where that is by more than f16 holds, elements are larger still. In f32,
-/// roundings of larger scores would count.
+/// Largest query elements: small for a flat softmax, large for a peaked one with a running maximum that rises a lot.
+/// The rise at which kernels rescale differs: if it is more than f16 holds, elements are larger still. In f32, rounding
+/// of larger scores would matter.
 pub const fn sharpness(dtype: Dtype) -> [f32; 3] {
     match dtype {
         Dtype::F32 => [1.0, 1.0, 16.0],
@@ -35,7 +36,7 @@ pub const fn sharpness(dtype: Dtype) -> [f32; 3] {
     }
 }
 
-/// What attention computes with, apart from the tree.
+/// The parameters of an attention case, apart from the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub heads: HeadLayout,
@@ -46,7 +47,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Setting number `i`: periods without a common factor, so that few settings meet all neighbours.
+    /// Setting number `i`: the periods have no common factor, so that few settings cover all pairs of neighbours.
     pub fn number(i: usize, dtype: Dtype) -> Self {
         let (q_heads, kv_heads) = GROUPS[i % GROUPS.len()];
         Setting {
@@ -58,7 +59,8 @@ impl Setting {
         }
     }
 
-    /// The same with fp8 keys and values, and more often heads that are kept in a byte an element somewhere.
+    /// The same with fp8 keys and values, and more often with head sizes for which some kernel stores one byte per
+    /// element.
     pub fn fp8(i: usize, dtype: Dtype) -> Self {
         let setting = Self::number(i, dtype);
         let head_dim = [128, 64, setting.heads.head_dim][i / 3 % 3];
@@ -69,13 +71,13 @@ impl Setting {
         (self.heads.head_dim as f32).powf(-0.5)
     }
 
-    /// Key and value heads of the token in slot `at`, one after another, as they are kept.
+    /// Key heads, then value heads, of the token in slot `at`, as they are stored.
     pub fn kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
         let (dtype, kv) = (self.dtype, self.kv);
         self.given_kv(at).map(move |x| kv.round(dtype, x))
     }
 
-    /// The same as they are appended.
+    /// The same, before they are rounded for storage.
     pub fn given_kv(&self, at: KvSlot) -> impl Iterator<Item = f32> {
         let (dtype, width) = (self.dtype, 2 * self.heads.kv_heads * self.heads.head_dim);
         (0..width as u64).map(move |i| dtype.round(noise([1, at.page.0.into(), at.slot.into(), i])))
@@ -88,13 +90,13 @@ impl Setting {
             .map(move |i| dtype.round(sharpness * noise([2, row as u64, position as u64, i])))
     }
 
-    /// See [`tolerance`]: a backend may round both to the dtype of keys and values. Of fp8 keys and values the definition has the
-    /// rounded ones, so that these roundings do not count; numerators beside them are f16's or finer.
+    /// See [`tolerance`]: a backend may round both to the model's dtype. With fp8 keys and values, the definition uses
+    /// the rounded ones, so that their rounding does not count; numerators are then in f16 or finer.
     pub fn tolerance(&self) -> f64 {
         tolerance(self.dtype, self.dtype)
     }
 
-    /// The definition of one row, whose own position is the last of `context`.
+    /// The result of one row by the definition; its own position is the last of `context`.
     pub fn dense(&self, row: usize, context: &[KvSlot]) -> Vec<f64> {
         let hidden = self.window.map_or(0, |window| context.len().saturating_sub(window as usize));
         let query: Vec<f32> = self.query(row, context.len() - 1).collect();
@@ -102,19 +104,20 @@ impl Setting {
         dense(self.heads, self.scale(), &query, &stored.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
-    /// What the device found beside the definition of the same rows: see `tolerance`. `repeats` as given.
-    pub fn found(&self, pairs: &[(&[f32], &[f64])], repeats: bool) -> Found {
+    /// Compares the device's rows with the definition: see `tolerance`. `repeats`: whether repeated runs gave the same
+    /// bits.
+    pub fn found(&self, pairs: &[(&[f32], &[f64])], repeats: bool) -> CaseResult {
         let error = relative_error(pairs.iter().copied());
-        Found::twice(Worst { error, tolerance: self.tolerance() }, repeats)
+        CaseResult::twice(WorstError { error, tolerance: self.tolerance() }, repeats)
     }
 }
 
-/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of the
-/// difference over the length of the result.
+/// How far attention may be from f64 where softmax numerators and results are rounded to these dtypes, as the length of
+/// the difference over the length of the result.
 ///
-/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by chance in small
-/// results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance, which is what
-/// single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
+/// A rounding to a dtype is off by 0.38 of its largest (uniform over mantissas from 1 to 2), and a quarter more by
+/// chance in small results: 0.48. The two are independent: 0.54 together where both are of one dtype, before chance,
+/// which is what single-pass kernels show (2.1e-3 in bf16, 2.8e-4 in f16). In f32, roundings of scores count: 1e-5.
 pub fn tolerance(numerators: Dtype, results: Dtype) -> f64 {
     (0.48 * numerators.rounding().hypot(results.rounding())).max(1e-5)
 }
@@ -143,7 +146,7 @@ pub fn hints<B: Backend>(backend: &B, heads: HeadLayout, dtype: Dtype, window: O
     }
 }
 
-/// The plan of rows that each see one token alone: position 0, in the first slot of a page of its own.
+/// A plan of rows that each see only one token: position 0, in the first slot of their own page.
 pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> AttentionPlan {
     let each = || (0..pages.len() as u32).map(|i| i..i + 1);
     AttentionPlan {
@@ -160,7 +163,7 @@ pub fn solitary(pages: &[PageId], hints: &PlanHints, page_tokens: u32) -> Attent
     }
 }
 
-/// The context of a row of a forest: where its positions `0 ..= pos(row)` lie.
+/// The context of a row of a forest: the slots of its positions `0 ..= pos(row)`.
 pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
     let position = forest.row_positions[row];
     let mut slots = vec![None; position as usize + 1];
@@ -177,10 +180,10 @@ pub fn context(forest: &Forest, row: usize) -> Vec<KvSlot> {
     slots.into_iter().map(|slot| slot.expect("a path has no gaps")).collect()
 }
 
-/// Rows of an append: few enough that its buffers stay small.
+/// Most rows per append, to keep its buffers small.
 const APPENDED: usize = 4096;
 
-/// Memory with keys and values of all `slots`; every other slot of their pages is not a number. It has at least `pages` pages.
+/// KV memory with keys and values in all `slots`, and NaN in every other slot of their pages; at least `pages` pages.
 pub fn filled<B: Backend>(
     backend: &mut B,
     setting: &Setting,
@@ -201,7 +204,7 @@ pub fn filled<B: Backend>(
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
     let mut step = backend.step(&[setting.heads], setting.dtype, ANY_VOCAB)?;
     let mut qkv = backend.buffer(setting.heads.qkv_width(), ActivationDtype::Operands(setting.dtype))?;
-    // What is not a number goes first: storing a number beside it may clear it, as the CPU does.
+    // NaN is written first: storing a number next to it may clear it, as on the CPU.
     for (slots, holes) in
         unused.chunks(APPENDED).map(|slots| (slots, true)).chain(slots.chunks(APPENDED).map(|slots| (slots, false)))
     {
@@ -224,7 +227,7 @@ pub fn filled<B: Backend>(
     Ok(kv)
 }
 
-/// Query heads of all rows; their keys and values are zeros that nothing stores.
+/// Query heads of all rows; their keys and values are zeros that are never stored.
 pub fn queries(setting: &Setting, positions: &[u32]) -> Vec<f32> {
     let stored = setting.heads.qkv_width() - setting.heads.q_width();
     let row = |(row, &position): (usize, &u32)| {
@@ -233,8 +236,8 @@ pub fn queries(setting: &Setting, positions: &[u32]) -> Vec<f32> {
     positions.par_iter().enumerate().flat_map_iter(row).collect()
 }
 
-/// The result of one plan, `[R, q_width]`, and whether the same step gave the same bits three times over: a backend may run it
-/// by other ways the second and the third time.
+/// The result of one plan, `[R, q_width]`, and whether the same step gave the same bits in three runs: a backend may
+/// use other code paths for the second and third.
 pub fn attend<B: Backend>(
     backend: &mut B,
     setting: &Setting,
@@ -251,7 +254,7 @@ pub fn attend<B: Backend>(
     let mut out = buffer(backend, holds, padded, setting.heads.q_width(), &[])?;
     let mut results = Vec::new();
     for _ in 0..3 {
-        // So that an op which writes nothing is seen.
+        // Detects an op that writes nothing.
         backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
         let shape = backend.load(&mut step, batch())?;
         backend.run(&mut step, shape, |backend, step| {
@@ -267,22 +270,22 @@ pub fn attend<B: Backend>(
     Ok((first, repeats))
 }
 
-/// Rows of a forest that are held against the definition, which is slow.
+/// Rows of a forest that are checked against the definition, which is slow.
 const CHECKED: usize = 24;
 
 /// Every planner on random forests of every shape.
-pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
-    let (shapes, seeds): (&[Shape], _) = match effort {
-        Effort::Quick => (&[Shape::MidPageForks], 1),
-        Effort::Full => (
+pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let (shapes, seeds): (&[ForestShape], _) = match effort {
+        CheckEffort::Quick => (&[ForestShape::MidPageForks], 1),
+        CheckEffort::Full => (
             &[
-                Shape::DeepChain,
-                Shape::Star,
-                Shape::OneTokenSegments,
-                Shape::EmptyLeaves,
-                Shape::MidPageForks,
-                Shape::Many(300),
-                Shape::Ragged,
+                ForestShape::DeepChain,
+                ForestShape::Star,
+                ForestShape::OneTokenSegments,
+                ForestShape::EmptyLeaves,
+                ForestShape::MidPageForks,
+                ForestShape::Many(300),
+                ForestShape::Ragged,
             ],
             5,
         ),
@@ -304,7 +307,13 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
     Ok(())
 }
 
-fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
+fn forest<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    shape: ForestShape,
+    seed: u64,
+    report: &mut CheckReport,
+) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
@@ -326,7 +335,7 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
     Ok(())
 }
 
-/// The planner's row of the table.
+/// The name of the planner's row in the report.
 fn op(planner: Planner) -> &'static str {
     match planner {
         Planner::Flat => "attention flat",

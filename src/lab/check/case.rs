@@ -1,5 +1,5 @@
-//! One op with its inputs, run on any backend: what the suite compares. `compare` runs it on the device, twice, and once in the
-//! CPU's clear loops, which define it.
+//! One op with its inputs, run on any backend. `compare` runs it twice on the device and once in the CPU's clear loops,
+//! which define the result.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 
 use super::dice::Dice;
-use super::report::{Found, Worst, share};
+use super::report::{CaseResult, WorstError, share};
 
 /// One rounding to f32, relative.
 pub const F32: f64 = Dtype::F32.rounding();
@@ -23,31 +23,31 @@ pub fn rounded(dtype: Dtype, y: f64) -> f64 {
     (y.abs() * dtype.rounding()).max(smallest)
 }
 
-pub trait Case: Display {
-    /// What the op leaves in its output.
+pub trait OpCase: Display {
+    /// Runs the op and returns its output.
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>>;
-    /// How far value `at` may be from the definition's, which is `y`: the roundings of both.
+    /// Largest allowed difference of value `at` from the definition's `y`: the rounding errors of both.
     fn tolerance(&self, at: usize, y: f64) -> f64;
 }
 
-pub fn compare<B: Backend>(backend: &mut B, case: &impl Case) -> Result<Found> {
+pub fn compare<B: Backend>(backend: &mut B, case: &impl OpCase) -> Result<CaseResult> {
     let definition = case.run(&mut Cpu::with_isa(Isa::Portable))?;
     let found = case.run(backend)?;
     let again = case.run(backend)?;
     let repeats = found.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
-    let mut worst = Worst::default();
+    let mut worst = WorstError::default();
     for (at, (&y, &x)) in definition.iter().zip(&found).enumerate() {
         let (x, y) = (f64::from(x), f64::from(y));
-        // Of two infinities or two that are no numbers, nothing is off.
+        // Two equal infinities or two NaNs have no error.
         let error = if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() };
         let seen =
-            Worst { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: case.tolerance(at, y) };
+            WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: case.tolerance(at, y) };
         if seen.error > 0.0 && share(seen) >= share(worst) {
             worst = seen;
         }
     }
     let same_length = definition.len() == found.len() && found.len() == again.len();
-    Ok(Found::twice(worst, repeats && same_length))
+    Ok(CaseResult::twice(worst, repeats && same_length))
 }
 
 /// A buffer of `rows` rows that begins with `values`.
@@ -80,11 +80,11 @@ pub fn vector<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> 
     backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
 }
 
-/// Heads and vocabulary of steps whose op knows neither.
+/// Heads and vocabulary of steps for ops that depend on neither.
 pub const ANY_HEADS: HeadLayout = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
 pub const ANY_VOCAB: usize = 32;
 
-/// A step of rows at these positions, all of token 0, which wants nothing.
+/// A step of rows at these positions, all with token 0, without logits.
 pub fn rows_at(positions: &[u32]) -> StepBatch {
     let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
     StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() }

@@ -1,8 +1,8 @@
-//! Attention's definition, dense and in f64: what every device is held against.
+//! The definition of attention, dense and in f64, against which every device is checked.
 
 use crate::backend::HeadLayout;
 
-/// Softmax over all positions at once, times their values: all query heads of one row. `stored` holds, of each position that the
+/// Softmax over all positions, times their values, for all query heads of one row. `stored`: for each position that the
 /// row sees, the key heads and then the value heads.
 pub fn dense(heads: HeadLayout, scale: f32, query: &[f32], stored: &[&[f32]]) -> Vec<f64> {
     let d = heads.head_dim;
@@ -26,8 +26,8 @@ pub fn dense(heads: HeadLayout, scale: f32, query: &[f32], stored: &[&[f32]]) ->
     query.chunks_exact(d).enumerate().flat_map(of_head).collect()
 }
 
-/// The length of the difference of `found` and `exact` over the length of `exact`, all rows together; infinite where something
-/// is not a number.
+/// The norm of the difference of `found` and `exact` divided by the norm of `exact`, over all rows; infinite if a value
+/// is NaN.
 pub fn relative_error<'a>(rows: impl Iterator<Item = (&'a [f32], &'a [f64])>) -> f64 {
     let (mut difference, mut size) = (0.0, 0.0);
     for (found, exact) in rows {

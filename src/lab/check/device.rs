@@ -1,33 +1,33 @@
-//! The suite for a device: which parts there are, in which order, and how it is told. It is what a user runs to see that the
-//! GPU works, and what tests run to see that the suite is right.
+//! The test suite for a device: its parts, their order, and the printed report. Users run it to check a GPU; tests run
+//! it to check the suite.
 
 use crate::backend::AttentionLevels;
 use crate::error::{Error, Result};
 use crate::out;
 
-use super::report::{Report, Row};
+use super::report::{CheckReport, ReportRow};
 use super::{DeviceCheck, attention, deterministic, forward, leaves, levels, long, ops, sampling, whole};
 
 /// How much of the suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// Every op and every way of running it, in few and small cases.
+pub enum CheckEffort {
+    /// Every op and code path, with few and small cases.
     Quick,
     Full,
 }
 
-/// A part of the suite: cases of one kind, filed in the report.
-type Part<B> = fn(&mut B, Effort, &mut Report) -> Result<()>;
+/// A part of the suite: adds its cases to the report.
+type SuitePart<B> = fn(&mut B, CheckEffort, &mut CheckReport) -> Result<()>;
 
-/// Runs everything that needs no model folder and no engine; `done` is told each part's rows.
+/// Runs the parts that need no model folder and no engine; `done` gets each part's rows.
 pub fn suite<B: AttentionLevels>(
     backend: &mut B,
-    effort: Effort,
-    mut done: impl FnMut(&[Row]) -> Result<()>,
-) -> Result<Report> {
-    let parts: [Part<B>; 6] =
+    effort: CheckEffort,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<CheckReport> {
+    let parts: [SuitePart<B>; 6] =
         [ops::ops, sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
-    let mut report = Report::default();
+    let mut report = CheckReport::default();
     for part in parts {
         let before = report.rows.len();
         part(backend, effort, &mut report)?;
@@ -36,21 +36,21 @@ pub fn suite<B: AttentionLevels>(
     Ok(report)
 }
 
-/// Runs and prints the whole suite; says whether all of it holds. `again` opens the device once more.
+/// Runs and prints the whole suite; returns whether everything holds. `again` opens the device once more.
 pub fn device<B: AttentionLevels>(
     mut backend: B,
     again: impl Fn() -> Result<B>,
     options: &DeviceCheck,
 ) -> Result<bool> {
-    let effort = if options.quick { Effort::Quick } else { Effort::Full };
+    let effort = if options.quick { CheckEffort::Quick } else { CheckEffort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
     let device = backend.describe();
     if !options.json {
         out::line(format_args!("{device}\n"))?;
-        out::line(Row::head())?;
+        out::line(ReportRow::head())?;
     }
-    let print = |rows: &[Row]| rows.iter().try_for_each(|row| print(options.json, row));
-    let mut report = Report::default();
+    let print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
+    let mut report = CheckReport::default();
     if !options.deterministic {
         report = suite(&mut backend, effort, print)?;
         let before = report.rows.len();
@@ -76,7 +76,7 @@ pub fn device<B: AttentionLevels>(
     Ok(holds)
 }
 
-fn print(json: bool, row: &Row) -> Result<()> {
+fn print(json: bool, row: &ReportRow) -> Result<()> {
     if !json {
         return out::line(row);
     }

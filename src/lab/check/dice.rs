@@ -1,4 +1,4 @@
-//! Seeded choices (SplitMix64), so that every failure can be replayed from the seed that its message names.
+//! Seeded random choices (SplitMix64): every failure can be reproduced from the seed in its message.
 
 use crate::ids::TokenId;
 use crate::mix::{GOLDEN, mix};
@@ -41,18 +41,18 @@ impl Dice {
     }
 
     /// Uniform in [0, 1).
-    pub fn coin(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// `len` tokens of a vocabulary.
+    /// `len` random tokens of a vocabulary of `vocab` tokens.
     pub fn text(&mut self, len: usize, vocab: usize) -> Vec<TokenId> {
         let last = u32::try_from(vocab - 1).expect("token ids are u32");
         (0..len).map(|_| TokenId(self.within(0, last))).collect()
     }
 }
 
-/// In [-1, 1), the same for the same keys: a number for each element of something that is never held as a whole.
+/// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole.
 pub fn noise(keys: [u64; 4]) -> f32 {
     let seed = keys.iter().fold(0, |seed, &key| mix((seed ^ key).wrapping_add(GOLDEN)));
     (mix(seed.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0

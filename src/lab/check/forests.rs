@@ -1,5 +1,5 @@
-//! Random forests as the engine may meet them: every shape of tree, decode rows and prompt chunks mixed, leaves without rows.
-//! Used by `offshoot check` and by every test that plans or computes attention.
+//! Random forests as they occur in the engine: all shapes of trees, decode rows and prompt chunks mixed, leaves without
+//! rows. Used by `offshoot check` and by every test that plans or computes attention.
 
 use std::collections::HashSet;
 
@@ -9,16 +9,16 @@ use crate::kv::{Forest, PagePool, PrefixTree, StepRow};
 use super::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ForestShape {
     /// One path of some hundred short segments, with a few twigs.
     DeepChain,
     /// One prompt, many samples.
     Star,
-    /// A bush in which every fork comes after one token.
+    /// A tree that forks after every token.
     OneTokenSegments,
-    /// Branches that have no tokens yet, beside and beneath others that have.
+    /// Branches without tokens, next to and below others with tokens.
     EmptyLeaves,
-    /// Branches that split earlier ones anywhere.
+    /// Branches that split earlier ones at any position.
     MidPageForks,
     /// Few-shot header, problems, this many samples.
     Many(u32),
@@ -28,20 +28,20 @@ pub enum Shape {
     Document(u32),
 }
 
-impl Shape {
-    pub const ALL: [Shape; 7] = [
-        Shape::DeepChain,
-        Shape::Star,
-        Shape::OneTokenSegments,
-        Shape::EmptyLeaves,
-        Shape::MidPageForks,
-        Shape::Many(2000),
-        Shape::Ragged,
+impl ForestShape {
+    pub const ALL: [ForestShape; 7] = [
+        ForestShape::DeepChain,
+        ForestShape::Star,
+        ForestShape::OneTokenSegments,
+        ForestShape::EmptyLeaves,
+        ForestShape::MidPageForks,
+        ForestShape::Many(2000),
+        ForestShape::Ragged,
     ];
 }
 
-/// One step of a grown tree. Every segment in `rows` is leased.
-pub struct Grown {
+/// A step of a random tree. Every segment in `rows` is leased.
+pub struct GrownForest {
     pub tree: PrefixTree,
     pub pool: PagePool,
     /// Depth-first.
@@ -49,24 +49,24 @@ pub struct Grown {
     pub forest: Forest,
 }
 
-/// The tree, rows and forest of `shape` that `seed` stands for.
-pub fn grow(shape: Shape, page_tokens: u32, seed: u64) -> Grown {
-    let mut grove = Grove {
+/// Builds the tree, rows and forest of `shape` for `seed`.
+pub fn grow(shape: ForestShape, page_tokens: u32, seed: u64) -> GrownForest {
+    let mut builder = ForestBuilder {
         tree: PrefixTree::new(page_tokens),
         pool: PagePool::new(40_000),
         dice: Dice::new(seed),
         ends: Vec::new(),
     };
-    grove.plant(shape);
-    let mut rows = grove.schedule();
-    grove.tree.depth_first(&mut rows);
-    let forest = grove.tree.forest(&rows);
-    let grown = Grown { tree: grove.tree, pool: grove.pool, rows, forest };
+    builder.plant(shape);
+    let mut rows = builder.schedule();
+    builder.tree.depth_first(&mut rows);
+    let forest = builder.tree.forest(&rows);
+    let grown = GrownForest { tree: builder.tree, pool: builder.pool, rows, forest };
     grown.check().unwrap_or_else(|broken| panic!("{shape:?}, {page_tokens} slots a page, seed {seed}: {broken}"));
     grown
 }
 
-impl Grown {
+impl GrownForest {
     fn check(&self) -> Result<(), String> {
         self.tree.check_integrity(&self.pool)?;
         self.forest.check()?;
@@ -76,18 +76,18 @@ impl Grown {
     }
 }
 
-struct Grove {
+struct ForestBuilder {
     tree: PrefixTree,
     pool: PagePool,
     dice: Dice,
-    /// Everything that was admitted or forked.
+    /// All segments that were admitted or forked.
     ends: Vec<SegmentId>,
 }
 
-impl Grove {
-    fn plant(&mut self, shape: Shape) {
+impl ForestBuilder {
+    fn plant(&mut self, shape: ForestShape) {
         match shape {
-            Shape::DeepChain => {
+            ForestShape::DeepChain => {
                 let mut at = self.prompt(1, 200);
                 for _ in 0..self.dice.within(50, 300) {
                     at = self.branch(at, 1, 12);
@@ -96,20 +96,20 @@ impl Grove {
                     }
                 }
             }
-            Shape::Star => {
+            ForestShape::Star => {
                 let at = self.prompt(1, 400);
                 for _ in 0..self.dice.within(1, 120) {
                     self.branch(at, 1, 90);
                 }
             }
-            Shape::OneTokenSegments => {
+            ForestShape::OneTokenSegments => {
                 self.prompt(1, 1);
                 for _ in 0..self.dice.within(1, 150) {
                     let at = self.any();
                     self.branch(at, 1, 1);
                 }
             }
-            Shape::EmptyLeaves => {
+            ForestShape::EmptyLeaves => {
                 self.prompt(1, 150);
                 for _ in 0..self.dice.within(4, 60) {
                     let at = self.any();
@@ -117,14 +117,14 @@ impl Grove {
                     self.branch(at, 0, longest);
                 }
             }
-            Shape::MidPageForks => {
+            ForestShape::MidPageForks => {
                 self.prompt(20, 300);
                 for _ in 0..self.dice.within(2, 80) {
                     let at = self.any();
                     self.branch_inside(at, 1, 60);
                 }
             }
-            Shape::Many(samples) => {
+            ForestShape::Many(samples) => {
                 let header = self.prompt(1, 500);
                 let problems: Vec<_> = (0..20).map(|_| self.prompt_after(header, 1, 150)).collect();
                 for _ in 0..samples {
@@ -132,7 +132,7 @@ impl Grove {
                     self.branch(at, 1, 70);
                 }
             }
-            Shape::Document(questions) => {
+            ForestShape::Document(questions) => {
                 let document = self.prompt(1500, 4000);
                 for _ in 0..questions {
                     let at = self.branch_inside(document, 1, 120);
@@ -141,7 +141,7 @@ impl Grove {
                     }
                 }
             }
-            Shape::Ragged => {
+            ForestShape::Ragged => {
                 for _ in 0..self.dice.within(1, 5) {
                     self.prompt(1, 300);
                 }
@@ -170,7 +170,7 @@ impl Grove {
         self.admit(&text)
     }
 
-    /// A prompt that goes on where `at` ends.
+    /// A prompt that continues the context of `at`.
     fn prompt_after(&mut self, at: SegmentId, shortest: u32, longest: u32) -> SegmentId {
         let mut text = self.tree.context(at);
         text.extend(self.text(shortest, longest));
@@ -201,8 +201,8 @@ impl Grove {
         branch
     }
 
-    /// Rows of one step: for each end a decode row, a chunk, a chunk that stops short of its end, everything that is not
-    /// computed yet, a token computed before, or nothing. No token twice.
+    /// Rows of one step: for each segment a decode row, a chunk, a chunk that stops before the end, all uncomputed
+    /// tokens, a token computed before, or nothing. No token occurs twice.
     fn schedule(&mut self) -> Vec<StepRow> {
         let mut rows = Vec::new();
         let mut taken = HashSet::new();

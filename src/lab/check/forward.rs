@@ -1,10 +1,10 @@
-//! Whole forwards without an engine: small random models of every family, in every dtype, on the device and in the CPU's clear
-//! loops. What goldens show of the arithmetic, this shows of the device, and needs no file.
+//! Whole forward passes without an engine: small random models of every family, in every dtype, on the device and in
+//! the CPU's clear loops. Like golden files, but for the device, and without files.
 
 use super::case::ANY_VOCAB;
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::Dice;
-use super::report::{Found, Report, Worst};
+use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
@@ -12,8 +12,8 @@ use crate::ids::TokenId;
 use crate::model::check::tolerance;
 use crate::model::{Decoder, ModelConfig, Sequence};
 
-/// What distinguishes the families: grouped heads; windows and biases in some layers; normalised heads, wider than the hidden
-/// state; layer norms, biases everywhere, a partial rope and a feed-forward part beside the attention.
+/// The differences between the families: grouped heads; windows and biases in some layers; normalised heads, wider than
+/// the hidden state; layer norms, biases everywhere, partial rope and a parallel feed-forward block.
 const FAMILIES: [(&str, &str); 4] = [
     ("llama", r#""num_key_value_heads": 2"#),
     ("qwen2", r#""num_key_value_heads": 2, "sliding_window": 40, "use_sliding_window": true, "max_window_layers": 1"#),
@@ -21,11 +21,12 @@ const FAMILIES: [(&str, &str); 4] = [
     ("phi", r#""num_key_value_heads": 4, "hidden_act": "gelu_new""#),
 ];
 
-/// Tokens of each step: a long prompt, an odd chunk, then one by one, so that the same shape comes often enough to be replayed.
+/// Tokens of each step: a long prompt, an odd chunk, then single tokens, so that one shape repeats often enough to be
+/// replayed as a graph.
 const STEPS: [usize; 7] = [93, 17, 1, 1, 1, 1, 1];
 
-pub fn forwards<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
-    let families = if effort == Effort::Quick { &FAMILIES[..1] } else { &FAMILIES };
+pub fn forwards<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let families = if effort == CheckEffort::Quick { &FAMILIES[..1] } else { &FAMILIES };
     for dtype in Dtype::ALL {
         for (family, changes) in families {
             let config = ModelConfig::from_json(&format!(
@@ -41,8 +42,8 @@ pub fn forwards<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report
             let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
             let error = found.iter().zip(&expected).map(difference);
             let error = error.fold(0.0, |worst: f64, e| if e.is_nan() { f64::INFINITY } else { worst.max(e) });
-            let worst = Worst { error, tolerance: f64::from(tolerance(dtype, config.layers.len(), scale)) };
-            report.see("forward", Some(dtype), family, Found::twice(worst, repeats));
+            let worst = WorstError { error, tolerance: f64::from(tolerance(dtype, config.layers.len(), scale)) };
+            report.see("forward", Some(dtype), family, CaseResult::twice(worst, repeats));
         }
     }
     Ok(())

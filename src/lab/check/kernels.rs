@@ -1,11 +1,11 @@
-//! `offshoot check --kernels`: every CUDA kernel is compiled for some architectures, on any machine that has NVRTC. A kernel
-//! that does not compile is an error; one whose registers spill more to memory than `units` allows fails the check.
+//! `offshoot check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
+//! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check.
 
 use crate::backend::cuda::compile::{Compiler, KernelReport, compile_all};
 use crate::error::{Error, Result};
 use crate::out;
 
-/// Prints a line a kernel, unit and architecture; false where registers spill that may not.
+/// Prints a line per kernel, unit and architecture; returns false if a kernel spills more registers than allowed.
 pub fn kernels(archs: &[String]) -> Result<bool> {
     let unusable = |why| Error::NoDevice { device: "CUDA".into(), why };
     let compiler = Compiler::open(None).map_err(unusable)?;

@@ -1,33 +1,34 @@
-//! Plans that move on without being made anew: decode steps of a tree's leaves, each a token further than the one before
-//! (`Backend::advance`), with keys and values appended on the way, against the definition on the longer contexts.
+//! Plans that are advanced instead of rebuilt: decode steps of a tree's leaves, each one token further than the
+//! previous one (`Backend::advance`), with keys and values appended on the way, checked against the definition on the
+//! longer contexts.
 
 use rayon::prelude::*;
 
 use super::attention::{LAYER, Setting, filled, hints};
 use super::case::{ANY_VOCAB, buffer};
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::Dice;
-use super::report::Report;
+use super::report::CheckReport;
 use crate::backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use crate::plan::{PageTurn, Planner};
+use crate::plan::{NewPage, Planner};
 
-/// Steps, the first of which is loaded and the others advanced.
+/// Number of steps; the first is loaded, the others are advanced.
 pub const STEPS: u32 = 4;
-/// Leaves held against the definition.
+/// Leaves checked against the definition.
 const CHECKED: usize = 12;
 
-pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
-    let trees = if effort == Effort::Quick { 1 } else { 5 };
+pub fn leaves<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let trees = if effort == CheckEffort::Quick { 1 } else { 5 };
     for dtype in Dtype::ALL {
         for seed in 0..trees {
             let number = seed * 3 + dtype.bytes();
             let setting = if seed % 3 == 2 { Setting::fp8(number, dtype) } else { Setting::number(number, dtype) };
             backend.set_kv_dtype(setting.kv);
             let dice = &mut Dice::new(seed as u64);
-            let leaves = if effort == Effort::Quick { 5 } else { dice.within(1, 150) };
+            let leaves = if effort == CheckEffort::Quick { 5 } else { dice.within(1, 150) };
             let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
             for planner in Planner::ALL {
                 let found = tree.walk(backend, &setting, planner)?;
@@ -40,10 +41,11 @@ pub fn leaves<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     Ok(())
 }
 
-/// The leaves of a tree of three levels, each leaf's newest token a row. Every other one turns a page on its way.
+/// The leaves of a tree of three levels; each leaf's newest token is a row. Every other leaf starts a new page on its
+/// way.
 pub struct Leaves {
     forest: Forest,
-    /// Of each row, the context of the last step: `STEPS - 1` slots more than of the first.
+    /// For each row, the context of the last step: `STEPS - 1` slots more than in the first.
     contexts: Vec<Vec<KvSlot>>,
 }
 
@@ -68,8 +70,8 @@ impl Leaves {
             }
             let at = tree.fork(middle);
             let mut own = text(90);
-            let turns = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
-            while turns(&own) != leaf.is_multiple_of(2) {
+            let fills_page = |own: &[TokenId]| (tree.end(at) + own.len() as u32 - 1) % page + STEPS > page;
+            while fills_page(&own) != leaf.is_multiple_of(2) {
                 own.push(TokenId(0));
             }
             tree.append(&mut pool, at, &own).map_err(short)?;
@@ -85,7 +87,7 @@ impl Leaves {
         Ok(Self { contexts: rows.iter().map(context).collect(), forest })
     }
 
-    /// The step before any row has moved on.
+    /// The batch of the first step.
     pub fn batch<B: Backend>(&self, backend: &B, setting: &Setting, planner: Planner) -> StepBatch {
         let rows = self.contexts.len();
         let positions = self.forest.row_positions.clone();
@@ -93,21 +95,26 @@ impl Leaves {
             tokens: vec![RowToken::Known(TokenId(0)); rows],
             slots: self.contexts.iter().zip(&positions).map(|(context, &at)| context[at as usize]).collect(),
             positions,
-            wanted: (0..rows as u32).collect(),
+            logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             requests: vec![greedy(); rows],
         }
     }
 
-    /// Keys and values of what lies before the first step's rows, and room for all steps.
+    /// KV memory with the contexts before the first step's rows, and room for all steps.
     pub fn memory<B: Backend>(&self, backend: &mut B, setting: &Setting) -> Result<B::Kv> {
         let before = |context: &Vec<KvSlot>| context[..context.len() - STEPS as usize].to_vec();
         let pages = self.contexts.iter().flatten().map(|slot| slot.page.ix() + 1).max().unwrap_or(0);
         filled(backend, setting, self.contexts.iter().flat_map(before), pages)
     }
 
-    /// Takes all steps, and holds the results of each against the definition.
-    fn walk<B: Backend>(&self, backend: &mut B, setting: &Setting, planner: Planner) -> Result<super::report::Found> {
+    /// Runs all steps and checks the results of each against the definition.
+    fn walk<B: Backend>(
+        &self,
+        backend: &mut B,
+        setting: &Setting,
+        planner: Planner,
+    ) -> Result<super::report::CaseResult> {
         let rows = self.contexts.len();
         let holds = ActivationDtype::Operands(setting.dtype);
         let mut kv = self.memory(backend, setting)?;
@@ -115,11 +122,11 @@ impl Leaves {
         let mut shape = backend.load(&mut step, self.batch(backend, setting, planner))?;
         let mut qkv = buffer(backend, holds, shape.rows, setting.heads.qkv_width(), &[])?;
         let mut out = buffer(backend, holds, shape.rows, setting.heads.q_width(), &[])?;
-        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
         let mut results = Vec::new();
         for number in 0..STEPS as usize {
             if number > 0 {
-                shape = backend.advance(&mut step, &vec![0.0; rows], &self.turns(number))?;
+                shape = backend.advance(&mut step, &vec![0.0; rows], &self.new_pages(number))?;
             }
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
@@ -143,14 +150,14 @@ impl Leaves {
         Ok(setting.found(&pairs, true))
     }
 
-    /// The pages of the rows that come to a new one in step `number`.
-    pub fn turns(&self, number: usize) -> Vec<PageTurn> {
+    /// The new pages of rows that start one in step `number`.
+    pub fn new_pages(&self, number: usize) -> Vec<NewPage> {
         let newest = |row: usize| *self.context(row, number).last().expect("a row sees itself");
         let rows = (0..self.contexts.len()).filter(|&row| newest(row).slot == 0);
-        rows.map(|row| PageTurn { row: row as u32, page: newest(row).page }).collect()
+        rows.map(|row| NewPage { row: row as u32, page: newest(row).page }).collect()
     }
 
-    /// What row `row` sees in step `number`.
+    /// The context of row `row` in step `number`.
     pub fn context(&self, row: usize, number: usize) -> &[KvSlot] {
         let context = &self.contexts[row];
         &context[..context.len() + 1 + number - STEPS as usize]
@@ -167,7 +174,7 @@ impl Leaves {
     }
 }
 
-/// A draw that depends on nothing but the logits.
+/// A greedy sample request, which depends only on the logits.
 pub fn greedy() -> SampleRequest {
     SampleRequest::of(Pick::Greedy)
 }

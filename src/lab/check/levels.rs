@@ -1,5 +1,5 @@
-//! Attention attribution: `level_lse` and `add_level_mass` against the definition in f64, on random forests by every planner with
-//! level bounds anywhere, and on leaves that move on.
+//! Attention attribution: checks `level_lse` and `add_level_mass` against the definition in f64, on random forests with
+//! every planner and random level bounds, and on leaves that advance.
 
 use std::fmt::Display;
 
@@ -7,11 +7,11 @@ use rayon::prelude::*;
 
 use super::attention::{LAYER, Setting, context, filled, hints, queries};
 use super::case::{ANY_VOCAB, F32, buffer};
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::Dice;
-use super::forests::{Shape, grow};
+use super::forests::{ForestShape, grow};
 use super::leaves::{Leaves, STEPS};
-use super::report::{Found, Report, Worst, share};
+use super::report::{CaseResult, CheckReport, WorstError, share};
 use crate::backend::{ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS};
 use crate::error::Result;
 use crate::ids::LayerIx;
@@ -21,12 +21,14 @@ use crate::plan::{AttentionPlan, Planner};
 /// Rows of a step whose attention is attributed.
 const ROWS: u32 = 24;
 
-pub fn levels<B: AttentionLevels>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
-    let shapes: &[Shape] = match effort {
-        Effort::Quick => &[Shape::MidPageForks],
-        Effort::Full => &[Shape::DeepChain, Shape::MidPageForks, Shape::Many(100), Shape::Ragged],
+pub fn levels<B: AttentionLevels>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let shapes: &[ForestShape] = match effort {
+        CheckEffort::Quick => &[ForestShape::MidPageForks],
+        CheckEffort::Full => {
+            &[ForestShape::DeepChain, ForestShape::MidPageForks, ForestShape::Many(100), ForestShape::Ragged]
+        }
     };
-    let trees = if effort == Effort::Quick { 1 } else { 3 };
+    let trees = if effort == CheckEffort::Quick { 1 } else { 3 };
     let mut number = 0;
     for dtype in Dtype::ALL {
         for seed in 0..trees {
@@ -47,18 +49,18 @@ pub fn levels<B: AttentionLevels>(backend: &mut B, effort: Effort, report: &mut 
     Ok(())
 }
 
-/// What an attributed row should come to.
-struct Exact {
-    /// Of each head, and of each level how far it may be off.
+/// The exact attribution of a row.
+struct ExactAttribution {
+    /// For each head and level, the log-sum-exp and its tolerance.
     lse: Vec<[(f64, f64); MOST_LEVELS]>,
     mass: [f64; MOST_LEVELS],
 }
 
-impl Exact {
-    /// Of the row whose own position is the last of `context`.
+impl ExactAttribution {
+    /// The attribution of a row; its own position is the last of `context`.
     ///
-    /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out. The
-    /// logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
+    /// A score is a sum of `head_dim` products in f32. Its roundings are as many; that they all go one way is left out.
+    /// The logarithm of a sum is off by as much as the scores, and by a few roundings of its own and of exponents.
     fn of(setting: &Setting, row: usize, context: &[KvSlot], bounds: &LevelBounds) -> Self {
         let (heads, scale) = (setting.heads, f64::from(setting.scale()));
         let d = heads.head_dim;
@@ -89,11 +91,11 @@ impl Exact {
         Self { lse, mass }
     }
 
-    /// How far the device's results for this row are off.
-    fn compare(&self, found: &[f32], mass: &[f32], worst: &mut [Worst; 2]) {
+    /// Compares the device's results for this row with the exact ones.
+    fn compare(&self, found: &[f32], mass: &[f32], worst: &mut [WorstError; 2]) {
         let mut loosest = 0.0f64;
         for (&found, &(exact, tolerance)) in found.iter().zip(self.lse.iter().flatten()) {
-            // What is empty is -inf on both sides.
+            // Empty levels are -inf on both sides.
             let same = f64::from(found) == exact;
             loosest = if exact.is_finite() { loosest.max(tolerance) } else { loosest };
             see(&mut worst[0], if same { 0.0 } else { (f64::from(found) - exact).abs() }, tolerance);
@@ -104,9 +106,9 @@ impl Exact {
     }
 }
 
-fn see(worst: &mut Worst, error: f64, tolerance: f64) {
+fn see(worst: &mut WorstError, error: f64, tolerance: f64) {
     let error = if error.is_nan() { f64::INFINITY } else { error };
-    let seen = Worst { error, tolerance: if tolerance.is_finite() { tolerance } else { 0.0 } };
+    let seen = WorstError { error, tolerance: if tolerance.is_finite() { tolerance } else { 0.0 } };
     if seen.error > 0.0 && share(seen) >= share(*worst) {
         *worst = seen;
     }
@@ -118,7 +120,7 @@ fn log_sum_exp(scores: &[f64]) -> f64 {
     if most.is_finite() { most + sum.ln() } else { most }
 }
 
-/// Level bounds anywhere in a context of so many positions, and behind it.
+/// Random level bounds within a context of `positions` positions, or just after it.
 fn bounds(dice: &mut Dice, positions: u32) -> LevelBounds {
     let mut ends: Vec<u32> =
         (0..dice.within(0, MOST_LEVELS as u32 - 1)).map(|_| dice.within(0, positions + 3)).collect();
@@ -126,7 +128,13 @@ fn bounds(dice: &mut Dice, positions: u32) -> LevelBounds {
     LevelBounds::behind(&ends).expect("they rise, and are few")
 }
 
-fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Worst; 2], found: impl Fn(Worst) -> Found) {
+fn file(
+    report: &mut CheckReport,
+    setting: &Setting,
+    case: impl Display,
+    worst: [WorstError; 2],
+    found: impl Fn(WorstError) -> CaseResult,
+) {
     for (op, worst) in ["level_lse", "level_mass"].into_iter().zip(worst) {
         report.see(op, Some(setting.dtype), format_args!("{case}, {setting}"), found(worst));
     }
@@ -135,9 +143,9 @@ fn file(report: &mut Report, setting: &Setting, case: impl Display, worst: [Wors
 fn forest<B: AttentionLevels>(
     backend: &mut B,
     setting: &Setting,
-    shape: Shape,
+    shape: ForestShape,
     seed: u64,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Result<()> {
     let grown = grow(shape, backend.page_tokens(), seed);
     let rows = grown.rows.len();
@@ -145,52 +153,52 @@ fn forest<B: AttentionLevels>(
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let positions = &grown.forest.row_positions;
     let mut dice = Dice::new(seed);
-    // Some rows are named twice.
-    let mut wanted: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
-    wanted.sort_unstable();
+    // Some rows occur twice.
+    let mut chosen: Vec<u32> = (0..ROWS).map(|_| dice.within(0, rows as u32 - 1)).collect();
+    chosen.sort_unstable();
     let level_row = |&row: &u32| LevelRow { row, bounds: bounds(&mut dice, positions[row as usize] + 1) };
-    let wanted: Vec<LevelRow> = wanted.iter().map(level_row).collect();
-    let exact = wanted.par_iter().map(|LevelRow { row, bounds }| {
+    let chosen: Vec<LevelRow> = chosen.iter().map(level_row).collect();
+    let exact = chosen.par_iter().map(|LevelRow { row, bounds }| {
         let row = *row as usize;
-        Exact::of(setting, row, &contexts[row], bounds)
+        ExactAttribution::of(setting, row, &contexts[row], bounds)
     });
-    let exact: Vec<Exact> = exact.collect();
+    let exact: Vec<ExactAttribution> = exact.collect();
     let queries = queries(setting, positions);
     let holds = ActivationDtype::Operands(setting.dtype);
     let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &queries)?;
     for planner in Planner::ALL {
         let plan = planner.plan(&grown.forest, &hints(backend, setting.heads, setting.dtype, setting.window));
-        let [first, again] = [(); 2].map(|()| divide(backend, setting, (&qkv, &kv), &plan, &wanted));
+        let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &kv), &plan, &chosen));
         let (first, again) = (first?, again?);
-        let mut worst = [Worst::default(); 2];
+        let mut worst = [WorstError::default(); 2];
         let lse = first.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
         for ((exact, lse), mass) in exact.iter().zip(lse).zip(first.mass.chunks(MOST_LEVELS)) {
             exact.compare(lse, mass, &mut worst);
         }
         let repeats = first == again;
-        let found = |worst| Found::twice(worst, repeats);
+        let found = |worst| CaseResult::twice(worst, repeats);
         file(report, setting, format_args!("{planner} plan of {shape:?}, seed {seed}"), worst, found);
     }
     Ok(())
 }
 
-/// What the two ops leave of some rows.
+/// The results of the two ops for some rows.
 #[derive(PartialEq)]
-struct Division {
+struct DeviceAttribution {
     lse: Vec<f32>,
     mass: Vec<f32>,
 }
 
-/// As of two layers that are alike, so that one begins the sums and the other adds to them.
-fn divide<B: AttentionLevels>(
+/// Runs the ops as for two equal layers, so that one starts the sums and the other adds to them.
+fn attribute<B: AttentionLevels>(
     backend: &mut B,
     setting: &Setting,
     (qkv, kv): (&B::Buffer, &B::Kv),
     plan: &AttentionPlan,
     rows: &[LevelRow],
-) -> Result<Division> {
+) -> Result<DeviceAttribution> {
     let width = setting.heads.q_heads * MOST_LEVELS;
-    // So that an op which writes nothing is seen.
+    // Detects an op that writes nothing.
     let mut lse = buffer(backend, ActivationDtype::Sums, rows.len(), width, &vec![f32::NAN; rows.len() * width])?;
     let nothing = vec![f32::NAN; rows.len() * MOST_LEVELS];
     let mut mass = buffer(backend, ActivationDtype::Sums, rows.len(), MOST_LEVELS, &nothing)?;
@@ -199,11 +207,11 @@ fn divide<B: AttentionLevels>(
     backend.level_lse(&mut lse, &read, &level_rows);
     backend.add_level_mass(&mut mass, &lse, LayerIx(0), 2);
     backend.add_level_mass(&mut mass, &lse, LayerIx(1), 2);
-    Ok(Division { lse: backend.read(&lse, rows.len())?, mass: backend.read(&mass, rows.len())? })
+    Ok(DeviceAttribution { lse: backend.read(&lse, rows.len())?, mass: backend.read(&mass, rows.len())? })
 }
 
-/// Leaves that grow by a token a step, some of them over a page's end.
-fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, report: &mut Report) -> Result<()> {
+/// Leaves that grow by a token per step, some of them across the end of a page.
+fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, report: &mut CheckReport) -> Result<()> {
     let dice = &mut Dice::new(seed);
     let leaves = dice.within(1, 30);
     let tree = Leaves::grow(backend.page_tokens(), dice, leaves)?;
@@ -218,13 +226,13 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
         let mut shape = backend.load(&mut step, batch)?;
         let mut qkv =
             buffer(backend, ActivationDtype::Operands(setting.dtype), shape.rows, setting.heads.qkv_width(), &[])?;
-        let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
-        let mut worst = [Worst::default(); 2];
+        let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, ANY_VOCAB, &vec![0.0; rows * ANY_VOCAB])?;
+        let mut worst = [WorstError::default(); 2];
         for number in 0..STEPS as usize {
             if number > 0 {
-                let turns = tree.turns(number);
-                plan.advance(&turns);
-                shape = backend.advance(&mut step, &vec![0.0; rows], &turns)?;
+                let new_pages = tree.new_pages(number);
+                plan.advance(&new_pages);
+                shape = backend.advance(&mut step, &vec![0.0; rows], &new_pages)?;
             }
             backend.write(&mut qkv, rows, &tree.inputs(setting, number))?;
             backend.run(&mut step, shape, |backend, step| {
@@ -233,18 +241,18 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
                 Ok(())
             })?;
             backend.collect(&mut step)?;
-            let found = divide(backend, setting, (&qkv, &kv), &plan, &level_rows)?;
+            let found = attribute(backend, setting, (&qkv, &kv), &plan, &level_rows)?;
             let exact = level_rows.par_iter().map(|LevelRow { row, bounds }| {
                 let row = *row as usize;
-                Exact::of(setting, row, tree.context(row, number), bounds)
+                ExactAttribution::of(setting, row, tree.context(row, number), bounds)
             });
-            let exact: Vec<Exact> = exact.collect();
+            let exact: Vec<ExactAttribution> = exact.collect();
             let lse = found.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
             for ((exact, lse), mass) in exact.iter().zip(lse).zip(found.mass.chunks(MOST_LEVELS)) {
                 exact.compare(lse, mass, &mut worst);
             }
         }
-        file(report, setting, format_args!("{leaves} leaves, seed {seed}, {planner}"), worst, Found::once);
+        file(report, setting, format_args!("{leaves} leaves, seed {seed}, {planner}"), worst, CaseResult::once);
     }
     Ok(())
 }

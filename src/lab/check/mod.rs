@@ -1,8 +1,8 @@
-//! Floor 8: `offshoot check`. With a model folder: its facts, its arithmetic against golden files and against itself (`model`).
-//! Without: a suite for the device (`device`), every op against the CPU's clear loops, attention against f64, whole runs
-//! against the CPU, a long decode against it step by step (`long`), and what is computed deterministically bit by bit against
-//! itself (`deterministic`). `kernels` compiles what CUDA needs. This file only chooses; the suite states its tolerances beside
-//! each part.
+//! `offshoot check`. With a model folder: prints its facts and checks its arithmetic against golden files and against
+//! itself (`model`). Without: a test suite for the device (`device`): every op against the CPU's clear loops, attention
+//! against f64, whole runs against the CPU, a long decode against the CPU step by step (`long`), and the deterministic
+//! mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels. This file only dispatches;
+//! tolerances are stated in each part.
 
 pub mod attention;
 mod case;
@@ -31,12 +31,12 @@ use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::out;
 
 pub use deterministic::deterministic;
-pub use device::{Effort, suite};
+pub use device::{CheckEffort, suite};
 pub use long::long;
 pub use model::ModelCheck;
-pub use report::{Report, Row};
+pub use report::{CheckReport, ReportRow};
 
-/// What `offshoot check` is asked to do.
+/// The options of `offshoot check`.
 #[derive(Clone, Debug)]
 pub enum CheckOptions {
     Model {
@@ -48,30 +48,30 @@ pub enum CheckOptions {
     Kernels {
         archs: Vec<String>,
     },
-    /// Nothing: prints the paths of the CPU's arithmetic that this processor has.
+    /// Checks nothing: prints the code paths that this CPU supports.
     Paths,
 }
 
-/// How the device is checked.
+/// The options of the device's check.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceCheck {
     /// A folder of model folders with golden files.
     pub goldens: Option<PathBuf>,
-    /// Few and small cases: for tools that slow the device down.
+    /// Only few and small cases, for tools that slow the device down.
     pub quick: bool,
-    /// The cases of the deterministic mode alone.
+    /// Only the cases of the deterministic mode.
     pub deterministic: bool,
     pub json: bool,
 }
 
-/// Prints what is asked for, on the device chosen. The exit code says whether all of it holds.
+/// Runs the check on the chosen device and prints the results. The exit code is 0 if everything holds.
 pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
     let holds = match options {
         CheckOptions::Model { folder, how } => model::model(on, folder, how)?,
         CheckOptions::Device(options) => {
             let opened = on.open(0)?;
             opened.not_cuda().into_iter().for_each(out::aside);
-            opened.with(Suite(options))?
+            opened.with(DeviceSuite(options))?
         }
         CheckOptions::Kernels { archs } => kernels::kernels(archs)?,
         CheckOptions::Paths => {
@@ -83,9 +83,9 @@ pub fn check(on: DeviceChoice, options: &CheckOptions) -> Result<ExitCode> {
 }
 
 /// The suite for a device; whether all of it holds.
-struct Suite<'a>(&'a DeviceCheck);
+struct DeviceSuite<'a>(&'a DeviceCheck);
 
-impl OnDevice for Suite<'_> {
+impl OnDevice for DeviceSuite<'_> {
     type Output = bool;
 
     fn run<B: Device>(self, backend: B) -> Result<bool> {

@@ -1,5 +1,5 @@
-//! `offshoot check --model`: prints the facts of a model folder and holds its arithmetic against golden files. The comparing is
-//! `model::check`'s; this file prints and says whether all of it holds.
+//! `offshoot check --model`: prints the facts of a model folder and checks its arithmetic against golden files.
+//! `model::check` compares; this file prints and returns whether everything holds.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,25 @@ use crate::model::check::{chunks, facts, golden, kv_rounding};
 use crate::out;
 use crate::tokenizer::Tokenizer;
 
-/// Tokens of the text by which chunks are compared: beyond two tiles, no multiple of a page, and so many at least.
+/// Length of the text for comparing chunks: two tiles plus `BEYOND_TILES` tokens, at least `CHUNK_TOKENS`; not a
+/// multiple of a page.
 const CHUNK_TOKENS: usize = 150;
 const BEYOND_TILES: usize = 22;
-/// Tokens that are drawn to tell what rounded keys and values do, if the context has so many.
+/// Tokens sampled to measure the effect of rounded keys and values, if the context has as many.
 const DRAWN_TOKENS: usize = 256;
 
-/// How a model's arithmetic is checked.
+/// The options of a model's check.
 #[derive(Clone, Debug, Default)]
 pub struct ModelCheck {
-    /// What to hold it against.
+    /// The golden file to compare with.
     pub golden: Option<PathBuf>,
-    /// Whether its arithmetic is to be exact.
+    /// Whether to use the deterministic mode.
     pub deterministic: bool,
-    /// What keys and values are rounded to: where they are at all, it is said what that does.
+    /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
 }
 
-/// Prints what the folder holds and how its arithmetic does; false where a golden is missed or chunks change a bit.
+/// Prints the folder's facts and the results of its check; returns false if a golden test fails or chunks change a bit.
 pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
     let folder = ModelFolder::open(model)?;
     let facts = facts(&folder)?;
@@ -47,7 +48,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     opened.with(Arithmetic { source, options })
 }
 
-/// Checks a model's arithmetic; whether all of it holds.
+/// Checks a model's arithmetic on a device; returns whether everything holds.
 struct Arithmetic<'a> {
     source: ModelSource<'a>,
     options: &'a ModelCheck,
@@ -89,7 +90,7 @@ fn fact(name: &str, value: impl Display) -> Result<()> {
     out::line(format_args!("{name:<12}{value}"))
 }
 
-/// A folder need not have a tokenizer to be checked; one that it has must be whole.
+/// Whether the folder has no tokenizer at all. A missing tokenizer is allowed, an incomplete one is an error.
 fn has_no_tokenizer(model: &Path) -> bool {
     ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !model.join(name).exists())
 }

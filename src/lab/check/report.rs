@@ -1,5 +1,5 @@
-//! What the suite found: for each op and dtype how many cases there were, and the worst of them. Printable as a table and as
-//! JSON lines.
+//! The report of the suite: for each op and dtype, the number of cases and the worst of them. Displays as a table,
+//! serialises as JSON lines.
 
 use std::fmt;
 
@@ -9,60 +9,60 @@ use crate::backend::Dtype;
 
 /// All cases of one op in one dtype.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ReportRow {
     pub op: &'static str,
     pub dtype: Option<Dtype>,
     pub cases: usize,
     /// The largest error, in the op's own unit.
     pub error: f64,
-    /// The largest share of its tolerance that an error takes, and the error and tolerance of that case.
+    /// The largest ratio of error to tolerance, and the error and tolerance of that case.
     pub share: f64,
-    pub worst: Worst,
+    pub worst: WorstError,
     pub holds: bool,
-    /// Which case failed first, and how.
+    /// The first failed case, and its failure.
     pub failure: Option<String>,
-    /// What cases went through, where their number does not say it.
+    /// What the cases exercised, if their number does not tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Worst {
+pub struct WorstError {
     pub error: f64,
     pub tolerance: f64,
 }
 
-/// What one case came to.
+/// The result of one case.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
-    pub worst: Worst,
-    /// Whether the same work twice gave the same bits; `None` where it was done once.
+pub struct CaseResult {
+    pub worst: WorstError,
+    /// Whether two runs gave the same bits; `None` if there was one run.
     repeats: Option<bool>,
 }
 
-impl Found {
-    pub fn once(worst: Worst) -> Self {
-        Found { worst, repeats: None }
+impl CaseResult {
+    pub fn once(worst: WorstError) -> Self {
+        CaseResult { worst, repeats: None }
     }
 
-    pub fn twice(worst: Worst, repeats: bool) -> Self {
-        Found { worst, repeats: Some(repeats) }
+    pub fn twice(worst: WorstError, repeats: bool) -> Self {
+        CaseResult { worst, repeats: Some(repeats) }
     }
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    pub rows: Vec<Row>,
+pub struct CheckReport {
+    pub rows: Vec<ReportRow>,
 }
 
-impl Report {
+impl CheckReport {
     pub fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.holds)
     }
 
-    /// Files one case under its op; `case` names it where it fails.
-    pub fn see(&mut self, op: &'static str, dtype: Option<Dtype>, case: impl fmt::Display, found: Found) {
-        let Worst { error, tolerance } = found.worst;
+    /// Adds a case to the row of its op; `case` names it in a failure.
+    pub fn see(&mut self, op: &'static str, dtype: Option<Dtype>, case: impl fmt::Display, found: CaseResult) {
+        let WorstError { error, tolerance } = found.worst;
         let failure = match (found.repeats, error <= tolerance) {
             (Some(false), _) => Some(format!("{case}: the same work twice gives other bits")),
             (Some(true) | None, true) => None,
@@ -81,45 +81,55 @@ impl Report {
         row.failure = row.failure.take().or(failure);
     }
 
-    /// Fails the op for what its cases leave out.
+    /// Fails the op because its cases left something out.
     pub fn miss(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
         let row = self.row(op, dtype);
         row.holds = false;
         row.failure.get_or_insert_with(|| what.to_string());
     }
 
-    /// Says of a case what it went through.
+    /// Notes what a case exercised.
     pub fn note(&mut self, op: &'static str, dtype: Option<Dtype>, what: impl fmt::Display) {
         self.row(op, dtype).notes.push(what.to_string());
     }
 
-    fn row(&mut self, op: &'static str, dtype: Option<Dtype>) -> &mut Row {
+    fn row(&mut self, op: &'static str, dtype: Option<Dtype>) -> &mut ReportRow {
         let at = self.rows.iter().position(|row| row.op == op && row.dtype == dtype).unwrap_or_else(|| {
-            let worst = Worst::default();
+            let worst = WorstError::default();
             let (failure, notes) = (None, Vec::new());
-            self.rows.push(Row { op, dtype, cases: 0, error: 0.0, share: 0.0, worst, holds: true, failure, notes });
+            self.rows.push(ReportRow {
+                op,
+                dtype,
+                cases: 0,
+                error: 0.0,
+                share: 0.0,
+                worst,
+                holds: true,
+                failure,
+                notes,
+            });
             self.rows.len() - 1
         });
         &mut self.rows[at]
     }
 }
 
-/// An error as a share of what it may be; an exact result has none of a tolerance of zero.
-pub fn share(worst: Worst) -> f64 {
+/// The ratio of error to tolerance; 0 for an exact result with a tolerance of 0.
+pub fn share(worst: WorstError) -> f64 {
     if worst.error == 0.0 { 0.0 } else { worst.error / worst.tolerance }
 }
 
-impl Row {
+impl ReportRow {
     pub fn head() -> String {
         format!("{:<16} {:<5} {:>6} {:>12} {:>12} {:>7}  verdict", "op", "dtype", "cases", "error", "may be", "share")
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for ReportRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dtype = self.dtype.map_or_else(String::new, |dtype| format!("{dtype:?}").to_lowercase());
         let verdict = if self.holds { "ok" } else { "FAILS" };
-        let (Worst { error, tolerance }, share) = (self.worst, 100.0 * self.share);
+        let (WorstError { error, tolerance }, share) = (self.worst, 100.0 * self.share);
         write!(
             f,
             "{:<16} {dtype:<5} {:>6} {error:>12.2e} {tolerance:>12.2e} {share:>5.0} %  {verdict}",
@@ -133,10 +143,10 @@ impl fmt::Display for Row {
 mod tests {
     use super::*;
 
-    fn row(error: f64, tolerance: f64, repeats: bool) -> Row {
-        let mut report = Report::default();
-        report.see("op", None, "a case", Found::once(Worst { error: 1.0, tolerance: 2.0 }));
-        report.see("op", None, "another case", Found::twice(Worst { error, tolerance }, repeats));
+    fn row(error: f64, tolerance: f64, repeats: bool) -> ReportRow {
+        let mut report = CheckReport::default();
+        report.see("op", None, "a case", CaseResult::once(WorstError { error: 1.0, tolerance: 2.0 }));
+        report.see("op", None, "another case", CaseResult::twice(WorstError { error, tolerance }, repeats));
         assert_eq!(report.rows.len(), 1);
         assert_eq!(report.rows[0].cases, 2);
         assert_eq!(report.holds(), report.rows[0].holds);

@@ -1,30 +1,30 @@
-//! Sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same tokens but for coins
-//! within rounding of a border, and the same log-probabilities.
+//! Checks sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same
+//! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
 
 use super::case::{ANY_HEADS, F32, buffer, rows_at};
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::Dice;
 use super::leaves::greedy;
-use super::report::{Found, Report, Worst, share};
+use super::report::{CaseResult, CheckReport, WorstError, share};
 use crate::backend::cpu::{Cpu, Isa};
 use crate::backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use crate::error::Result;
 use crate::ids::{PageId, TokenId};
 use crate::kv::KvSlot;
 
-/// How far a border of the distribution may be off, as a share of the whole: weights are f32 exponentials of arguments down to
-/// -87, good to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
+/// Tolerance of a boundary of the distribution, as a share of the total: weights are f32 exponentials of arguments down
+/// to -87, accurate to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
 const BORDER: f64 = 1e-6;
 
-pub fn sampling<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+pub fn sampling<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let (vocabs, asks): (&[usize], _) = match effort {
-        Effort::Quick => (&[7, 320], 12),
-        Effort::Full => (&[1, 7, 320, 32_016, 128_256], 64),
+        CheckEffort::Quick => (&[7, 320], 12),
+        CheckEffort::Full => (&[1, 7, 320, 32_016, 128_256], 64),
     };
     let mut dice = Dice::new(3);
     for &vocab in vocabs {
         for asks in [1, asks] {
-            let draws = Draws::throw(&mut dice, vocab, asks);
+            let draws = SampleCases::throw(&mut dice, vocab, asks);
             let expected = draws.draw(&mut Cpu::with_isa(Isa::Portable), &draws.requests)?;
             let found = draws.draw(backend, &draws.requests)?;
             let repeats = found == draws.draw(backend, &draws.requests)?;
@@ -35,35 +35,36 @@ pub fn sampling<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report
     Ok(())
 }
 
-/// Steps that are advanced behind the one that is loaded, in which requests with penalties count what they draw by themselves.
+/// Steps that are advanced behind the one that is loaded, in which requests with penalties count what they draw by
+/// themselves.
 const ADVANCED: usize = 12;
 
 /// One row of logits for each request.
-struct Draws {
+struct SampleCases {
     vocab: usize,
     logits: Vec<f32>,
     requests: Vec<SampleRequest>,
-    /// What the step before draws, for requests that count it among the tokens seen.
+    /// Tokens sampled by the previous step, for requests that count them as seen.
     before: Vec<TokenId>,
 }
 
-impl Draws {
+impl SampleCases {
     fn throw(dice: &mut Dice, vocab: usize, asks: usize) -> Self {
         let logits = (0..asks).flat_map(|_| row(dice, vocab)).collect();
         let requests = (0..asks).map(|ask| request(dice, vocab, ask)).collect();
         Self { vocab, logits, requests, before: dice.text(asks, vocab) }
     }
 
-    /// Two steps: one that draws what is given, and the one at hand.
+    /// Runs two steps: one that samples given tokens, and then `requests`.
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
-            let wanted = (0..asks as u32).collect();
-            let shape = backend.load(&mut step, StepBatch { wanted, requests, ..rows_at(&vec![0; asks]) })?;
-            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logit_rows = (0..asks as u32).collect();
+            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
@@ -85,10 +86,10 @@ impl Draws {
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
-        let wanted: Vec<u32> = (0..asks as u32).collect();
+        let logit_rows: Vec<u32> = (0..asks as u32).collect();
         let batch = |requests| {
-            let (wanted, slots) = (wanted.clone(), slots.clone());
-            StepBatch { wanted, slots, requests, ..rows_at(&vec![0; asks]) }
+            let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
+            StepBatch { logit_rows, slots, requests, ..rows_at(&vec![0; asks]) }
         };
         let mut walked = Vec::new();
         for number in 0..2 + ADVANCED {
@@ -97,7 +98,7 @@ impl Draws {
                 1 => backend.load(&mut step, batch(self.requests.clone()))?,
                 _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
             };
-            let logits = buffer(backend, ActivationDtype::Sums, shape.wanted, self.vocab, &self.logits)?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             backend.run(&mut step, shape, |backend, step| {
                 backend.sample(&logits, step);
                 Ok(())
@@ -107,17 +108,17 @@ impl Draws {
         Ok(walked)
     }
 
-    fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut Report) -> Result<()> {
+    fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut CheckReport) -> Result<()> {
         let expected = self.walk(&mut Cpu::with_isa(Isa::Portable))?;
         let found = self.walk(backend)?;
         let repeats = found == self.walk(backend)?;
         let misses = if found == expected { 0.0 } else { 1.0 };
         let what = format!("{} of {}, {ADVANCED} steps on", self.requests.len(), self.vocab);
-        report.see("counted", None, &what, Found::twice(Worst { error: misses, tolerance: 0.0 }, repeats));
+        report.see("counted", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         Ok(())
     }
 
-    fn hold(&self, expected: &[Sampled], found: &[Sampled], repeats: bool, report: &mut Report) -> Result<()> {
+    fn hold(&self, expected: &[Sampled], found: &[Sampled], repeats: bool, report: &mut CheckReport) -> Result<()> {
         let mut wrong = None;
         let mut others = None;
         for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
@@ -139,19 +140,20 @@ impl Draws {
             }
         };
         let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
-        report.see("sample", None, &what, Found::twice(Worst { error: misses, tolerance: 0.0 }, repeats));
+        report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
-        let worst = worst.fold(Worst::default(), |most, worst| if share(worst) > share(most) { worst } else { most });
-        report.see("log-probability", None, &what, Found::twice(worst, repeats));
+        let worst =
+            worst.fold(WorstError::default(), |most, worst| if share(worst) > share(most) { worst } else { most });
+        report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
         Ok(())
     }
 
-    /// What the definition draws where coins or filters are a little off, either way.
+    /// The definition's samples with random numbers or filters shifted slightly, in either direction.
     fn at_borders(&self) -> Result<Vec<Vec<Sampled>>> {
         type Nudge = fn(&mut f64, &mut f32, &mut f32);
         let nudges: [Nudge; 6] = [
-            |coin, _, _| *coin = (*coin - BORDER).max(0.0),
-            |coin, _, _| *coin += BORDER,
+            |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
+            |uniform, _, _| *uniform += BORDER,
             |_, top_p, _| *top_p *= 1.0 - BORDER as f32,
             |_, top_p, _| *top_p = (*top_p * (1.0 + BORDER as f32)).min(1.0),
             |_, _, min_p| *min_p *= 1.0 - BORDER as f32,
@@ -160,8 +162,8 @@ impl Draws {
         let nudged = |nudge: Nudge| {
             let mut requests = self.requests.clone();
             for request in &mut requests {
-                if let Pick::Random { top_p, min_p, coin, .. } = &mut request.pick {
-                    nudge(coin, top_p, min_p);
+                if let Pick::Random { top_p, min_p, uniform, .. } = &mut request.pick {
+                    nudge(uniform, top_p, min_p);
                 }
             }
             self.draw(&mut Cpu::with_isa(Isa::Portable), &requests)
@@ -170,26 +172,26 @@ impl Draws {
     }
 }
 
-/// The largest difference of two draws' log-probabilities. Both are differences of f32 numbers of their own size, whose
-/// logarithm of a sum of exponentials is good to 2e-5: each term is within some roundings for each unit below the largest,
-/// and chunks of some thousand are summed in f32. Where the tokens differ, nothing can be said.
-fn logprobs(expected: &Sampled, found: &Sampled) -> Worst {
+/// The largest difference between two samples' log-probabilities. Both are differences of f32 numbers of similar size,
+/// with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks of
+/// some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
+fn logprobs(expected: &Sampled, found: &Sampled) -> WorstError {
     let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
     let same_top =
         expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);
     if !same_top {
-        return Worst { error: f64::INFINITY, tolerance: 0.0 };
+        return WorstError { error: f64::INFINITY, tolerance: 0.0 };
     }
     let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
     let differences = own.into_iter().chain(top).map(|(a, b)| {
         let (a, b) = (f64::from(a), f64::from(b));
         let error = if a == b { 0.0 } else { (a - b).abs() };
-        Worst { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
+        WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
     });
-    differences.fold(Worst::default(), |most, worst| if share(worst) > share(most) { worst } else { most })
+    differences.fold(WorstError::default(), |most, worst| if share(worst) > share(most) { worst } else { most })
 }
 
-/// Logits: as models make them, on a coarse grid (ties), far down, or none at all.
+/// A row of logits: typical for models, on a coarse grid (ties), very negative, or without any finite value.
 fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
     match dice.within(0, 9) {
         0 => vec![f32::NEG_INFINITY; vocab],
@@ -216,7 +218,7 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
             top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
             top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
             min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
-            coin: if dice.one_in(20) { 0.0 } else { dice.coin() },
+            uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
         },
     };
     let mut request = SampleRequest { pick, top_logprobs: dice.pick(&[0, 1, 5, 20]), ..greedy() };

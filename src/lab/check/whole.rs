@@ -1,27 +1,27 @@
-//! Whole models: goldens, and a tree of prompts and forks through the engine, on the device and on the CPU. The tokens are
-//! given, so that one other choice does not make two runs incomparable; behind them follows greedy text, as far as margins
-//! allow to compare it.
+//! Whole models: golden files, and a tree of prompts and forks through the engine, on the device and on the CPU. The
+//! tokens are given, so that one different choice does not make two runs incomparable; greedy text follows, compared as
+//! far as margins allow.
 
 use std::path::{Path, PathBuf};
 
-use super::device::Effort;
+use super::device::CheckEffort;
 use super::dice::Dice;
-use super::report::{Found, Report, Worst};
+use super::report::{CaseResult, CheckReport, WorstError};
 use crate::backend::cpu::Cpu;
 use crate::backend::{Backend, Dtype};
 use crate::bundled::bundled;
-use crate::engine::{CoinKey, Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop};
+use crate::engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingParams, Stop, UniformKey};
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, tolerance};
 use crate::model::{Decoder, ModelConfig, ModelFolder};
 
-/// Names that golden files have.
+/// Names of golden files.
 const GOLDEN_FILES: [&str; 2] = ["golden.json", "golden_greedy.json"];
-/// Folders of folders are looked into, so deep.
+/// Depth to which folders are searched.
 const DEPTH: usize = 3;
 
-/// The golden files beneath `folder`, at least one.
+/// The golden files below `folder`, at least one.
 pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     find_goldens(folder, DEPTH, &mut files)?;
@@ -33,18 +33,18 @@ pub fn golden_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// ActivationDtype the model folders of these golden files against them.
-pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut Report) -> Result<()> {
+/// Checks the model folders of these golden files against them.
+pub fn goldens<B: Backend>(backend: &mut B, files: &[PathBuf], report: &mut CheckReport) -> Result<()> {
     for file in files {
         let model = ModelFolder::open(file.parent().unwrap_or(Path::new(".")))?;
         let mut decoder = Decoder::load(backend, &model)?;
         let found = golden(backend, &mut decoder, file)?;
         for case in &found.cases {
-            // Greedy tokens are part of the verdict, and have no size.
+            // Wrong greedy tokens fail the case, but have no error size.
             let error = if case.passes(found.dtype) { f64::from(case.logits) } else { f64::INFINITY };
-            let worst = Worst { error, tolerance: f64::from(case.tolerance) };
+            let worst = WorstError { error, tolerance: f64::from(case.tolerance) };
             let what = format!("{}, {}: logits off by {:.2e}", file.display(), case.name, case.logits);
-            report.see("golden", Some(found.dtype), what, Found::once(worst));
+            report.see("golden", Some(found.dtype), what, CaseResult::once(worst));
         }
     }
     Ok(())
@@ -64,24 +64,24 @@ fn find_goldens(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result
     Ok(())
 }
 
-/// A model for the runs: the bundled one, or, where that is not at hand, random weights of a small shape.
-enum Model {
+/// The model of the runs: the bundled one or, if it is not available, random weights of a small shape.
+enum RunModel {
     Folder(ModelFolder),
     Random(ModelConfig),
 }
 
-impl Model {
+impl RunModel {
     fn find() -> Result<Self> {
         match bundled("models/demo/config.json") {
-            Ok(config) => ModelFolder::open(config.parent().unwrap_or(Path::new("."))).map(Model::Folder),
-            Err(_) => ModelConfig::from_json(SMALL_SHAPE).map(Model::Random),
+            Ok(config) => ModelFolder::open(config.parent().unwrap_or(Path::new("."))).map(RunModel::Folder),
+            Err(_) => ModelConfig::from_json(SMALL_SHAPE).map(RunModel::Random),
         }
     }
 
     fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
         match self {
-            Model::Folder(folder) => Decoder::load(backend, folder),
-            Model::Random(config) => Decoder::random(backend, config.clone(), Dtype::Bf16, 1),
+            RunModel::Folder(folder) => Decoder::load(backend, folder),
+            RunModel::Random(config) => Decoder::random(backend, config.clone(), Dtype::Bf16, 1),
         }
     }
 }
@@ -90,18 +90,18 @@ const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_h
     "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
 
-/// The same tree on `backend` and on the CPU.
-pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> Result<()> {
-    let model = Model::find()?;
+/// Compares the same tree on `backend` and on the CPU.
+pub fn runs<B: Backend>(mut backend: B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let model = RunModel::find()?;
     let decoder = model.load(&mut backend)?;
     let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
     let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
     let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);
 
-    let given = |run: &Run| run.given.concat();
+    let given = |run: &TreeRun| run.given.concat();
     let scale = given(&expected).iter().fold(1.0f32, |scale, logprob| scale.max(logprob.abs()));
-    // Of differences of two values that may each be off.
+    // Twice the tolerance, because both values have errors.
     let tolerance = 2.0 * f64::from(tolerance(dtype, layers, scale));
     let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
     let differences: Vec<f64> = given(&found).iter().zip(&given(&expected)).map(difference).collect();
@@ -109,17 +109,17 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     let same_shape = found.given.iter().map(Vec::len).eq(expected.given.iter().map(Vec::len));
     let error = if same_shape { worst } else { f64::INFINITY };
     let branches = expected.given.len();
-    let found_given = Found::once(Worst { error, tolerance });
+    let found_given = CaseResult::once(WorstError { error, tolerance });
     report.see("run, given", Some(dtype), format_args!("{branches} branches"), found_given);
 
-    // The largest of so many is some four deviations, and a mean is less than one.
+    // The largest of so many errors is about four standard deviations, and the mean is less than one.
     let mean = differences.iter().sum::<f64>() / differences.len() as f64;
-    let found_mean = Found::once(Worst { error: mean, tolerance: tolerance / 4.0 });
+    let found_mean = CaseResult::once(WorstError { error: mean, tolerance: tolerance / 4.0 });
     report.see("run, mean", Some(dtype), format_args!("{} tokens", differences.len()), found_mean);
 
     let margins = found.greedy.iter().zip(&expected.greedy).map(|(found, expected)| margin(found, expected));
     let error = margins.fold(0.0, f64::max);
-    let found_greedy = Found::once(Worst { error, tolerance });
+    let found_greedy = CaseResult::once(WorstError { error, tolerance });
     report.see(
         "run, greedy",
         Some(dtype),
@@ -129,7 +129,7 @@ pub fn runs<B: Backend>(mut backend: B, effort: Effort, report: &mut Report) -> 
     Ok(())
 }
 
-/// By how much `expected` preferred its own token where the two texts part; 0 where they never do.
+/// The margin by which `expected` preferred its own token where the two texts differ first; 0 if they do not differ.
 fn margin(found: &Finish, expected: &Finish) -> f64 {
     let parted = found.tokens.iter().zip(&expected.tokens).position(|(found, expected)| found != expected);
     match parted.map(|at| expected.top[at].as_slice()) {
@@ -139,16 +139,16 @@ fn margin(found: &Finish, expected: &Finish) -> f64 {
     }
 }
 
-/// What came of the tree: log-probabilities of given tokens and greedy text, each by branch.
-struct Run {
+/// The results of the tree: log-probabilities of given tokens, and greedy text, by branch.
+struct TreeRun {
     given: Vec<Vec<f32>>,
     greedy: Vec<Finish>,
 }
 
-/// Prompts with a common header; forks of each are scored, the last of them pruned, the others forked and scored again; behind
-/// those, greedy text. All that can run together does.
-fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Run> {
-    let (prompts, forks, greedy) = if effort == Effort::Quick { (2, 2, 4) } else { (4, 6, 32) };
+/// Runs a tree: prompts with a common header; forks of each are scored, the last of them pruned, the others forked and
+/// scored again; greedy text follows. Everything that can run together does.
+fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: CheckEffort) -> Result<TreeRun> {
+    let (prompts, forks, greedy) = if effort == CheckEffort::Quick { (2, 2, 4) } else { (4, 6, 32) };
     let dice = &mut Dice::new(4);
     let vocab = decoder.config().vocab;
     let tokens = prompts * 200 + prompts * forks * 3 * 100;
@@ -179,7 +179,7 @@ fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: Effort) -> Result<Ru
     given.extend(engine.finish(score(&second))?);
     let params = SamplingParams { top_logprobs: Some(2), ..SamplingParams::greedy() };
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(greedy) };
-    let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, CoinKey::root(0, "check")));
+    let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, UniformKey::root(0, "check")));
     let greedy = engine.finish(draws.collect())?;
-    Ok(Run { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
+    Ok(TreeRun { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
 }

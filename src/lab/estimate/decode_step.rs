@@ -1,38 +1,40 @@
-//! One decode step of a job: the samples of a wave that run at once, each half drawn, as the forest that a planner would see; and
-//! what attention reads of it by each plan.
+//! Builds a typical decode step of a job (the samples of one wave that run at once, each with half of its output) as
+//! the forest that a planner would get, and computes what attention reads with each plan.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::job::Job;
-use super::pool::{Pool, Share, Wave};
+use super::job::PlannedJob;
+use super::pool::{Pool, PromptShare, Wave};
 use crate::ids::{PageId, SegmentId};
 use crate::kv::{Forest, ForestSegment, PromptTree};
 use crate::plan::{PlanHints, Planner};
 
 /// Bytes of keys and values that a step reads, all layers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Reads {
+pub struct KvReads {
     pub rows: u64,
     pub flat: u64,
     pub single: u64,
     pub balanced: u64,
 }
 
-/// A step, and what of the tree it is made of.
+/// A decode step, and the tree nodes that it consists of.
 pub struct DecodeStep {
     pub forest: Forest,
-    /// For each segment the node of the prompts' tree that it is; `None` for the tokens that a sample drew.
+    /// For each segment, its node in the prompt tree; `None` for a sample's own tokens.
     pub nodes: Vec<Option<u32>>,
 }
 
 impl DecodeStep {
-    /// The first `most_rows` samples of `wave`. One of a single token is none of them: that is drawn from its prompt's own row.
-    pub fn of(job: &Job, tree: &PromptTree, wave: &Wave, pool: &Pool, most_rows: usize) -> Self {
+    /// The first `most_rows` samples of `wave`. Samples of a single token are left out, because that token is sampled
+    /// from the prompt's own row.
+    pub fn of(job: &PlannedJob, tree: &PromptTree, wave: &Wave, pool: &Pool, most_rows: usize) -> Self {
         let mut rows_of: HashMap<u32, u32> = HashMap::new();
         let mut left = u32::try_from(most_rows).unwrap_or(u32::MAX);
-        for &Share { prompt, samples } in wave.shares.iter().filter(|share| job.asks[share.prompt as usize].tokens > 1)
+        for &PromptShare { prompt, samples } in
+            wave.shares.iter().filter(|share| job.per_prompt[share.prompt as usize].tokens > 1)
         {
             let rows = samples.min(left);
             left -= rows;
@@ -40,7 +42,7 @@ impl DecodeStep {
                 *rows_of.entry(prompt).or_default() += rows;
             }
         }
-        let mut step = Growing { page_tokens: pool.page_tokens, ..Growing::default() };
+        let mut step = StepForest { page_tokens: pool.page_tokens, ..StepForest::default() };
         let mut segment_of: Vec<Option<u32>> = vec![None; tree.nodes().len()];
         let beneath = rows_beneath(tree, &rows_of);
         for (node, index) in tree.nodes().iter().zip(0u32..) {
@@ -51,7 +53,7 @@ impl DecodeStep {
             let segment = step.segment(parent, node.tokens(), Some(index), beneath[index as usize]);
             segment_of[index as usize] = Some(segment);
             for sorted in &tree.sorted()[tree.own(index as usize)] {
-                let drawn = job.asks[sorted.prompt as usize].tokens / 2;
+                let drawn = job.per_prompt[sorted.prompt as usize].tokens / 2;
                 for _ in 0..rows_of.get(&sorted.prompt).copied().unwrap_or(0) {
                     step.row(segment, drawn);
                 }
@@ -61,7 +63,7 @@ impl DecodeStep {
     }
 }
 
-/// For each node the rows of it and of all beneath it.
+/// For each node, the number of rows at and below it.
 fn rows_beneath(tree: &PromptTree, rows_of: &HashMap<u32, u32>) -> Vec<u32> {
     let own = |node: usize| {
         let prompts = tree.sorted()[tree.own(node)].iter();
@@ -71,16 +73,16 @@ fn rows_beneath(tree: &PromptTree, rows_of: &HashMap<u32, u32>) -> Vec<u32> {
     sums.into_iter().map(|rows| u32::try_from(rows).expect("no more than the rows of a step")).collect()
 }
 
-/// A forest that grows depth-first.
+/// Builds a forest depth-first.
 #[derive(Default)]
-struct Growing {
+struct StepForest {
     page_tokens: u32,
     forest: Forest,
     nodes: Vec<Option<u32>>,
 }
 
-impl Growing {
-    /// A run of `tokens` with `rows` rows at and beneath it, the next ones.
+impl StepForest {
+    /// Adds a segment of `tokens` with the next `rows` rows at and below it.
     fn segment(&mut self, parent: Option<u32>, tokens: u32, node: Option<u32>, rows: u32) -> u32 {
         let forest = &mut self.forest;
         let count = |len: usize| u32::try_from(len).expect("pages and rows of a pool are counted in u32");
@@ -101,7 +103,7 @@ impl Growing {
         index
     }
 
-    /// A sample beneath `parent`: its newest token asks.
+    /// Adds a sample below `parent` with `drawn` own tokens; its newest token is a row.
     fn row(&mut self, parent: u32, drawn: u32) {
         let segment = self.segment(Some(parent), drawn, None, 1);
         self.forest.row_positions.push(self.forest.segments[segment as usize].end() - 1);
@@ -115,14 +117,14 @@ impl Growing {
     }
 }
 
-/// What the step reads by each plan; `None` where it has no rows.
-pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Option<Reads> {
+/// The bytes that the step reads with each plan; `None` if it has no rows.
+pub fn reads(forest: &Forest, hints: &[(PlanHints, u64)]) -> Option<KvReads> {
     let rows = forest.row_positions.len() as u64;
     let read = |planner: Planner| {
         let of = |(hints, layers): &(PlanHints, u64)| planner.plan(forest, hints).stats(hints).kv_bytes_read * layers;
         hints.iter().map(of).sum()
     };
-    (rows > 0).then(|| Reads {
+    (rows > 0).then(|| KvReads {
         rows,
         flat: read(Planner::Flat),
         single: read(Planner::SingleLevel),

@@ -1,25 +1,25 @@
-//! A device that is only described, with a model on it: the room for keys and values that a job would have there.
+//! A simulated device with a model on it, and the memory for keys and values that a job would have there.
 
 use std::sync::Arc;
 
 use super::pool::Pool;
-use super::source::Model;
+use super::source::PlanModel;
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, WeightFormat};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::lab::replay::{Machine, Settings};
-use crate::launch::{Budget, DeviceFacts, ModelSource};
+use crate::lab::replay::{ReplaySettings, SimulatedMachine};
+use crate::launch::{DeviceKind, EngineBudget, ModelSource};
 use crate::plan::{PlanHints, Planner};
 
-/// Host memory for branches that yield where the user gives none: as much as a run takes at most, for that of the machine at hand
-/// says nothing of the one that is described.
+/// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
+/// nothing about the simulated one.
 const SWAP_BYTES: usize = 32 << 30;
 
-pub struct Device {
-    pub machine: Machine,
-    pub settings: Settings,
+pub struct DescribedDevice {
+    pub machine: SimulatedMachine,
+    pub settings: ReplaySettings,
     pub pool: Pool,
     pub described: String,
     pub kv_bytes_per_token: usize,
@@ -28,11 +28,11 @@ pub struct Device {
     branches: usize,
 }
 
-impl Device {
-    /// The built-in `profile` or file of that name, with `model` on it: an engine is begun there as a run would begin one.
-    pub fn open(profile: &str, budget: &Budget, model: &Model) -> Result<Self> {
-        // Of host memory, that of this machine says nothing.
-        Budget { swap_bytes: None, ..*budget }.check()?;
+impl DescribedDevice {
+    /// Opens the built-in `profile`, or the file of that name, with `model` on it. The engine is built as in a run.
+    pub fn open(profile: &str, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
+        // The host memory of this machine is irrelevant.
+        EngineBudget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut sim = Sim::new(profile.clone());
         budget.kv.set_on(&mut sim, model.config.heads(), model.dtype);
@@ -41,7 +41,7 @@ impl Device {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         };
-        let device = DeviceFacts::of(&sim);
+        let device = DeviceKind::of(&sim);
         let branches = budget.branches(device, &model.config, free);
         let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
         let (described, page_tokens) = (sim.describe(), sim.page_tokens());
@@ -52,18 +52,18 @@ impl Device {
         let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
         let (_, handle) = Engine::build(sim, decoder, None, config)?;
         let facts = handle.facts();
-        let settings = Settings {
+        let settings = ReplaySettings {
             step_rows,
             pool_bytes: Some(facts.pool_pages * facts.page_bytes),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
-            ..Settings::default()
+            ..ReplaySettings::default()
         };
         let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
-        let machine = Machine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
+        let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
         Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches })
     }
 
-    /// Branches that grow at once.
+    /// Branches that run at once.
     pub fn branches(&self) -> usize {
         self.branches
     }

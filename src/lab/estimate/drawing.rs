@@ -1,10 +1,10 @@
-//! A drawing of an estimate: the prompts' tree, as wide as its samples and as deep as its tokens, and beneath it the tokens of
-//! each step over time for the policies, at one scale. Plain SVG, no script.
+//! Draws an estimate: the prompt tree (width: samples, depth: tokens), and below it the tokens of each step over time
+//! for each policy, at one scale. Plain SVG, no script.
 
 use std::fmt::Write;
 
-use super::job::Job;
-use super::predict::{Part, Prediction};
+use super::job::PlannedJob;
+use super::predict::{Prediction, TimeSlice};
 use super::report::JobEstimate;
 use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
@@ -21,7 +21,7 @@ const PROMPT: [&str; 2] = ["#2f6db3", "#5b93d1"];
 const DRAWN: &str = "#e8a33d";
 
 /// The drawing as the text of a file.
-pub fn draw(estimate: &JobEstimate, job: &Job, tree: &PromptTree) -> String {
+pub fn draw(estimate: &JobEstimate, job: &PlannedJob, tree: &PromptTree) -> String {
     let panels = estimate.predictions.len() as f64;
     let panels_top = TREE_TOP + TREE_HEIGHT + 56.0;
     let height = panels_top + panels * (PANEL + PANEL_GAP) + 30.0;
@@ -44,7 +44,7 @@ pub fn draw(estimate: &JobEstimate, job: &Job, tree: &PromptTree) -> String {
     legend(&mut svg);
     draw_tree(&mut svg, job, tree);
     let longest = estimate.predictions.iter().map(|prediction| prediction.totals.seconds).fold(0.0, f64::max);
-    let most = estimate.predictions.iter().flat_map(|p| &p.parts).map(Part::tokens).fold(0.0, f64::max);
+    let most = estimate.predictions.iter().flat_map(|p| &p.parts).map(TimeSlice::tokens).fold(0.0, f64::max);
     for (number, prediction) in estimate.predictions.iter().enumerate() {
         let top = panels_top + number as f64 * (PANEL + PANEL_GAP);
         draw_panel(&mut svg, prediction, top, longest, most);
@@ -65,7 +65,7 @@ fn inner() -> f64 {
     WIDTH - LEFT - RIGHT
 }
 
-impl Part {
+impl TimeSlice {
     fn tokens(&self) -> f64 {
         self.prompt_tokens + self.drawn_tokens
     }
@@ -79,12 +79,12 @@ fn legend(svg: &mut Svg) {
     svg.words(at + 128.0, 26.0, Font::Plain, Anchor::Start, "sampled tokens");
 }
 
-/// Columns that are told apart: two a pixel.
+/// The column of a position: two columns per pixel.
 fn column(x: f64) -> i64 {
     (2.0 * x).floor() as i64
 }
 
-/// Of runs narrower than a column only the first in each column is drawn.
+/// Thins out narrow runs: of those narrower than a column, only the first in each column is drawn.
 #[derive(Default)]
 struct Thinned {
     last: Vec<Option<i64>>,
@@ -102,16 +102,16 @@ impl Thinned {
     }
 }
 
-fn draw_tree(svg: &mut Svg, job: &Job, tree: &PromptTree) {
+fn draw_tree(svg: &mut Svg, job: &PlannedJob, tree: &PromptTree) {
     let samples: Vec<u64> =
-        tree.sorted().iter().map(|sorted| u64::from(job.asks[sorted.prompt as usize].samples)).collect();
+        tree.sorted().iter().map(|sorted| u64::from(job.per_prompt[sorted.prompt as usize].samples)).collect();
     let mut before = vec![0u64; samples.len() + 1];
     for (at, samples) in samples.iter().enumerate() {
         before[at + 1] = before[at] + samples;
     }
     let all = before[samples.len()].max(1) as f64;
     let x = |prompt: usize| LEFT + before[prompt] as f64 / all * inner();
-    let drawn = |at: usize| u64::from(job.asks[tree.sorted()[at].prompt as usize].tokens);
+    let drawn = |at: usize| u64::from(job.per_prompt[tree.sorted()[at].prompt as usize].tokens);
     let ends = (0..tree.nodes().len()).flat_map(|node| {
         let end = u64::from(tree.nodes()[node].end);
         tree.own(node).map(move |at| end + drawn(at))
@@ -144,7 +144,7 @@ fn draw_tree(svg: &mut Svg, job: &Job, tree: &PromptTree) {
     svg.words(LEFT, TREE_TOP - 8.0, Font::Plain, Anchor::Start, "position in tokens; width: samples below");
 }
 
-/// A run of tokens; a gap shows where the next one begins, where there is room for one.
+/// Draws a run of tokens; a gap separates it from the next one if there is room.
 fn run(svg: &mut Svg, x: f64, y: f64, width: f64, height: f64, colour: &str) {
     let gap = if width > 3.0 { 0.6 } else { 0.0 };
     svg.rect(x, y, (width - gap).max(0.5), height, colour);
@@ -155,7 +155,7 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
     let wide = prediction.totals.seconds / longest.max(f64::MIN_POSITIVE) * inner();
     let step = wide / prediction.parts.len().max(1) as f64;
     let tall = |tokens: f64| tokens / most.max(1.0) * (PANEL - 24.0);
-    let area = |svg: &mut Svg, tokens: fn(&Part) -> f64, colour: &str| {
+    let area = |svg: &mut Svg, tokens: fn(&TimeSlice) -> f64, colour: &str| {
         let mut path = format!("M{:.1} {bottom:.1}", LEFT);
         for (at, part) in prediction.parts.iter().enumerate() {
             let y = bottom - tall(tokens(part));
@@ -165,8 +165,8 @@ fn draw_panel(svg: &mut Svg, prediction: &Prediction, top: f64, longest: f64, mo
         write!(path, "L{:.1} {bottom:.1}Z", LEFT + wide).expect("writing to a string cannot fail");
         svg.path(&path, colour);
     };
-    // Prompts' tokens stand on drawn ones.
-    area(svg, Part::tokens, PROMPT[0]);
+    // Prompt tokens are stacked on sampled ones.
+    area(svg, TimeSlice::tokens, PROMPT[0]);
     area(svg, |part| part.drawn_tokens, DRAWN);
     svg.line((LEFT, bottom), (WIDTH - RIGHT, bottom), 1.0, LINE);
     svg.words(LEFT - 8.0, bottom + 4.0, Font::Plain, Anchor::End, "0");

@@ -1,5 +1,6 @@
-//! `--explain`: for each node of the prompts' tree what the attention plan of a decode step makes of it and what was weighed. What
-//! became of a step's segments is `plan::explain`'s to say; here they are brought back to nodes, over all layers.
+//! `--explain`: reports for each node of the prompt tree how the attention plan of a decode step treats it, and the
+//! costs compared. `plan::explain` reports on a step's segments; here they are mapped back to nodes and summed over all
+//! layers.
 
 use std::fmt;
 
@@ -10,48 +11,50 @@ use crate::figures::{bytes, count, counted, seconds};
 use crate::kv::PromptTree;
 use crate::plan::{self, PlanHints, Treatment, Weighed};
 
-/// What becomes of a node's keys and values in a step.
+/// How a step reads a node's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// No row of the step is beneath it.
+    /// No row of the step is at or below it.
     NotInStep,
-    /// Some of it is read once for all rows beneath it.
+    /// At least part of it is read once for all rows below it.
     Shared,
-    /// The same, by several items one after another.
+    /// Shared, and split into several work items.
     Split,
-    /// All of it is read in the items of those beneath it, for an item of its own would cost more than it spares.
+    /// All of it is read together with the segments below it, because a work item of its own would cost more than it
+    /// saves.
     Folded,
-    /// No window reaches it.
+    /// It is outside the attention window of every row.
     Unseen,
 }
 
 /// A node and its fate.
 #[derive(Clone, Debug, Serialize)]
-pub struct Explained {
-    /// From 0, the roots.
+pub struct ExplainedNode {
+    /// Depth in the tree; roots have 0.
     pub depth: usize,
     pub first_position: u32,
     pub tokens: u32,
-    /// Prompts that hold it, and which of them stands first in the input, from 1.
+    /// Number of prompts that contain it, and the number of the first of these in the input, from 1.
     pub prompts: usize,
     pub first_prompt: usize,
-    /// Rows of the step at and beneath it.
+    /// Rows of the step at and below it.
     pub rows: u32,
     pub fate: Fate,
-    /// What the planner expects one layer to take for it (with what is folded into it), where it had a choice.
+    /// Expected time of one layer for it (with what is folded into it), shared and folded, if the planner had a choice.
     pub shared_ns: Option<f64>,
     pub folded_ns: Option<f64>,
-    /// Bytes of its keys and values that the step reads, all layers, and that it would read without sharing.
+    /// Bytes of its keys and values that the step reads over all layers, and that it would read without sharing.
     pub bytes_read: u64,
     pub bytes_flat: u64,
 }
 
-/// Every node, depth-first. Where layers have several kinds of windows, fate and times are those of the first kind; bytes are of all.
-pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)]) -> Vec<Explained> {
-    let mut explained: Vec<Explained> = Vec::with_capacity(tree.nodes().len());
+/// Explains every node, depth-first. If layers have several kinds of windows, fate and times are those of the first
+/// kind; bytes are summed over all kinds.
+pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)]) -> Vec<ExplainedNode> {
+    let mut explained: Vec<ExplainedNode> = Vec::with_capacity(tree.nodes().len());
     for (node, first_prompt) in tree.nodes().iter().zip(first_prompts(tree)) {
-        explained.push(Explained {
+        explained.push(ExplainedNode {
             depth: node.parent.map_or(0, |parent| explained[parent as usize].depth + 1),
             first_position: node.first,
             tokens: node.tokens(),
@@ -89,7 +92,7 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
     explained
 }
 
-/// Of each node, which of the prompts that hold it stands first in the input, from 1.
+/// For each node, the number of the first prompt in the input that contains it, from 1.
 fn first_prompts(tree: &PromptTree) -> Vec<usize> {
     let mut first = vec![usize::MAX; tree.nodes().len()];
     for (index, node) in tree.nodes().iter().enumerate().rev() {
@@ -103,7 +106,7 @@ fn first_prompts(tree: &PromptTree) -> Vec<usize> {
     first
 }
 
-impl fmt::Display for Explained {
+impl fmt::Display for ExplainedNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:indent$}", "", indent = 2 * self.depth.min(20))?;
         let (from, end) = (self.first_position, self.first_position + self.tokens);

@@ -1,32 +1,33 @@
-//! A job as it is known before it runs: its prompts in tokens, and what is drawn from each.
+//! A job as it is known before it runs: its prompts in tokens, and the samples of each.
 
 use crate::kv::{PackedPrompts, PromptTree};
 
-/// What is drawn from one prompt.
+/// The samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct PromptSamples {
     pub samples: u32,
-    /// Tokens that each sample is expected to have.
+    /// Expected tokens per sample.
     pub tokens: u32,
 }
 
-/// Prompts in order of arrival, each of at least one token, and what is drawn from each: at least one sample of one token.
+/// Prompts in order of arrival, each of at least one token, and their samples: at least one sample of one token per
+/// prompt.
 #[derive(Debug)]
-pub struct Job {
+pub struct PlannedJob {
     pub prompts: PackedPrompts,
-    pub asks: Vec<Ask>,
-    /// What the figures leave out, a sentence each.
+    pub per_prompt: Vec<PromptSamples>,
+    /// What the estimate leaves out, one sentence each.
     pub notes: Vec<String>,
 }
 
-impl Job {
-    /// Tokens expected to be drawn from each prompt.
+impl PlannedJob {
+    /// Expected output tokens of each prompt, over all its samples.
     pub fn draws(&self) -> Vec<u64> {
-        self.asks.iter().map(|ask| u64::from(ask.samples) * u64::from(ask.tokens)).collect()
+        self.per_prompt.iter().map(|ask| u64::from(ask.samples) * u64::from(ask.tokens)).collect()
     }
 
     pub fn samples(&self) -> u64 {
-        self.asks.iter().map(|ask| u64::from(ask.samples)).sum()
+        self.per_prompt.iter().map(|ask| u64::from(ask.samples)).sum()
     }
 
     pub fn tree(&self) -> PromptTree {

@@ -1,6 +1,6 @@
-//! `offshoot plan`: what a job will come to, without running it. Reads its prompts, finds what they share, and says what each way
-//! of sharing computes, what keys and values take and how often they fill the memory; then the real scheduler runs it on a
-//! device that only keeps time. No weights are read and no device is needed.
+//! `offshoot plan`: estimates a job without running it. Reads the job's prompts, finds their shared prefixes, and
+//! reports for each sharing policy the tokens computed, the memory for keys and values, and how often the memory is
+//! filled; then the real scheduler runs the job on a simulated device. No weights are read and no device is needed.
 
 mod decode_step;
 mod device;
@@ -23,60 +23,60 @@ use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::kv::PromptTree;
-use crate::launch::Budget;
+use crate::launch::EngineBudget;
 use crate::out;
 
 use decode_step::DecodeStep;
-use device::Device;
-use pool::Need;
+use device::DescribedDevice;
+use pool::PageDemand;
 use predict::predict;
-use report::{JobEstimate, Sizes};
-use sharing::Samples;
+use report::{JobEstimate, JobSizes};
+use sharing::SamplePrompts;
 
-/// What `offshoot plan` is asked.
+/// The options of `offshoot plan`.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
     /// A task file (.json), or lines of prompts or of OpenAI Batch requests.
     pub input: PathBuf,
     /// A model folder or a config.json; `None`: the task's.
     pub model: Option<PathBuf>,
-    /// Of weights, keys and values; `None`: the config's.
+    /// Dtype of weights, keys and values; `None`: the config's.
     pub dtype: Option<Dtype>,
     pub limit: Option<usize>,
     pub samples: Option<u32>,
     /// `key=value` changes to the task file.
     pub set: Vec<String>,
-    /// Tokens that a sample is expected to have at most.
+    /// Upper limit of the expected tokens per sample.
     pub output_tokens: Option<u32>,
     /// A built-in profile's name or a file.
     pub device_profile: String,
-    pub budget: Budget,
+    pub budget: EngineBudget,
     pub predict: Predict,
-    /// Also says of each node what attention makes of it.
+    /// Also reports how attention treats each node.
     pub explain: bool,
     pub json: bool,
     pub svg: Option<PathBuf>,
 }
 
-/// Whether the job is run on the simulated device.
+/// Whether the job is run on the simulated device, to predict its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Predict {
-    /// Where that takes seconds.
+    /// If the prediction takes only seconds.
     #[default]
     Auto,
     Always,
     Never,
 }
 
-/// Samples of a job at most.
+/// Most samples of a job.
 const MOST_SAMPLES: u64 = 100_000_000;
 
-/// Jobs that are predicted without being asked for: by samples, and by tokens drawn.
+/// Limits of jobs that `Predict::Auto` predicts: samples, and tokens sampled.
 pub const FEW_SAMPLES: u64 = 20_000;
 pub const FEW_TOKENS: u64 = 5_000_000;
 
-/// Prints what the job comes to.
+/// Prints the estimate.
 pub fn main(options: &PlanOptions) -> Result<()> {
     if let (Some(svg), Ok(input)) = (&options.svg, options.input.canonicalize())
         && svg.canonicalize().is_ok_and(|svg| svg == input)
@@ -88,16 +88,16 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let expected = format!("at most {}", count(MOST_SAMPLES));
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
-    let device = Device::open(&options.device_profile, &options.budget, &model)?;
+    let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
     let tree = job.tree();
     let draws = job.draws();
-    let need = Need::new(&job, &tree, device.pool);
+    let need = PageDemand::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
     let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
-    let sample_tree = PromptTree::new(&Samples::of(&job));
+    let sample_tree = PromptTree::new(&SamplePrompts::of(&job));
     let drawn: u64 = draws.iter().sum();
     let wanted = match options.predict {
         Predict::Always => true,
@@ -110,10 +110,10 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     };
     if !wanted && options.predict == Predict::Auto {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
-        job.notes.push(format!("time is not predicted for {sizes} unless --predict always asks for it"));
+        job.notes.push(format!("time is not predicted for {sizes} unless --predict always per_prompt for it"));
     }
     let estimate = JobEstimate {
-        job: Sizes::of(&options.input, &job, &tree),
+        job: JobSizes::of(&options.input, &job, &tree),
         model: report::ModelSizes::of(&model, device.kv_bytes_per_token),
         device: device.described.clone(),
         branches: device.branches(),

@@ -1,17 +1,15 @@
-//! The memory for keys and values on a device that is only described, and what of a job fits there at once.
+//! The memory for keys and values on a simulated device, and how much of a job fits into it at once.
 //!
-//! # Pages
-//! As the engine's prefix tree lays runs of tokens out: what follows a run goes on in its last page, where that has room; but
-//! only the first, all others begin with a page of their own.
+//! Pages are counted as in the engine's prefix tree: the first run that follows another continues in its last page, if
+//! that has room; all others start with a new page.
 //!
-//! # Waves
-//! In depth-first order, prompts are taken with all of their samples at the length that is expected, each shared run of tokens
-//! counted once, until the pool is full: that is a wave. The next one keeps what it shares with the one before. The engine lets
-//! a branch in as soon as another has left; waves say how often the pool is filled, not when branches come and go.
+//! Prompts are taken depth-first with all of their samples at the expected length, each shared run counted once, until
+//! the pool is full: that is a wave. The next wave keeps what it shares with the previous one. The engine admits a
+//! branch as soon as another has finished; waves tell how often the pool is filled, not when branches start and end.
 
 use serde::Serialize;
 
-use super::job::Job;
+use super::job::PlannedJob;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
 use crate::kv::{PromptNode, PromptTree, Prompts};
@@ -47,18 +45,18 @@ impl Pool {
     }
 }
 
-/// So many samples of a prompt.
+/// A number of samples of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct PromptShare {
     pub prompt: u32,
     pub samples: u32,
 }
 
-/// What fits at once.
+/// The samples that fit into the pool at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wave {
-    /// In the order in which they are taken.
-    pub shares: Vec<Share>,
+    /// In the order in which they are admitted.
+    pub shares: Vec<PromptShare>,
     pub pages: u64,
 }
 
@@ -68,17 +66,17 @@ impl Wave {
     }
 }
 
-/// A job's need of pages.
-pub struct Need<'a> {
-    job: &'a Job,
+/// Computes how many pages a job needs.
+pub struct PageDemand<'a> {
+    job: &'a PlannedJob,
     tree: &'a PromptTree,
     pool: Pool,
-    /// For each prompt the node in which it ends.
+    /// For each prompt, the node in which it ends.
     ends: Vec<Option<u32>>,
 }
 
-impl<'a> Need<'a> {
-    pub fn new(job: &'a Job, tree: &'a PromptTree, pool: Pool) -> Self {
+impl<'a> PageDemand<'a> {
+    pub fn new(job: &'a PlannedJob, tree: &'a PromptTree, pool: Pool) -> Self {
         Self { job, tree, pool, ends: tree.ends() }
     }
 
@@ -86,24 +84,24 @@ impl<'a> Need<'a> {
         u32::try_from(self.job.prompts.tokens(prompt as usize).len()).expect("a prompt's tokens are counted in u32")
     }
 
-    /// Where the keys and values of a sample end: the last token that it draws has none.
+    /// End position of a sample's keys and values; the last sampled token has none.
     fn sample_end(&self, prompt: u32) -> u32 {
-        self.length(prompt) + self.job.asks[prompt as usize].tokens.saturating_sub(1)
+        self.length(prompt) + self.job.per_prompt[prompt as usize].tokens.saturating_sub(1)
     }
 
-    /// Pages that one sample's own tokens touch.
+    /// Pages that one sample's own tokens occupy.
     fn of_sample(&self, prompt: u32) -> u64 {
         self.pool.of_run(self.length(prompt), self.sample_end(prompt))
     }
 
-    /// Pages of everything at once, shared runs once; and with nothing shared.
+    /// Pages of all samples at once, with shared runs counted once, and without sharing.
     pub fn at_once(&self) -> (u64, u64) {
         let nodes = self.tree.nodes();
         let mut goes_on: Vec<bool> = vec![false; nodes.len()];
         nodes.iter().filter_map(|node| node.parent).for_each(|parent| goes_on[parent as usize] = true);
         let mut shared: u64 = nodes.iter().map(|node| self.pool.of_run(node.first, node.end)).sum();
         let mut unshared = 0;
-        for (ask, prompt) in self.job.asks.iter().zip(0u32..) {
+        for (ask, prompt) in self.job.per_prompt.iter().zip(0u32..) {
             let own = self.of_sample(prompt);
             shared += u64::from(ask.samples) * own;
             unshared += u64::from(ask.samples) * self.pool.of_run(0, self.sample_end(prompt));
@@ -118,12 +116,11 @@ impl<'a> Need<'a> {
 
     /// The waves of prompts in `order`, depth-first.
     ///
-    /// # Errors
-    /// Some prompt with one sample is more than the pool: the longest is named, with both sizes.
+    /// A prompt with one sample exceeds the pool: the message names the longest, with both sizes.
     pub fn waves(&self, order: &[u32]) -> Result<Vec<Wave>> {
         self.check_longest()?;
         let nodes = self.tree.nodes().len();
-        let mut filling = Filling {
+        let mut filling = WaveBuilder {
             held_in: vec![None; nodes],
             gone_on_in: vec![None; nodes],
             waves: Vec::new(),
@@ -132,7 +129,7 @@ impl<'a> Need<'a> {
         for &prompt in order {
             let (length, own) = (self.length(prompt), self.of_sample(prompt));
             let goes_on = u64::from(own > 0 && self.pool.has_room_behind(length));
-            let mut left = self.job.asks[prompt as usize].samples;
+            let mut left = self.job.per_prompt[prompt as usize].samples;
             while left > 0 {
                 let room = self.pool.pages - filling.wave.pages;
                 let new_path = self.new_path(prompt, &filling);
@@ -140,14 +137,14 @@ impl<'a> Need<'a> {
                 let most = |room: u64| (room + joined).checked_div(own).unwrap_or(u64::MAX);
                 let fit = room.checked_sub(new_path).map_or(0, most);
                 let fit = u32::try_from(fit).unwrap_or(u32::MAX).min(left);
-                // What fits whole into a wave of its own is not divided.
+                // Samples of a prompt that fit together into one wave are not split.
                 let whole = self.pool.of_run(0, length) + u64::from(left) * own - goes_on;
                 let whole_later = whole <= self.pool.pages;
                 if fit == 0 || fit < left && whole_later && !filling.wave.shares.is_empty() {
                     filling.next_wave();
                     continue;
                 }
-                filling.take(self, Share { prompt, samples: fit }, new_path + u64::from(fit) * own - joined);
+                filling.take(self, PromptShare { prompt, samples: fit }, new_path + u64::from(fit) * own - joined);
                 left -= fit;
             }
         }
@@ -155,8 +152,8 @@ impl<'a> Need<'a> {
         Ok(filling.waves)
     }
 
-    /// Pages of those nodes on the path of `prompt` that the wave does not hold.
-    fn new_path(&self, prompt: u32, filling: &Filling) -> u64 {
+    /// Pages of the nodes on the path of `prompt` that the wave does not hold yet.
+    fn new_path(&self, prompt: u32, filling: &WaveBuilder) -> u64 {
         let (mut pages, mut node) = (0, self.ends[prompt as usize]);
         while let Some(at) = node.filter(|&at| !filling.holds(at)) {
             let PromptNode { parent, first, end, .. } = self.tree.nodes()[at as usize];
@@ -168,7 +165,7 @@ impl<'a> Need<'a> {
 
     fn check_longest(&self) -> Result<()> {
         let need = |prompt: u32| self.pool.of_run(0, self.sample_end(prompt));
-        let count_of_prompts = u32::try_from(self.job.asks.len()).expect("prompts are counted in u32");
+        let count_of_prompts = u32::try_from(self.job.per_prompt.len()).expect("prompts are counted in u32");
         let Some(longest) = (0..count_of_prompts).max_by_key(|&prompt| need(prompt)) else { return Ok(()) };
         if need(longest) <= self.pool.pages {
             return Ok(());
@@ -177,32 +174,32 @@ impl<'a> Need<'a> {
             "at least {}, which a prompt of {} tokens and a sample of {} need",
             bytes(need(longest) * self.pool.page_bytes),
             count(self.length(longest).into()),
-            count(self.job.asks[longest as usize].tokens.into())
+            count(self.job.per_prompt[longest as usize].tokens.into())
         );
         Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, bytes(self.pool.bytes())))
     }
 }
 
-struct Filling {
-    /// For each node the last wave that held it, and the last one in which something went on behind it.
+struct WaveBuilder {
+    /// For each node, the last wave that held it, and the last one in which a run continued after it.
     held_in: Vec<Option<usize>>,
     gone_on_in: Vec<Option<usize>>,
     waves: Vec<Wave>,
     wave: Wave,
 }
 
-impl Filling {
+impl WaveBuilder {
     fn holds(&self, node: u32) -> bool {
         self.held_in[node as usize] == Some(self.waves.len())
     }
 
-    /// Pages, one or none, that the next run behind `node` has in common with it.
-    fn joint(&self, need: &Need<'_>, node: u32) -> u64 {
+    /// Pages (0 or 1) that the next run after `node` shares with it.
+    fn joint(&self, need: &PageDemand<'_>, node: u32) -> u64 {
         let has_room = need.pool.has_room_behind(need.tree.nodes()[node as usize].end);
         u64::from(has_room && self.gone_on_in[node as usize] != Some(self.waves.len()))
     }
 
-    fn take(&mut self, need: &Need<'_>, share: Share, pages: u64) {
+    fn take(&mut self, need: &PageDemand<'_>, share: PromptShare, pages: u64) {
         let (now, last) = (Some(self.waves.len()), need.ends[share.prompt as usize]);
         if let Some(last) = last.filter(|_| need.of_sample(share.prompt) > 0) {
             self.gone_on_in[last as usize] = now;

@@ -1,17 +1,17 @@
-//! What an estimate says: as lines for people, as JSON for programs.
+//! The output of an estimate, as text and as JSON.
 
 use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::decode_step::Reads;
-use super::explain::Explained;
-use super::job::Job;
+use super::decode_step::KvReads;
+use super::explain::ExplainedNode;
+use super::job::PlannedJob;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
-use super::sharing::{Level, Sharing};
-use super::source::Model;
+use super::sharing::{SharingCost, TreeLevel};
+use super::source::PlanModel;
 use crate::backend::{Dtype, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved, seconds};
@@ -19,45 +19,45 @@ use crate::kv::PromptTree;
 
 #[derive(Debug, Serialize)]
 pub struct JobEstimate {
-    pub job: Sizes,
+    pub job: JobSizes,
     pub model: ModelSizes,
     pub device: String,
     /// Branches that grow at once.
     pub branches: usize,
     pub pool: Pool,
-    /// From the roots down.
-    pub levels: Vec<Level>,
-    pub sharing: Vec<Sharing>,
-    /// Of everything at once, in whole pages: shared runs once, and with nothing shared.
+    /// Levels of the tree, from the roots down.
+    pub levels: Vec<TreeLevel>,
+    pub sharing: Vec<SharingCost>,
+    /// Bytes of keys and values of all samples at once, in whole pages: with sharing, and without.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
     pub waves: Vec<WaveSizes>,
-    /// The first wave, half drawn; `None` where every sample ends with its first token.
-    pub decode_step: Option<Reads>,
-    /// Where it was asked for: each node, depth-first.
+    /// A decode step of the first wave, half way through; `None` if every sample ends with its first token.
+    pub decode_step: Option<KvReads>,
+    /// With `--explain`: all nodes, depth-first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<Vec<Explained>>,
+    pub nodes: Option<Vec<ExplainedNode>>,
     pub predictions: Vec<Prediction>,
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-pub struct Sizes {
+pub struct JobSizes {
     pub input: String,
     pub prompts: usize,
     pub samples: u64,
-    /// Of all prompts, each once.
+    /// Tokens of all prompts, each counted once.
     pub prompt_tokens: u64,
     pub distinct_prompt_tokens: u64,
     pub nodes: usize,
     pub drawn_tokens: u64,
 }
 
-impl Sizes {
-    pub fn of(input: &Path, job: &Job, tree: &PromptTree) -> Self {
+impl JobSizes {
+    pub fn of(input: &Path, job: &PlannedJob, tree: &PromptTree) -> Self {
         Self {
             input: input.display().to_string(),
-            prompts: job.asks.len(),
+            prompts: job.per_prompt.len(),
             samples: job.samples(),
             prompt_tokens: tree.logical_tokens(),
             distinct_prompt_tokens: tree.distinct_tokens(),
@@ -76,7 +76,7 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    pub fn of(model: &Model, kv_bytes_per_token: usize) -> Self {
+    pub fn of(model: &PlanModel, kv_bytes_per_token: usize) -> Self {
         Self {
             path: model.path.display().to_string(),
             dtype: model.dtype,
@@ -96,7 +96,7 @@ impl fmt::Display for ModelSizes {
 
 #[derive(Debug, Serialize)]
 pub struct WaveSizes {
-    /// Prompts of which samples are in it.
+    /// Prompts that have samples in it.
     pub prompts: usize,
     pub samples: u64,
     pub kv_bytes: u64,
@@ -115,7 +115,7 @@ impl JobEstimate {
     }
 }
 
-/// Waves that are listed one by one.
+/// Most waves that are listed one by one.
 const FEW_WAVES: usize = 8;
 
 impl fmt::Display for JobEstimate {
@@ -165,7 +165,7 @@ impl fmt::Display for JobEstimate {
     }
 }
 
-fn said_of_level(level: &Level, kv: u64) -> String {
+fn said_of_level(level: &TreeLevel, kv: u64) -> String {
     format!(
         "{}: {} of {} tokens ({} saved), {} of {}",
         counted(level.nodes, "node"),
@@ -177,7 +177,7 @@ fn said_of_level(level: &Level, kv: u64) -> String {
     )
 }
 
-fn said_of_reads(reads: Option<&Reads>) -> String {
+fn said_of_reads(reads: Option<&KvReads>) -> String {
     let Some(reads) = reads else {
         return "there is no decode step: every sample ends with its first token".to_string();
     };
@@ -191,7 +191,7 @@ fn said_of_reads(reads: Option<&Reads>) -> String {
     )
 }
 
-/// Of waves of `prompts`, or of their samples where some prompt's are in several waves.
+/// Describes waves by their prompts, or by their samples if a prompt is split over several waves.
 fn said_of_waves(waves: &[WaveSizes], prompts: usize) -> String {
     let are_whole = waves.iter().map(|wave| wave.prompts).sum::<usize>() == prompts;
     let sizes = waves.iter().map(|wave| if are_whole { wave.prompts as u64 } else { wave.samples });

@@ -1,4 +1,4 @@
-//! Rows of prompts, a JSON object a line:
+//! Reads rows of prompts, one JSON object per line:
 //!
 //! ```text
 //! {"prompt": "Question: ...", "samples": 4, "max_tokens": 200}
@@ -6,40 +6,41 @@
 //! {"prompt_tokens": 1500, "shared": [["few-shot", 400], ["document 7", 700]], "samples": 4}
 //! ```
 //!
-//! One of `prompt`, `tokens` and `prompt_tokens`. `prompt_tokens` is a prompt of which only the length is known; `shared` says
-//! with which runs of tokens it begins, by name and length: rows whose runs have the same names, from the first on, share them. The rest
-//! is its own. `samples` is 1 where it is not given. `output_tokens` are the tokens that a sample has, `max_tokens` what it may
-//! have; of a row with neither a sample is expected to have [`OUTPUT_TOKENS`]. `id` is for whoever wrote the file.
+//! Each row has one of `prompt`, `tokens` and `prompt_tokens`. `prompt_tokens` is a prompt of which only the length is
+//! known; `shared` lists its leading runs of tokens, by name and length: rows with the same names, from the first on,
+//! share these runs. The rest is the row's own. `samples` defaults to 1. `output_tokens` is the number of tokens of a
+//! sample, `max_tokens` an upper limit; without either, a sample is expected to have [`OUTPUT_TOKENS`]. `id` is
+//! ignored.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::job::{Ask, Job};
-use super::source::{Model, expected};
+use super::job::{PlannedJob, PromptSamples};
+use super::source::{PlanModel, expected};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::PackedPrompts;
 use crate::mix::{GOLDEN, mix};
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
-/// Tokens of a sample where nobody says how many.
+/// Default number of tokens per sample.
 pub const OUTPUT_TOKENS: u32 = 256;
 
-/// Samples of one row, and tokens of one sample: far beyond any job.
+/// Limit of samples per row and of tokens per sample: far beyond any job.
 const MOST: u64 = 1 << 20;
 
 const FIELDS: [&str; 8] =
     ["prompt", "tokens", "prompt_tokens", "shared", "samples", "max_tokens", "output_tokens", "id"];
 
-/// The lines that are not blank, with their numbers from 1.
+/// The lines that are not blank, with their line numbers from 1.
 pub fn texts(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     (1..).zip(bytes.split(|&byte| byte == b'\n')).filter(|(_, text)| !text.trim_ascii().is_empty())
 }
 
-/// The same as objects.
+/// The lines as JSON objects, with their line numbers.
 fn objects(path: &Path, bytes: &[u8]) -> Result<Vec<(usize, Map<String, Value>)>> {
     let read = |(number, text): (usize, &[u8])| match serde_json::from_slice(text) {
         Ok(Value::Object(object)) => Ok((number, object)),
@@ -53,17 +54,17 @@ fn objects(path: &Path, bytes: &[u8]) -> Result<Vec<(usize, Map<String, Value>)>
     Ok(rows)
 }
 
-/// The job that rows describe; a sample has `output_tokens` at most where a row does not say exactly.
-pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>) -> Result<Job> {
+/// Reads the job that rows describe; `output_tokens` limits samples of rows without an exact number.
+pub fn read(path: &Path, bytes: &[u8], model: &PlanModel, output_tokens: Option<u32>) -> Result<PlannedJob> {
     let rows = objects(path, bytes)?;
     let tokenizer = match rows.iter().any(|(_, row)| row.contains_key("prompt")) {
         true => Some(model.tokenizer()?),
         false => None,
     };
     let mut synthetic = SyntheticTexts::default();
-    let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
+    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
     for (line, fields) in &rows {
-        let row = Row { path, line: *line, fields };
+        let row = PromptRow { path, line: *line, fields };
         row.refuse_unknown()?;
         let tokens = row.tokens(tokenizer.as_ref(), model, &mut synthetic)?;
         let context = model.config.context;
@@ -86,19 +87,19 @@ pub fn read(path: &Path, bytes: &[u8], model: &Model, output_tokens: Option<u32>
             Some(exactly) => expected(exactly, None, context, tokens.len()),
             None => expected(most.or(output_tokens).unwrap_or(OUTPUT_TOKENS), output_tokens, context, tokens.len()),
         };
-        job.asks.push(Ask { samples: row.count("samples", MOST)?.unwrap_or(1), tokens: tokens_each });
+        job.per_prompt.push(PromptSamples { samples: row.count("samples", MOST)?.unwrap_or(1), tokens: tokens_each });
         job.prompts.push(tokens);
     }
     Ok(job)
 }
 
-struct Row<'a> {
+struct PromptRow<'a> {
     path: &'a Path,
     line: usize,
     fields: &'a Map<String, Value>,
 }
 
-impl Row<'_> {
+impl PromptRow<'_> {
     fn refuse_unknown(&self) -> Result<()> {
         match self.fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
             Some(key) => {
@@ -111,7 +112,7 @@ impl Row<'_> {
     fn tokens(
         &self,
         tokenizer: Option<&Tokenizer>,
-        model: &Model,
+        model: &PlanModel,
         synthetic: &mut SyntheticTexts,
     ) -> Result<Vec<TokenId>> {
         let kinds: Vec<&str> = FIELDS[..3].iter().copied().filter(|kind| self.given(kind).is_some()).collect();
@@ -153,7 +154,7 @@ impl Row<'_> {
         }
     }
 
-    /// The runs of tokens with which the prompt begins.
+    /// The leading runs of the prompt: name and length.
     fn shared(&self) -> Result<Vec<(&str, usize)>> {
         let Some(value) = self.given("shared") else { return Ok(Vec::new()) };
         fn named(run: &Value) -> Option<(&str, usize)> {
@@ -164,7 +165,7 @@ impl Row<'_> {
         runs.ok_or_else(|| self.wrong("shared", "a list of [name, number of tokens]", value))
     }
 
-    /// A count from 1 up.
+    /// Reads a count from 1 up.
     fn count(&self, field: &str, most: u64) -> Result<Option<u32>> {
         let Some(value) = self.given(field) else { return Ok(None) };
         let count =
@@ -175,7 +176,7 @@ impl Row<'_> {
         }
     }
 
-    /// A field that is there and not null.
+    /// A field that is present and not null.
     fn given(&self, field: &str) -> Option<&Value> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
@@ -190,7 +191,7 @@ fn wrong(path: &Path, line: usize, field: Option<&str>, expected: &str, found: &
     Error::format(path, format!("line {line}:{field} expected {expected}, found {found}"))
 }
 
-/// A value in a few words.
+/// A value, shortened for a message.
 fn brief(value: &Value) -> String {
     const LONGEST: usize = 40;
     let text = value.to_string();
@@ -200,21 +201,21 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// Tokens for prompts of which only the lengths are known. Runs that follow the same run begin with different tokens, as long as
-/// there are no more of them than tokens in the vocabulary: so nothing is shared that no row names.
+/// Generates tokens for prompts given only by length. Runs after the same run start with different tokens, as long as
+/// there are at most as many of them as tokens in the vocabulary, so that only named runs are shared.
 #[derive(Default)]
 struct SyntheticTexts {
-    /// By the run before (none: the root) and the name.
-    named: HashMap<(Option<u64>, String), Run>,
-    /// Runs that follow each run.
+    /// Runs by the previous run (`None`: the root) and name.
+    named: HashMap<(Option<u64>, String), NamedRun>,
+    /// Number of runs after each run.
     following: HashMap<Option<u64>, u64>,
     runs: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Run {
+struct NamedRun {
     id: u64,
-    /// Among those that follow the same run.
+    /// Index among the runs after the same run.
     ordinal: u64,
 }
 
@@ -240,16 +241,16 @@ impl SyntheticTexts {
         tokens
     }
 
-    fn run_behind(&mut self, last: Option<u64>) -> Run {
+    fn run_behind(&mut self, last: Option<u64>) -> NamedRun {
         let ordinal = self.following.entry(last).or_default();
-        let run = Run { id: self.runs, ordinal: *ordinal };
+        let run = NamedRun { id: self.runs, ordinal: *ordinal };
         *ordinal += 1;
         self.runs += 1;
         run
     }
 }
 
-impl Run {
+impl NamedRun {
     fn token(self, at: usize, vocab: usize) -> TokenId {
         let value = match at {
             0 => self.ordinal,

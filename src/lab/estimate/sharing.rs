@@ -1,37 +1,37 @@
-//! What a job's samples share: by level of the tree, and what each way of sharing computes of their prompts.
+//! What a job's samples share: per level of the tree, and the prompt tokens that each sharing policy computes.
 
 use serde::Serialize;
 
-use super::job::Job;
+use super::job::PlannedJob;
 use super::pool::Pool;
 use crate::ids::TokenId;
 use crate::kv::{PromptTree, Prompts, Saving};
 
-/// The nodes of one level, counted from the roots.
+/// The nodes of one level of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Level {
+pub struct TreeLevel {
     pub nodes: u64,
     /// Tokens of these nodes, each counted once.
     pub tokens: u64,
-    /// The same for each sample beneath them.
+    /// The same, counted once for each sample below them.
     pub tokens_unshared: u64,
-    /// Whether levels further down are counted with it.
+    /// Whether deeper levels are included.
     pub has_deeper: bool,
 }
 
-/// Levels that are told apart; those further down are one.
+/// Most levels that are reported separately; deeper ones are combined into the last.
 const MOST_LEVELS: usize = 8;
 
-/// The levels of the samples' tree, roots first; the last of [`MOST_LEVELS`] has all that are further down.
-pub fn levels(samples: &PromptTree) -> Vec<Level> {
-    let mut levels: Vec<Level> = Vec::new();
+/// The levels of the samples' tree, roots first; the last of [`MOST_LEVELS`] includes all deeper ones.
+pub fn levels(samples: &PromptTree) -> Vec<TreeLevel> {
+    let mut levels: Vec<TreeLevel> = Vec::new();
     let mut depths: Vec<usize> = Vec::with_capacity(samples.nodes().len());
     for node in samples.nodes() {
         let below = node.parent.map_or(0, |parent| depths[parent as usize] + 1);
         depths.push(below);
         let depth = below.min(MOST_LEVELS - 1);
         if levels.len() == depth {
-            levels.push(Level::default());
+            levels.push(TreeLevel::default());
         }
         let level = &mut levels[depth];
         level.has_deeper |= below > depth;
@@ -42,9 +42,9 @@ pub fn levels(samples: &PromptTree) -> Vec<Level> {
     levels
 }
 
-/// What a way of sharing computes.
+/// The prompt tokens that one sharing policy computes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Sharing {
+pub struct SharingCost {
     pub policy: &'static str,
     /// Prompt tokens of all samples.
     pub tokens_asked: u64,
@@ -53,9 +53,9 @@ pub struct Sharing {
     pub saving: f64,
 }
 
-/// Each way, from the least to the most that can be shared.
-pub fn policies(samples: &PromptTree, pool: &Pool) -> Vec<Sharing> {
-    let sharing = |policy, saving: Saving| Sharing {
+/// All policies, from the least to the most sharing.
+pub fn policies(samples: &PromptTree, pool: &Pool) -> Vec<SharingCost> {
+    let sharing = |policy, saving: Saving| SharingCost {
         policy,
         tokens_asked: saving.logical,
         tokens_computed: saving.computed,
@@ -69,23 +69,23 @@ pub fn policies(samples: &PromptTree, pool: &Pool) -> Vec<Sharing> {
     ]
 }
 
-/// The samples of a job as requests of their own: each prompt as often as it is sampled. Their tree has the nodes of the prompts'
-/// tree, in the same order.
-pub struct Samples<'a> {
-    job: &'a Job,
+/// The samples of a job as separate requests: each prompt is repeated for each sample. Their tree has the same nodes as
+/// the prompts' tree, in the same order.
+pub struct SamplePrompts<'a> {
+    job: &'a PlannedJob,
     /// The prompt of each sample, rising.
     pub prompts: Vec<u32>,
 }
 
-impl<'a> Samples<'a> {
-    pub fn of(job: &'a Job) -> Self {
-        let prompts = job.asks.iter().zip(0u32..);
+impl<'a> SamplePrompts<'a> {
+    pub fn of(job: &'a PlannedJob) -> Self {
+        let prompts = job.per_prompt.iter().zip(0u32..);
         let prompts = prompts.flat_map(|(ask, prompt)| std::iter::repeat_n(prompt, ask.samples as usize)).collect();
         Self { job, prompts }
     }
 }
 
-impl Prompts for Samples<'_> {
+impl Prompts for SamplePrompts<'_> {
     fn count(&self) -> usize {
         self.prompts.len()
     }

@@ -1,5 +1,5 @@
-//! Where a job comes from: a task file, a file of OpenAI Batch requests, or rows of prompts; and the model that its prompts are
-//! for, of which nothing but config.json and a tokenizer is looked at.
+//! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
+//! model's config.json and tokenizer are read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::PlanOptions;
-use super::job::{Ask, Job};
+use super::job::{PlannedJob, PromptSamples};
 use super::rows;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
-use crate::eval::run::Rendered;
+use crate::eval::run::RenderedTask;
 use crate::eval::task::{Method, Overrides};
 use crate::figures::counted;
 use crate::kv::PackedPrompts;
@@ -21,14 +21,14 @@ use crate::tokenizer::Tokenizer;
 
 /// A model without its weights.
 #[derive(Debug)]
-pub struct Model {
+pub struct PlanModel {
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// Of weights, keys and values.
+    /// Dtype of weights, keys and values.
     pub dtype: Dtype,
 }
 
-impl Model {
+impl PlanModel {
     /// A model folder, or a config.json alone.
     pub fn open(path: &Path, dtype: Option<Dtype>) -> Result<Self> {
         let config = match path.is_file() {
@@ -43,7 +43,7 @@ impl Model {
         Self { path: path.to_path_buf(), config, dtype }
     }
 
-    /// For prompts that come as text.
+    /// The tokenizer, for prompts given as text.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         match self.path.is_file() {
             true => {
@@ -54,8 +54,8 @@ impl Model {
     }
 }
 
-/// Reads what `options` name.
-pub fn read(options: &PlanOptions) -> Result<(Model, Job)> {
+/// Reads the input and the model named by `options`.
+pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     let path = &options.input;
     if path.extension().is_some_and(|extension| extension == "json") {
         return of_task(options);
@@ -66,7 +66,7 @@ pub fn read(options: &PlanOptions) -> Result<(Model, Job)> {
     let Some(model) = &options.model else {
         return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
     };
-    let model = Model::open(model, options.dtype)?;
+    let model = PlanModel::open(model, options.dtype)?;
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let job = match holds_requests(&bytes) {
         true => of_requests(options, &model)?,
@@ -75,7 +75,8 @@ pub fn read(options: &PlanOptions) -> Result<(Model, Job)> {
     Ok((model, job))
 }
 
-/// Whether the first line that is an object is a request. Lines that are none are a request file's own affair.
+/// Whether the first line that is a JSON object is a Batch request. Invalid lines are left to the reader of request
+/// files.
 fn holds_requests(bytes: &[u8]) -> bool {
     let lines = rows::texts(bytes).map(|(_, text)| serde_json::from_slice::<Map<String, Value>>(text));
     let first = lines.flatten().next();
@@ -83,20 +84,21 @@ fn holds_requests(bytes: &[u8]) -> bool {
 }
 
 /// The prompts of a task, as `offshoot run` renders them.
-fn of_task(options: &PlanOptions) -> Result<(Model, Job)> {
+fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     let overrides =
         Overrides { set: options.set.clone(), samples: options.samples, seed: None, model: options.model.clone() };
-    let Rendered { task, model, folder, prompts, .. } = Rendered::new(&options.input, &overrides, options.limit)?;
-    let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
+    let RenderedTask { task, model, folder, prompts, .. } =
+        RenderedTask::new(&options.input, &overrides, options.limit)?;
+    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
     for prompt in &prompts {
         if prompt.tokens().is_empty() {
             return Err(Error::value(format!("the prompt of item `{}`", prompt.item.id), "at least one token", "none"));
         }
         job.prompts.push(prompt.tokens().iter().copied());
         let longest = prompt.choices.iter().map(|choice| choice.tokens.len()).max();
-        job.asks.push(match longest {
-            Some(longest) => Ask { samples: as_u32(prompt.choices.len()), tokens: as_u32(longest).max(1) },
-            None => Ask {
+        job.per_prompt.push(match longest {
+            Some(longest) => PromptSamples { samples: as_u32(prompt.choices.len()), tokens: as_u32(longest).max(1) },
+            None => PromptSamples {
                 samples: task.method.samples(),
                 tokens: expected(
                     task.sampling.max_tokens,
@@ -108,27 +110,27 @@ fn of_task(options: &PlanOptions) -> Result<(Model, Job)> {
         });
     }
     if task.method.asks() {
-        let what = "prompts that the search asks later are not known and not counted";
+        let what = "prompts that the search per_prompt later are not known and not counted";
         job.notes.push(format!("{}: {what}", task.method.name()));
     }
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }
-    Ok((Model::of(&model, folder.config, options.dtype), job))
+    Ok((PlanModel::of(&model, folder.config, options.dtype), job))
 }
 
-fn of_requests(options: &PlanOptions, model: &Model) -> Result<Job> {
+fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {
     let tokenizer = model.tokenizer()?;
-    let (asked, refused) = batch::asked(&options.input, &tokenizer, &model.config)?;
-    let mut job = Job { prompts: PackedPrompts::default(), asks: Vec::new(), notes: Vec::new() };
+    let (asked, refused) = batch::read_prompts(&options.input, &tokenizer, &model.config)?;
+    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
     for prompt in asked {
         let tokens =
             expected(as_u32(prompt.most_tokens), options.output_tokens, model.config.context, prompt.tokens.len());
-        job.asks.push(Ask { samples: as_u32(prompt.samples), tokens });
+        job.per_prompt.push(PromptSamples { samples: as_u32(prompt.samples), tokens });
         job.prompts.push(prompt.tokens);
     }
     let Some(first) = refused.first() else { return Ok(job) };
-    if job.asks.is_empty() {
+    if job.per_prompt.is_empty() {
         return Err(Error::format(
             &options.input,
             format!("no request can be answered, the first because of {}", first.message),
@@ -139,8 +141,7 @@ fn of_requests(options: &PlanOptions, model: &Model) -> Result<Job> {
     Ok(job)
 }
 
-/// Tokens that a sample is expected to have: as many as it may have and the context allows, or fewer where the user expects
-/// fewer.
+/// Expected tokens of a sample: its limit, the limit of the context, or the user's estimate, whichever is smallest.
 pub fn expected(most: u32, expected: Option<u32>, context: usize, prompt: usize) -> u32 {
     let room = as_u32(context.saturating_sub(prompt));
     most.min(expected.unwrap_or(most)).min(room).max(1)
@@ -151,7 +152,7 @@ fn as_u32(count: usize) -> u32 {
 }
 
 impl PlanOptions {
-    /// An option that was given and changes tasks alone.
+    /// A given option that applies only to task files.
     fn for_tasks_alone(&self) -> Option<&'static str> {
         let given =
             [("--limit", self.limit.is_some()), ("--samples", self.samples.is_some()), ("--set", !self.set.is_empty())];

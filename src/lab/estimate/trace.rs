@@ -1,22 +1,22 @@
-//! `offshoot plan --replay`: a recorded trace replayed through the scheduler on a simulated device, once for each policy, and
-//! what that comes to for whoever waits and for the device.
+//! `offshoot plan --replay`: replays a recorded trace through the scheduler on a simulated device, once per policy, and
+//! reports latency for the requests and throughput and memory for the device.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::device::Device;
+use super::device::DescribedDevice;
 use super::report::ModelSizes;
-use super::source::Model;
+use super::source::PlanModel;
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count, counted, saved};
-use crate::lab::replay::{Policy, Settings, Totals, TraceReplay, replay_trace};
-use crate::launch::Budget;
+use crate::lab::replay::{Policy, ReplaySettings, Totals, TraceReplay, replay_trace};
+use crate::launch::EngineBudget;
 use crate::out;
 
-/// What `offshoot plan --replay` is asked.
+/// The options of `offshoot plan --replay`.
 #[derive(Clone, Debug)]
 pub struct TraceOptions {
     pub replay: TraceReplay,
@@ -24,7 +24,7 @@ pub struct TraceOptions {
     pub model: PathBuf,
     pub dtype: Option<Dtype>,
     pub device_profile: String,
-    pub budget: Budget,
+    pub budget: EngineBudget,
     pub policies: Vec<Policy>,
     pub json: bool,
 }
@@ -45,10 +45,10 @@ struct ByPolicy {
     totals: Totals,
 }
 
-/// Prints what the trace comes to.
+/// Replays the trace and prints the result.
 pub fn main(options: &TraceOptions) -> Result<()> {
-    let model = Model::open(&options.model, options.dtype)?;
-    let device = Device::open(&options.device_profile, &options.budget, &model)?;
+    let model = PlanModel::open(&options.model, options.dtype)?;
+    let device = DescribedDevice::open(&options.device_profile, &options.budget, &model)?;
     let mut replayed = Replayed {
         trace: options.replay.trace.display().to_string(),
         requests: 0,
@@ -57,7 +57,7 @@ pub fn main(options: &TraceOptions) -> Result<()> {
         policies: Vec::new(),
     };
     for &policy in &options.policies {
-        let settings = Settings { policy: policy.capped(device.branches()), ..device.settings };
+        let settings = ReplaySettings { policy: policy.capped(device.branches()), ..device.settings };
         let record = replay_trace(&device.machine, &settings, &options.replay)?;
         replayed.requests = record.requests.len();
         let totals = record.totals(settings.step_rows);

@@ -1,28 +1,25 @@
-//! The loop: requests are submitted when the time of their arrival has come, and the engine makes a turn after another,
-//! on whatever device and by whatever clock. All in one thread, so that by a simulated clock the same job gives the same
-//! records.
+//! The replay loop: submits requests at their arrival times and runs the engine's turns, on any device and by any
+//! clock. Everything runs in one thread, so that with a simulated clock the same job gives the same records.
 
 use std::task::Poll;
 use std::time::Duration;
 
-use super::job::Request;
+use super::job::ReplayRequest;
 use super::record::{JobRecord, RequestRecord, StepRecord};
 use super::time::Timekeeper;
 use crate::backend::Backend;
-use crate::engine::{CoinKey, Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn};
+use crate::engine::{Engine, EngineHandle, Hear, Metrics, SamplingParams, Stop, Turn, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 
-/// Has `engine` do `job`, the requests in the order in which they are submitted, each with its place among those that
-/// were asked.
+/// Runs `job` on `engine`. Requests are in the order of submission, each with its index in the original job.
 ///
-/// # Errors
-/// A request that the engine refuses, or that cannot be served, is named with its place.
+/// A request that the engine refuses or cannot serve; the message names its number.
 pub(super) fn drive<B: Backend>(
     engine: &mut Engine<B>,
     handle: EngineHandle,
     time: impl Timekeeper,
-    job: &[(usize, Request)],
+    job: &[(usize, ReplayRequest)],
 ) -> Result<JobRecord> {
     let vocab = handle.facts().vocab;
     let generator = Generator::new(handle.clone(), Hear::Tokens, Release::EachPrompt);
@@ -34,20 +31,20 @@ struct Driver<'a, B: Backend, T> {
     handle: EngineHandle,
     time: T,
     vocab: usize,
-    job: &'a [(usize, Request)],
+    job: &'a [(usize, ReplayRequest)],
     generator: Generator,
-    /// Of those that have arrived.
-    requests: Vec<Open>,
+    /// State of the requests that have arrived.
+    requests: Vec<ActiveRequest>,
 }
 
-/// A request under way.
-struct Open {
+/// A request in progress.
+struct ActiveRequest {
     first: Option<Duration>,
-    /// When the newest sample drew its first token.
+    /// When the last of its samples got its first token.
     begun: Option<Duration>,
     end: Duration,
     drawn: u64,
-    /// Of each sample, whether it has drawn.
+    /// For each sample, whether it has a token.
     has_drawn: Vec<bool>,
 }
 
@@ -91,7 +88,7 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
         })
     }
 
-    /// Submits what has arrived by now.
+    /// Submits the requests that have arrived.
     fn submit(&mut self) -> Result<()> {
         let now = self.time.now();
         let arrived = &self.job[self.requests.len()..];
@@ -101,17 +98,17 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
                 n: request.samples,
                 params: &SamplingParams::default(),
                 stop: &Stop { ignore_eos: true, ..Stop::max_tokens(request.output) },
-                coins: CoinKey::root(1, &place.to_string()),
+                uniforms: UniformKey::root(1, &place.to_string()),
             };
             self.generator.begin(self.requests.len(), &prompt).map_err(|error| named(*place, &error))?;
             let has_drawn = vec![false; request.samples];
-            self.requests.push(Open { first: None, begun: None, end: now, drawn: 0, has_drawn });
+            self.requests.push(ActiveRequest { first: None, begun: None, end: now, drawn: 0, has_drawn });
         }
         self.generator.start();
         Ok(())
     }
 
-    /// The step that the last turn submitted, in a time that is not known yet.
+    /// The record of the step that the last turn submitted; its times are filled in later.
     fn step(&self, before: &Metrics) -> StepRecord {
         let (after, held) = (self.engine.metrics(), self.engine.occupancy());
         StepRecord {
@@ -147,8 +144,8 @@ impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
     }
 }
 
-impl Open {
-    fn record(&self, request: &Request) -> RequestRecord {
+impl ActiveRequest {
+    fn record(&self, request: &ReplayRequest) -> RequestRecord {
         RequestRecord {
             arrival: request.arrival.as_secs_f64(),
             first_token: self.first.unwrap_or(self.end).as_secs_f64(),

@@ -1,14 +1,14 @@
-//! What is asked of an engine and when.
+//! The requests of a replay and their arrival times.
 
 use std::time::Duration;
 
-use super::prompt::Prompt;
+use super::prompt::TracePrompt;
 use crate::mix::{GOLDEN, mix};
 
 /// One prompt, continued `samples` times by exactly `output` tokens each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    pub prompt: Prompt,
+pub struct ReplayRequest {
+    pub prompt: TracePrompt,
     pub arrival: Duration,
     pub samples: usize,
     pub output: usize,
@@ -16,18 +16,18 @@ pub struct Request {
 
 /// Requests in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
-    pub requests: Vec<Request>,
+pub struct ReplayJob {
+    pub requests: Vec<ReplayRequest>,
 }
 
-impl Job {
-    /// The requests as they arrive; those that arrive together as they are listed.
-    pub fn new(mut requests: Vec<Request>) -> Self {
+impl ReplayJob {
+    /// Sorts the requests by arrival; requests that arrive together keep their order.
+    pub fn new(mut requests: Vec<ReplayRequest>) -> Self {
         requests.sort_by_key(|request| request.arrival);
         Self { requests }
     }
 
-    /// The same requests, each arriving when `arrivals` says next.
+    /// The same requests with the times of `arrivals`.
     #[must_use]
     pub fn arriving(mut self, arrivals: impl Iterator<Item = Duration>) -> Self {
         for (request, arrival) in self.requests.iter_mut().zip(arrivals) {
@@ -36,12 +36,12 @@ impl Job {
         Self::new(self.requests)
     }
 
-    /// Tokens of the longest prompt with its output.
+    /// Length in tokens of the longest prompt with its output.
     pub fn longest(&self) -> usize {
         self.requests.iter().map(|request| request.prompt.len() + request.output).max().unwrap_or(0)
     }
 
-    /// Continuations in all.
+    /// Number of samples over all requests.
     pub fn samples(&self) -> usize {
         self.requests.iter().map(|request| request.samples).sum()
     }
@@ -51,7 +51,7 @@ impl Job {
     }
 }
 
-/// Times at which requests come that know nothing of each other, `rate` a second on average, for ever. The same for a seed.
+/// An endless Poisson process of arrival times, `rate` per second on average; deterministic in `seed`.
 pub fn poisson(rate: f64, seed: u64) -> impl Iterator<Item = Duration> {
     let mut at = 0.0;
     (0u64..).map(move |number| {
@@ -60,7 +60,7 @@ pub fn poisson(rate: f64, seed: u64) -> impl Iterator<Item = Duration> {
     })
 }
 
-/// A number from 0 up, below 1, by seed and place.
+/// A uniform number in [0, 1) for this seed and place.
 pub(super) fn unit(seed: u64, place: u64) -> f64 {
     let bits = mix(mix(seed.wrapping_add(GOLDEN)) ^ place.wrapping_mul(GOLDEN)) >> 11;
     bits as f64 / (1u64 << 53) as f64

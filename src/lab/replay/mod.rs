@@ -1,8 +1,8 @@
-//! Jobs replayed through the real engine and scheduler, step by step: on a simulated device, which says what a batch or a trace of
-//! arrivals would take without computing it, or on a real one by the wall clock (`bench batches`). Jobs are made of lengths and of
-//! texts that are only named (`prompt`); they come from recorded traces (`read`) or are synthetic (`synthetic`). How long a
-//! simulated step takes is the device profile's, see `backend::sim`, which says how near that comes; who gets rows in it is the
-//! engine's own scheduler's.
+//! Replays jobs through the real engine and scheduler, step by step: on a simulated device, to estimate the time of a
+//! batch or a trace of arrivals without computing it, or on a real device by the wall clock (`bench batches`). Jobs
+//! consist of lengths and of synthetic texts (`prompt`); they come from recorded traces (`read`) or are generated
+//! (`synthetic`). The device profile gives the time of a simulated step (see `backend::sim`, also for its accuracy);
+//! the engine's own scheduler assigns the rows.
 
 mod drive;
 mod job;
@@ -16,15 +16,15 @@ mod synthetic;
 mod time;
 mod trace;
 
-pub use job::{Job, Request, poisson};
-pub use model::{LoadedModel, Machine, Settings, replay};
-pub use policy::{Branches, MOST_BRANCHES, Order, Policy, Sharing};
-pub use prompt::{Prompt, Run};
+pub use job::{ReplayJob, ReplayRequest, poisson};
+pub use model::{LoadedModel, ReplaySettings, SimulatedMachine, replay};
+pub use policy::{BranchLimit, MOST_BRANCHES, Policy, PromptSharing, RequestOrder};
+pub use prompt::{TextRun, TracePrompt};
 pub use rate::{RateSearch, Sustained, sustainable_rate};
 pub use read::{read_lengths, read_trace};
 pub use record::{JobRecord, RequestRecord, StepRecord, Totals};
 pub use synthetic::{
-    Lengths, behind_system_prompt, industry, micro, nested, shared_prompts, warm_up, with_system_prompt,
+    RequestLengths, behind_system_prompt, industry, micro, nested, shared_prompts, warm_up, with_system_prompt,
 };
 pub use time::{Span, Timekeeper, WallClock};
 pub use trace::{TraceReplay, replay_trace};

@@ -1,10 +1,10 @@
-//! A model on a backend, simulated or real, that runs one job after another: an engine is built around it for each, so that
-//! every job finds an empty cache and a pool of its own.
+//! Runs one job after another on a model, on a simulated or real backend. Each job gets a new engine, and with it an
+//! empty cache and its own pool.
 
 use std::sync::Arc;
 
 use super::drive::drive;
-use super::job::{Job, Request};
+use super::job::{ReplayJob, ReplayRequest};
 use super::policy::Policy;
 use super::record::JobRecord;
 use super::time::Timekeeper;
@@ -16,41 +16,48 @@ use crate::launch::ModelSource;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
-/// A model on a device, both by their numbers.
+/// A model and a simulated device, both described by numbers.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct SimulatedMachine {
     pub model: ModelConfig,
     pub dtype: Dtype,
     pub kv: KvDtype,
     pub profile: Arc<DeviceProfile>,
 }
 
-/// How it works.
+/// Settings of the engine and its scheduling policy.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ReplaySettings {
     pub policy: Policy,
     pub planner: Planner,
     /// Rows of a step; see `EngineConfig`.
     pub step_rows: usize,
-    /// Bytes for keys and values; `None`: nine tenths of what weights and activations leave, as far as the job can use it.
+    /// Bytes for keys and values; `None`: nine tenths of the memory left by weights and activations, as far as the job
+    /// can use it.
     pub pool_bytes: Option<usize>,
-    /// Bytes of host memory for branches that had to yield.
+    /// Bytes of host memory for keys and values of preempted branches.
     pub swap_bytes: usize,
 }
 
-impl Default for Settings {
+impl Default for ReplaySettings {
     fn default() -> Self {
-        Settings { policy: Policy::OURS, planner: Planner::default(), step_rows: 2048, pool_bytes: None, swap_bytes: 0 }
+        ReplaySettings {
+            policy: Policy::OURS,
+            planner: Planner::default(),
+            step_rows: 2048,
+            pool_bytes: None,
+            swap_bytes: 0,
+        }
     }
 }
 
 const KV_SHARE: f64 = 0.9;
 
-/// Runs a job to its end on a simulated device. The model's context is as long as the job wants it.
+/// Runs a job to its end on a simulated device. The model's context is extended to the job's longest request.
 ///
-/// # Errors
-/// A request that the engine refuses (an empty prompt, a path that does not fit the pool) is named with its place in the job.
-pub fn replay(machine: &Machine, settings: &Settings, job: &Job) -> Result<JobRecord> {
+/// A request that the engine refuses (an empty prompt, a sequence that does not fit the pool); the message names its
+/// number.
+pub fn replay(machine: &SimulatedMachine, settings: &ReplaySettings, job: &ReplayJob) -> Result<JobRecord> {
     let backend = Sim::new(machine.profile.clone());
     let clock = backend.clock();
     let mut model = machine.model.clone();
@@ -58,10 +65,10 @@ pub fn replay(machine: &Machine, settings: &Settings, job: &Job) -> Result<JobRe
     LoadedModel::random(backend, model, machine.dtype, machine.kv)?.run(clock, settings, job)
 }
 
-/// A model of random weights where it is computed. A real device gives back what an engine held when that ends; a simulated one
-/// does not, and has room for one job.
+/// A model with random weights on a device. A real device frees an engine's memory when the engine is dropped; a
+/// simulated one does not, and has room for one job.
 pub struct LoadedModel<B: Backend> {
-    /// `None` after an engine could not be built around it.
+    /// `None` after building an engine failed.
     parts: Option<(B, Decoder<B>)>,
     context: usize,
     vocab: usize,
@@ -75,12 +82,16 @@ impl<B: Backend> LoadedModel<B> {
         Ok(Self { parts: Some((backend, decoder)), context, vocab })
     }
 
-    /// Runs a job to its end, by the time that `time` tells.
+    /// Runs a job to its end, by the clock `time`.
     ///
-    /// # Errors
-    /// As [`replay`]; a request longer than the model's context; memory that an engine does not get, after which the model is
-    /// lost.
-    pub fn run(&mut self, time: impl Timekeeper + Send, settings: &Settings, job: &Job) -> Result<JobRecord> {
+    /// As [`replay`]; also a request longer than the model's context, and lack of memory for an engine, after which the
+    /// model is lost.
+    pub fn run(
+        &mut self,
+        time: impl Timekeeper + Send,
+        settings: &ReplaySettings,
+        job: &ReplayJob,
+    ) -> Result<JobRecord> {
         if job.longest() > self.context {
             let (what, tokens, context) = ("the longest request".to_owned(), job.longest(), self.context);
             return Err(Error::ContextTooLong { what, tokens, context });
@@ -101,21 +112,22 @@ impl<B: Backend> LoadedModel<B> {
         };
         let (mut engine, handle) = Engine::build(backend, decoder, None, config)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.vocab);
-        // On a thread of the pool, as each turn goes there: from outside it would put this thread to sleep and wake it.
+        // Runs on a thread of rayon's pool, because each turn does: from another thread, every turn would put this
+        // thread to sleep and wake it.
         let record = rayon::scope(|_| drive(&mut engine, handle, time, &submitted));
         self.parts = Some(engine.into_parts());
         record.map(|record| JobRecord { ordered_in, ..record })
     }
 }
 
-/// What a job can use at most, if nothing is shared and everything is kept.
-fn useful_bytes<B: Backend>(backend: &B, decoder: &Decoder<B>, job: &Job) -> usize {
+/// Most bytes of keys and values that a job can use: nothing shared, everything kept.
+fn useful_bytes<B: Backend>(backend: &B, decoder: &Decoder<B>, job: &ReplayJob) -> usize {
     let pages = |tokens: usize| tokens.div_ceil(backend.page_tokens() as usize) + 1;
-    let held = |request: &Request| pages(request.prompt.len()) + request.samples * pages(request.output);
+    let held = |request: &ReplayRequest| pages(request.prompt.len()) + request.samples * pages(request.output);
     job.requests.iter().map(held).sum::<usize>().saturating_mul(backend.page_bytes(&decoder.kv_shape(1)))
 }
 
 fn lost() -> Error {
-    let found = "none, for an engine around it could not be built";
+    let found = "none: building an engine failed earlier";
     Error::value("a model", "one that was loaded", found)
 }

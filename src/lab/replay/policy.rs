@@ -1,35 +1,35 @@
-//! Ways to run a batch, as plain differences of what is submitted: what may be shared, in which order prompts come, how many
-//! branches may grow at once. The engine is the same under all of them.
+//! Scheduling policies for a batch, defined by what is submitted: which prefixes may be shared, in which order prompts
+//! arrive, and how many branches may run at once. The engine is the same for all of them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use super::job::{Job, Request};
+use super::job::{ReplayJob, ReplayRequest};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::kv::PromptTree;
 
-/// What prompts may share with each other. What may not be shared is replaced by other tokens.
+/// Which prefixes prompts may share. Other common prefixes are replaced by different tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum PromptSharing {
     None,
-    /// One beginning a group, as BatchLLM chooses it; see `PromptTree::single_level_nodes`.
+    /// One prefix per group, chosen as in BatchLLM; see `PromptTree::single_level_nodes`.
     SingleLevel,
     AllLevels,
 }
 
 /// The order of requests that arrive together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RequestOrder {
     Arrival,
-    /// Depth-first over what they share, what draws most for its prompt first; see `PromptTree::order_by`.
+    /// Depth-first over shared prefixes, highest ratio of output to prompt tokens first; see `PromptTree::order_by`.
     ByRatio,
 }
 
-/// How many branches may grow at once.
+/// Limit on branches that run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Branches {
+pub enum BranchLimit {
     AtMost(usize),
     /// As many as memory holds.
     ByMemory,
@@ -37,51 +37,51 @@ pub enum Branches {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    pub sharing: Sharing,
-    pub order: Order,
-    pub branches: Branches,
+    pub sharing: PromptSharing,
+    pub order: RequestOrder,
+    pub branches: BranchLimit,
 }
 
-/// Branches that nobody limits: their logits must still fit.
+/// Limit for `ByMemory`: the logits of all branches must fit in memory.
 pub const MOST_BRANCHES: usize = 4096;
 
 impl Policy {
-    /// First come, first served, with what was used last kept for who shares it, and vLLM's limit of 256 sequences.
+    /// First come, first served, with an LRU cache of shared prefixes, and vLLM's limit of 256 sequences.
     pub const FCFS: Policy =
-        Policy { sharing: Sharing::AllLevels, order: Order::Arrival, branches: Branches::AtMost(256) };
+        Policy { sharing: PromptSharing::AllLevels, order: RequestOrder::Arrival, branches: BranchLimit::AtMost(256) };
     /// BatchLLM (arXiv 2412.03594): one shared level, groups by ratio, tokens batched by memory.
     pub const BATCHLLM: Policy =
-        Policy { sharing: Sharing::SingleLevel, order: Order::ByRatio, branches: Branches::ByMemory };
+        Policy { sharing: PromptSharing::SingleLevel, order: RequestOrder::ByRatio, branches: BranchLimit::ByMemory };
     /// All levels, depth-first by ratio, tokens batched by memory.
     pub const OURS: Policy =
-        Policy { sharing: Sharing::AllLevels, order: Order::ByRatio, branches: Branches::ByMemory };
+        Policy { sharing: PromptSharing::AllLevels, order: RequestOrder::ByRatio, branches: BranchLimit::ByMemory };
 
     const WORDS: [(&str, Policy); 3] = [("fcfs", Policy::FCFS), ("batchllm", Policy::BATCHLLM), ("ours", Policy::OURS)];
 
-    /// The same with no more than `most` branches at once.
+    /// The same policy with at most `most` branches at once.
     pub fn capped(self, most: usize) -> Policy {
         let branches = match self.branches {
-            Branches::AtMost(few) => few.min(most),
-            Branches::ByMemory => most.min(MOST_BRANCHES),
+            BranchLimit::AtMost(few) => few.min(most),
+            BranchLimit::ByMemory => most.min(MOST_BRANCHES),
         };
-        Policy { branches: Branches::AtMost(branches), ..self }
+        Policy { branches: BranchLimit::AtMost(branches), ..self }
     }
 
-    /// Branches of `job` that it lets grow at once, however much memory there is.
-    pub fn max_branches(&self, job: &Job) -> usize {
+    /// Most branches of `job` that run at once, regardless of memory.
+    pub fn max_branches(&self, job: &ReplayJob) -> usize {
         let most = match self.branches {
-            Branches::AtMost(most) => most,
-            Branches::ByMemory => MOST_BRANCHES,
+            BranchLimit::AtMost(most) => most,
+            BranchLimit::ByMemory => MOST_BRANCHES,
         };
         most.min(job.samples()).max(1)
     }
 
-    /// The requests of `job` in the order in which this policy submits them, each with its place in the job, and what it took to
-    /// find that order; for a model of `vocab` tokens.
-    pub(super) fn submit(&self, job: &Job, vocab: usize) -> (Vec<(usize, Request)>, Duration) {
+    /// The requests of `job` in the order in which this policy submits them, each with its index in the job, and the
+    /// time spent finding the order; for a model with `vocab` tokens.
+    pub(super) fn submit(&self, job: &ReplayJob, vocab: usize) -> (Vec<(usize, ReplayRequest)>, Duration) {
         let mut spent = Duration::ZERO;
-        let listed: Vec<(usize, Request)> = self.replaced(job, vocab).into_iter().enumerate().collect();
-        if self.order == Order::Arrival {
+        let listed: Vec<(usize, ReplayRequest)> = self.replaced(job, vocab).into_iter().enumerate().collect();
+        if self.order == RequestOrder::Arrival {
             return (listed, spent);
         }
         let mut ordered = Vec::with_capacity(listed.len());
@@ -101,15 +101,15 @@ impl Policy {
         (ordered, spent)
     }
 
-    /// The requests with what they may not share replaced by texts of their own.
-    fn replaced(&self, job: &Job, vocab: usize) -> Vec<Request> {
+    /// The requests with prefixes that they may not share replaced by texts of their own.
+    fn replaced(&self, job: &ReplayJob, vocab: usize) -> Vec<ReplayRequest> {
         let groups = match self.sharing {
-            Sharing::AllLevels => return job.requests.clone(),
-            Sharing::None => vec![Group::default(); job.requests.len()],
-            Sharing::SingleLevel => groups(&texts(job.requests.iter(), vocab)),
+            PromptSharing::AllLevels => return job.requests.clone(),
+            PromptSharing::None => vec![PromptGroup::default(); job.requests.len()],
+            PromptSharing::SingleLevel => groups(&texts(job.requests.iter(), vocab)),
         };
         let own = groups.iter().map(|group| group.number + 1).max().unwrap_or(0)..;
-        let replaced = job.requests.iter().zip(groups).zip(own).map(|((request, group), own)| Request {
+        let replaced = job.requests.iter().zip(groups).zip(own).map(|((request, group), own)| ReplayRequest {
             prompt: request.prompt.replaced(group.shared, group.number, own),
             ..request.clone()
         });
@@ -117,31 +117,31 @@ impl Policy {
     }
 }
 
-fn texts<'a>(requests: impl Iterator<Item = &'a Request>, vocab: usize) -> Vec<Vec<TokenId>> {
+fn texts<'a>(requests: impl Iterator<Item = &'a ReplayRequest>, vocab: usize) -> Vec<Vec<TokenId>> {
     requests.map(|request| request.prompt.tokens(vocab)).collect()
 }
 
-/// A group of prompts, and the tokens that they share.
+/// The group of a prompt, and the length of the group's shared prefix in tokens.
 #[derive(Clone, Copy, Default)]
-struct Group {
+struct PromptGroup {
     number: u64,
     shared: usize,
 }
 
-/// The group of each prompt; those that have none share nothing.
-fn groups(prompts: &[Vec<TokenId>]) -> Vec<Group> {
+/// The group of each prompt; a prompt without a group shares 0 tokens.
+fn groups(prompts: &[Vec<TokenId>]) -> Vec<PromptGroup> {
     let tree = PromptTree::new(prompts);
-    let mut groups = vec![Group::default(); prompts.len()];
+    let mut groups = vec![PromptGroup::default(); prompts.len()];
     for (number, node) in (0u64..).zip(tree.single_level_nodes()) {
         let node = &tree.nodes()[node as usize];
         for sorted in &tree.sorted()[node.prompts.start as usize..node.prompts.end as usize] {
-            groups[sorted.prompt as usize] = Group { number, shared: node.end as usize };
+            groups[sorted.prompt as usize] = PromptGroup { number, shared: node.end as usize };
         }
     }
     groups
 }
 
-/// The policy's word, or what it consists of.
+/// The policy's name, or its parts if it has none.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Policy::WORDS.iter().find(|(_, policy)| policy == self) {

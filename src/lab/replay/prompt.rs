@@ -1,25 +1,25 @@
-//! Prompts whose words do not matter: only which of their beginnings are the same.
+//! Synthetic prompts: only the lengths of their common prefixes matter.
 
 use crate::ids::TokenId;
 use crate::mix::{GOLDEN, mix};
 
-/// The tokens of a prompt, or what they are made of.
+/// The tokens of a prompt, or runs of synthetic text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Prompt {
+pub enum TracePrompt {
     Tokens(Vec<TokenId>),
-    /// Runs one after another. Two runs of one text begin alike, as far as the shorter goes; those of two texts differ from
-    /// their first tokens on (texts of numbers below the square of the vocabulary: from the first two).
-    Runs(Vec<Run>),
+    /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ
+    /// from the first token on (text numbers below the square of the vocabulary: within the first two tokens).
+    Runs(Vec<TextRun>),
 }
 
 /// The first `tokens` tokens of an endless text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct TextRun {
     pub text: u64,
     pub tokens: usize,
 }
 
-impl Run {
+impl TextRun {
     fn token(self, at: usize, vocab: u64) -> TokenId {
         let value = match at {
             0 => self.text,
@@ -30,11 +30,11 @@ impl Run {
     }
 }
 
-impl Prompt {
+impl TracePrompt {
     pub fn len(&self) -> usize {
         match self {
-            Prompt::Tokens(tokens) => tokens.len(),
-            Prompt::Runs(runs) => runs.iter().map(|run| run.tokens).sum(),
+            TracePrompt::Tokens(tokens) => tokens.len(),
+            TracePrompt::Runs(runs) => runs.iter().map(|run| run.tokens).sum(),
         }
     }
 
@@ -45,18 +45,17 @@ impl Prompt {
     /// Its tokens, in a vocabulary of `vocab`.
     pub fn tokens(&self, vocab: usize) -> Vec<TokenId> {
         match self {
-            Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Runs(runs) => {
+            TracePrompt::Tokens(tokens) => tokens.clone(),
+            TracePrompt::Runs(runs) => {
                 runs.iter().flat_map(|&run| (0..run.tokens).map(move |at| run.token(at, vocab as u64))).collect()
             }
         }
     }
 
-    /// Another prompt of the same length, that shares its first `shared` tokens with those of text `with`, and the rest with
-    /// those of text `rest`.
-    pub(super) fn replaced(&self, shared: usize, with: u64, rest: u64) -> Prompt {
-        let runs = [Run { text: with, tokens: shared }, Run { text: rest, tokens: self.len() - shared }];
-        Prompt::Runs(runs.into_iter().filter(|run| run.tokens > 0).collect())
+    /// A prompt of the same length made of `shared` tokens of text `with` followed by tokens of text `rest`.
+    pub(super) fn replaced(&self, shared: usize, with: u64, rest: u64) -> TracePrompt {
+        let runs = [TextRun { text: with, tokens: shared }, TextRun { text: rest, tokens: self.len() - shared }];
+        TracePrompt::Runs(runs.into_iter().filter(|run| run.tokens > 0).collect())
     }
 }
 
@@ -64,11 +63,11 @@ impl Prompt {
 mod tests {
     use super::*;
 
-    fn runs(runs: &[(u64, usize)]) -> Prompt {
-        Prompt::Runs(runs.iter().map(|&(text, tokens)| Run { text, tokens }).collect())
+    fn runs(runs: &[(u64, usize)]) -> TracePrompt {
+        TracePrompt::Runs(runs.iter().map(|&(text, tokens)| TextRun { text, tokens }).collect())
     }
 
-    fn common(a: &Prompt, b: &Prompt) -> usize {
+    fn common(a: &TracePrompt, b: &TracePrompt) -> usize {
         let (a, b) = (a.tokens(100), b.tokens(100));
         a.iter().zip(&b).take_while(|(a, b)| a == b).count()
     }

@@ -1,4 +1,4 @@
-//! How many requests a second a machine sustains.
+//! Finds the request rate that a machine sustains.
 
 use std::ops::RangeInclusive;
 
@@ -6,42 +6,41 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// A rate that was sustained, and what was tried on the way.
+/// The highest sustained rate found, and the rates tried.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sustained {
     /// Requests a second.
     pub rate: f64,
-    /// Each rate tried with its mean normalised latency, seconds a token.
+    /// Each rate tried (requests per second) with its mean normalised latency (seconds per token).
     pub tried: Vec<(f64, f64)>,
 }
 
-/// What is tried.
+/// Range of the rates that are tried.
 const RATES: RangeInclusive<f64> = 1.0 / 64.0..=4096.0;
 
-/// How a rate is looked for.
+/// Settings of the search for a rate.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSearch {
-    /// Seconds a token that the mean normalised latency may reach.
+    /// Limit of the mean normalised latency, in seconds per token.
     pub limit: f64,
-    /// Requests a second that are tried first.
+    /// First rate tried, in requests per second.
     pub first: f64,
-    /// Rates are told apart where one is so many times the other.
+    /// The search stops when the lowest failing rate is at most this factor above the highest sustained one.
     pub precision: f64,
 }
 
 impl Default for RateSearch {
-    /// By RelayAttention's limit, to 4 %.
+    /// RelayAttention's limit, to a precision of 4 %.
     fn default() -> Self {
         Self { limit: 0.5, first: 8.0, precision: 1.04 }
     }
 }
 
-/// The largest rate (requests a second) at which `latency`, which is asked for the mean normalised latency at a rate, stays at
-/// most at the limit: RelayAttention's measure (arXiv 2402.14808, section 4), with a limit of 0.5. A queue that grows is seen by
-/// its latency only after a while, so that jobs must last; compare rates found for the same span of arrivals.
+/// The highest rate (requests per second) at which the mean normalised latency, as returned by `latency`, is at most
+/// the limit: RelayAttention's measure (arXiv 2402.14808, section 4), with a limit of 0.5. A growing queue raises the
+/// latency only after a while, so jobs must be long; compare only rates found for the same span of arrivals.
 ///
-/// # Errors
-/// Latency is above the limit at a request a minute, or below it at thousands a second; and those of `latency`.
+/// The latency is above the limit at the lowest rate tried or below it at the highest; errors of `latency`.
 pub fn sustainable_rate(search: RateSearch, mut latency: impl FnMut(f64) -> Result<f64>) -> Result<Sustained> {
     let mut tried = Vec::new();
     let mut holds = |rate: f64, tried: &mut Vec<(f64, f64)>| -> Result<bool> {
@@ -55,7 +54,7 @@ pub fn sustainable_rate(search: RateSearch, mut latency: impl FnMut(f64) -> Resu
     }
     let mut rate = search.first;
     let step = if holds(rate, &mut tried)? { 2.0 } else { 0.5 };
-    // The first rate on the other side.
+    // Double or halve the rate until the result changes.
     loop {
         rate *= step;
         if !RATES.contains(&rate) {

@@ -1,4 +1,4 @@
-//! What a run leaves behind, step by step and request by request, and what it comes to.
+//! Records of a run, per step and per request, and their totals.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use crate::engine::Metrics;
 
-/// One step; times in seconds since the beginning. Memory is as it was when the step was submitted and the one before it
+/// One step; times in seconds since the start. Memory is measured when the step was submitted and the previous one
 /// collected.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepRecord {
     pub begin: f64,
     pub end: f64,
-    /// Of prompts and decodes together.
+    /// Rows of prompts and decodes together.
     pub rows: u64,
     pub prompt_rows: u64,
     pub running: usize,
     pub waiting: usize,
-    /// Pages that branches hold, and distinct tokens on them.
+    /// Pages that branches hold, and distinct tokens in them.
     pub pages: usize,
     pub live_tokens: usize,
 }
 
-/// One request; times in seconds since the beginning.
+/// One request; times in seconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RequestRecord {
     pub arrival: f64,
     pub first_token: f64,
-    /// When the last of its samples drew its first token.
+    /// When the last of its samples got its first token.
     pub all_begun: f64,
     pub end: f64,
     pub prompt_tokens: u64,
@@ -37,21 +37,21 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Seconds from its arrival to its end, a token of one sample (vLLM's normalised latency).
+    /// Seconds from arrival to end, divided by the tokens of one sample (vLLM's normalised latency).
     pub fn normalised_latency(&self) -> f64 {
         (self.end - self.arrival) * self.samples as f64 / self.drawn as f64
     }
 }
 
-/// A run, step by step.
+/// The record of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRecord {
     pub steps: Vec<StepRecord>,
     /// In the order of the job.
     pub requests: Vec<RequestRecord>,
-    /// The engine's own counters; its times are those of this machine, also where the device is simulated.
+    /// The engine's counters; its times are measured on this machine, even if the device is simulated.
     pub metrics: Metrics,
-    /// What this machine took to find the order of requests, before the first was submitted.
+    /// Time that this machine took to order the requests, before the first was submitted.
     pub ordered_in: Duration,
     pub pool_pages: usize,
     pub page_tokens: usize,
@@ -62,10 +62,10 @@ pub struct JobRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Totals {
     pub steps: usize,
-    /// Of these, those that have rows of prompts, and those that only draw.
+    /// Steps with prompt rows, and steps that only decode.
     pub prompt_steps: usize,
     pub decode_steps: usize,
-    /// To the end of the last step, and of the last request, which is noted after it.
+    /// Until the end of the last step and of the last request, which is noted after it.
     pub seconds: f64,
     pub drawn: u64,
     /// Drawn tokens a second.
@@ -74,21 +74,21 @@ pub struct Totals {
     pub prompt_tokens_computed: u64,
     pub tokens_recomputed: u64,
     pub preemptions: u64,
-    /// Without the cool-down: until every sample has its first token. From then on no prompt can fill the steps, whose rows
-    /// dwindle whatever the order (BatchLLM's TECD).
+    /// Time without the cool-down, that is, until every sample has its first token. After that, no prompts can fill the
+    /// steps, and rows decrease whatever the order (BatchLLM's TECD).
     pub seconds_before_cool_down: f64,
     /// Rows a second until then.
     pub rows_per_s_before_cool_down: f64,
-    /// Of the middle: of the steps whose begin lies in the second or third quarter of the time before the cool-down. How
-    /// full they are on average, and what part of them is at least nine tenths full; see [`JobRecord::fullness`].
-    /// `None` where it has no steps.
+    /// For steps that begin in the second or third quarter of the time before the cool-down: mean fullness, and the
+    /// share of steps that are at least nine tenths full; see [`JobRecord::fullness`]. `None` if there are no such
+    /// steps.
     pub middle_fullness: Option<f64>,
     pub middle_full_steps: Option<f64>,
     pub most_running: usize,
-    /// The largest memory, and what the same branches would have held, each with pages of its own.
+    /// Peak memory, and the memory that the same branches would have needed without sharing.
     pub kv_bytes_peak: u64,
     pub kv_bytes_peak_unshared: u64,
-    /// At that peak: slots held, and distinct tokens alive.
+    /// At that peak: KV slots held, and distinct live tokens.
     pub kv_slots_peak: usize,
     pub live_tokens_peak: usize,
     /// Slots held over distinct live tokens: at the peak, on average over time, and at worst.
@@ -101,7 +101,7 @@ pub struct Totals {
 }
 
 impl JobRecord {
-    /// Rows of a step over those that it had room for, where branches waited; a step that all branches are in is full.
+    /// Rows of a step divided by its capacity; 1 if no branch waited, because all branches took part.
     pub fn fullness(step: &StepRecord, step_rows: usize) -> f64 {
         match step.waiting {
             0 => 1.0,
@@ -109,7 +109,7 @@ impl JobRecord {
         }
     }
 
-    /// What it comes to, where steps had room for `step_rows`.
+    /// The totals of the run, for steps of at most `step_rows` rows.
     pub fn totals(&self, step_rows: usize) -> Totals {
         let ends = self.requests.iter().map(|request| request.end).chain(self.steps.last().map(|step| step.end));
         let seconds = ends.fold(0.0, f64::max);
@@ -165,7 +165,7 @@ impl JobRecord {
     }
 }
 
-/// Slots beside live tokens: those of the peak, and one over the other.
+/// KV slots and live tokens at the peak, and ratios of slots to live tokens.
 struct OverLive {
     slots: usize,
     live: usize,
@@ -174,7 +174,7 @@ struct OverLive {
     worst: f64,
 }
 
-/// `None` of nothing.
+/// The mean; `None` without values.
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0u64), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / count as f64)

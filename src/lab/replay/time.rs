@@ -1,4 +1,5 @@
-//! What tells the time of a run: the clock of a simulated device, which moves when the device is given work, or this machine's.
+//! The clock of a run: a simulated device's clock, which advances when the device gets work, or this machine's wall
+//! clock.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -6,23 +7,23 @@ use std::time::{Duration, Instant};
 use crate::backend::Backend;
 use crate::backend::sim::Clock;
 
-/// From a step's begin to its end, since time began.
+/// Begin and end of a step, since the start of the clock.
 pub type Span = Range<Duration>;
 
-/// The time that requests arrive by and steps are recorded by.
+/// The clock for arrivals of requests and records of steps.
 pub trait Timekeeper {
-    /// Time begins: what arrives at once has been submitted.
+    /// Starts the clock; called once the requests that arrive at time 0 are submitted.
     fn start(&mut self);
-    /// Since then; nothing before.
+    /// Time since the start; zero before.
     fn now(&self) -> Duration;
     /// Sleeps until `then`, unless it is past.
     fn wait_until(&mut self, then: Duration);
-    /// Notes that the engine's turn that began at `began` is over; where it `submitted` a step, `spans` gets one more. The last
-    /// one's end is right once the turn after it is over.
+    /// Records the end of the engine's turn that began at `began`. If the turn `submitted` a step, a span is added to
+    /// `spans`; its end is final once the next turn is over.
     fn note_turn(&mut self, began: Duration, submitted: bool, spans: &mut Vec<Span>);
 }
 
-/// A simulated device's.
+/// The clock of a simulated device.
 impl Timekeeper for Clock {
     fn start(&mut self) {}
 
@@ -40,17 +41,17 @@ impl Timekeeper for Clock {
     }
 }
 
-/// This machine's clock, beside an engine whose steps run ahead: a turn submits a step, then collects the one before it.
+/// The wall clock, for an engine with run-ahead: a turn submits a step, then collects the previous one.
 #[derive(Debug)]
 pub struct WallClock {
     began: Option<Instant>,
-    /// Whether a step is computed after the turn that submits it, rather than in that turn.
+    /// Whether a step is computed asynchronously, after the turn that submits it.
     apart: bool,
     in_flight: bool,
 }
 
 impl WallClock {
-    /// One for engines on `B`.
+    /// A clock for engines on backend `B`.
     pub fn beside<B: Backend>() -> Self {
         Self { began: None, apart: B::IS_ASYNC, in_flight: false }
     }
@@ -73,7 +74,7 @@ impl Timekeeper for WallClock {
         let now = self.now();
         let mut begin = began;
         if std::mem::take(&mut self.in_flight) {
-            // The device went from that step to the next as soon as it was collected.
+            // The device started the next step as soon as that one was done.
             let before = spans.last_mut().expect("what is in flight was submitted");
             before.end = now;
             begin = now;

@@ -1,26 +1,26 @@
-//! `offshoot plan --replay TRACE`: a recorded trace through the scheduler.
+//! `offshoot plan --replay TRACE`: replays a recorded trace through the scheduler.
 
 use std::path::{Path, PathBuf};
 
 use super::job::poisson;
-use super::model::{Machine, Settings, replay};
+use super::model::{ReplaySettings, SimulatedMachine, replay};
 use super::read::read_trace;
 use super::record::JobRecord;
 use crate::error::{Error, Result};
 
-/// What is to be replayed.
+/// What to replay.
 #[derive(Clone, Debug)]
 pub struct TraceReplay {
     pub trace: PathBuf,
-    /// Requests a second, as if they knew nothing of each other; `None`: when the trace says, or all at once where it does not.
+    /// Requests per second, arriving independently; `None`: the trace's arrival times, or all at once if it has none.
     pub rate: Option<f64>,
-    /// Only the first so many.
+    /// Only this many first requests; `None`: all.
     pub requests: Option<usize>,
     pub seed: u64,
 }
 
 /// Replays a trace under `settings`.
-pub fn replay_trace(machine: &Machine, settings: &Settings, what: &TraceReplay) -> Result<JobRecord> {
+pub fn replay_trace(machine: &SimulatedMachine, settings: &ReplaySettings, what: &TraceReplay) -> Result<JobRecord> {
     if let Some(rate) = what.rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
         return Err(Error::value("rate", "requests a second, above 0", rate.to_string()));
     }

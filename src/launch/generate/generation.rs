@@ -1,4 +1,5 @@
-//! A job whose prompts are all known: begun in the order of `Order`, so many at once that the engine never runs dry.
+//! Runs a job whose prompts are known in advance: starts them in the order of `PromptOrder`, enough at a time that the
+//! engine always has work.
 
 use std::collections::{HashSet, VecDeque};
 use std::task::Poll;
@@ -9,28 +10,27 @@ use super::{GenerateEvent, Generator, PromptRequest, SampleId};
 use crate::engine::{Finish, FinishReason};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::launch::Order;
+use crate::launch::PromptOrder;
 
-/// Samples that wait in the engine beside as many as it grows at once, at most, and tokens of their prompts.
+/// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
 const AHEAD: usize = 4096;
 const TOKENS_AHEAD: usize = 1 << 24;
 
-/// What one prompt came to: its samples in their order, each whole or with the reason why it is not; an error where all
-/// were refused.
-pub type Samples = Result<Vec<Result<Finish>>>;
+/// The result of one prompt: its samples by index, each a finish or an error; an error if the whole prompt was refused.
+pub type PromptResult = Result<Vec<Result<Finish>>>;
 
-/// A job under way. Dropping it cancels what has not ended.
+/// A running job. Dropping it cancels the samples that have not finished.
 pub struct Generation<'a> {
     requests: Vec<PromptRequest<'a>>,
     generator: Generator,
-    order: Order,
-    /// The prompt that was begun last.
+    order: PromptOrder,
+    /// The prompt that was started last.
     before: &'a [TokenId],
-    /// Of each prompt that was begun, the tokens that it has in common with the one begun before it.
+    /// For each started prompt, the length in tokens of its common prefix with the prompt started before it.
     shared: Vec<usize>,
     is_begun: Vec<bool>,
     cancelled: HashSet<SampleId>,
-    /// Events that did not come from the engine.
+    /// Events produced here instead of by the engine.
     ready: VecDeque<GenerateEvent>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Generation<'a> {
     pub fn new(requests: Vec<PromptRequest<'a>>, generator: Generator) -> Self {
         let context = generator.engine().facts().context;
         let prompts: Vec<&[TokenId]> = requests.iter().map(|request| request.tokens).collect();
-        let order = Order::new(&prompts, requests.iter().map(|request| request.draws(context)).collect());
+        let order = PromptOrder::new(&prompts, requests.iter().map(|request| request.draws(context)).collect());
         Generation {
             generator,
             order,
@@ -61,13 +61,13 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then.
+    /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
         self.begin_more();
         if let Some(event) = self.ready.pop_front() {
             return Poll::Ready(Some(event));
         }
-        // Nothing in flight here means that nothing is left: a prompt is begun at any rate while the engine has none.
+        // If nothing is in flight, nothing is left: `begin_more` always starts a prompt when the engine has none.
         let event = self.generator.poll(patience);
         if let Poll::Ready(Some(GenerateEvent::Finished { sample, finish })) = &event {
             self.note_length(*sample, finish);
@@ -75,7 +75,7 @@ impl<'a> Generation<'a> {
         event
     }
 
-    /// Tells the order how long a sample became whose length nobody knew.
+    /// Updates the length estimate with a finished sample of unknown length.
     fn note_length(&mut self, sample: SampleId, finish: &Finish) {
         let stop = self.requests[sample.prompt].stop;
         if !stop.is_exact() && finish.reason != FinishReason::Cancelled {
@@ -83,7 +83,7 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Has the engine begin prompts until enough wait there.
+    /// Starts prompts until enough samples wait in the engine.
     fn begin_more(&mut self) {
         let at_once = self.generator.engine().facts().max_branches;
         loop {
@@ -113,13 +113,13 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Stops these samples; each finishes as cancelled, with what it has, unless it has ended already.
+    /// Cancels these samples; each finishes as cancelled and keeps its tokens, unless it has already ended.
     pub fn cancel(&mut self, samples: &[SampleId]) {
         self.generator.cancel(samples);
         self.cancelled.extend(samples.iter().filter(|sample| !self.is_begun[sample.prompt]));
     }
 
-    /// The same with all samples of a prompt. One that the engine does not have yet is never begun.
+    /// Cancels all samples of a prompt. A prompt that has not started never does.
     pub fn cancel_prompt(&mut self, prompt: usize) {
         self.generator.cancel_prompt(prompt);
         if !std::mem::replace(&mut self.is_begun[prompt], true) {
@@ -131,29 +131,29 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Has the engine forget a prompt at once: no event of it comes any more.
+    /// Drops a prompt at once; no further events of it are returned.
     pub fn discard(&mut self, prompt: usize) {
         self.is_begun[prompt] = true;
         self.generator.discard(prompt);
     }
 
-    /// Whether the engine has this prompt, and not all its samples have ended.
+    /// Whether this prompt has started and has samples that have not ended.
     pub fn is_in_flight(&self, prompt: usize) -> bool {
         self.generator.is_in_flight(prompt)
     }
 
-    /// Tokens that a prompt which was begun has in common with the one begun before it.
+    /// Length in tokens of the common prefix of a started prompt and the prompt started before it.
     pub fn shared_tokens(&self, prompt: usize) -> usize {
         self.shared[prompt]
     }
 
-    /// Events that wait to be read: bounded, however long nobody reads.
+    /// Events waiting to be read; bounded even if they are never read.
     pub fn queued(&self) -> usize {
         self.ready.len() + self.generator.queued()
     }
 
-    /// Runs to the end: what each prompt came to, in the order in which they were given.
-    pub fn collect(mut self) -> Vec<Samples> {
+    /// Runs to the end and returns the result of each prompt, in the order of the requests.
+    pub fn collect(mut self) -> Vec<PromptResult> {
         let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> =
             self.requests.iter().map(|request| Ok((0..request.n).map(|_| None).collect())).collect();
         while let Some(event) = self.next() {
@@ -176,16 +176,19 @@ impl<'a> Generation<'a> {
         all.into_iter().map(|samples| samples.map(|samples| samples.into_iter().map(whole).collect())).collect()
     }
 
-    /// The samples of every prompt, or the first error of any of them.
+    /// Runs to the end and returns the samples of every prompt.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any prompt or sample.
     pub fn collect_all(self) -> Result<Vec<Vec<Finish>>> {
         self.collect().into_iter().map(|samples| samples?.into_iter().collect()).collect()
     }
 
-    /// Runs to the end and counts the tokens that were sampled, for who wants no more. What the engine holds of the
-    /// samples is given back when the generation is dropped.
+    /// Runs to the end and returns the number of sampled tokens. The engine keeps the samples' keys and values until
+    /// the generation is dropped.
     ///
-    /// # Errors
-    /// The first of any sample or prompt.
+    /// The first error of any sample or prompt.
     pub fn count_tokens(&mut self) -> Result<usize> {
         let mut sampled = 0;
         while let Some(event) = self.next() {

@@ -1,4 +1,4 @@
-//! Prompts that are begun at any time, their branches on the engine, and the one stream of their events.
+//! Samples prompts that arrive at any time: their branches on the engine, and one stream of their events.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Poll;
@@ -14,41 +14,41 @@ use crate::ids::BranchId;
 /// Longer than any job takes.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
 
-/// When the engine is given back what it holds of samples that ended.
+/// When finished samples are released in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
-    /// Each when it ends; keys and values stay cached until room is needed.
+    /// Each sample when it ends; its keys and values stay cached until the memory is needed.
     #[default]
     EachSample,
-    /// All of a prompt when the last of them ends.
+    /// All samples of a prompt when the last of them ends.
     EachPrompt,
-    /// All when the generator is dropped, and nothing stays cached: for measurements.
+    /// All samples when the generator is dropped, and nothing stays cached: for measurements.
     AtEnd,
 }
 
-/// A prompt that the engine has.
+/// A started prompt.
 struct InFlight {
-    /// Of each sample.
+    /// One branch per sample.
     branches: Vec<BranchId>,
-    /// Samples that have not ended.
+    /// Number of samples that have not ended.
     left: usize,
-    /// Of the prompt.
+    /// Tokens of the prompt.
     tokens: usize,
 }
 
-/// Samples in flight. Dropping it cancels those that have not ended, and gives back all that the engine holds of them.
+/// Samples in flight. Dropping the generator cancels the unfinished ones and releases all of them.
 pub struct Generator {
     engine: EngineHandle,
     receiver: EventReceiver,
     release: Release,
-    /// Of the samples that have not ended.
+    /// The samples that have not ended.
     by_branch: HashMap<BranchId, SampleId>,
     in_flight: HashMap<usize, InFlight>,
-    /// What the engine is yet to be told.
+    /// Extends that have not been submitted to the engine.
     begun: Vec<Extend>,
-    /// The ends of what the engine could not be told any more.
+    /// Failure events of extends that could not be submitted because the engine had stopped.
     not_started: VecDeque<Event>,
-    /// Ended, and kept until the end.
+    /// Branches of finished samples, kept until the generator is dropped (`Release::AtEnd`).
     kept: Vec<BranchId>,
     prompt_tokens: usize,
 }
@@ -73,16 +73,15 @@ impl Generator {
         &self.engine
     }
 
-    /// Begins a prompt under a number that its events bear and that no other prompt in flight has. What is begun before
-    /// the next event is asked for starts together.
+    /// Begins a prompt. `prompt` is the number that its events carry; no other prompt in flight may have it. Prompts
+    /// begun before the next event is read start together.
     ///
-    /// # Errors
-    /// What the engine refuses: a prompt that is empty or too long, parameters out of their range. Nothing of it was begun.
+    /// A prompt that is empty or too long, or parameters out of range. Nothing was started.
     pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
         let branches = self.branches_of(request)?;
         for (sample, &branch) in branches.iter().enumerate() {
-            let coins = request.coins.child(ForkKind::Sample, sample as u64);
-            self.begun.push(Extend::sampled(branch, request.params, request.stop, coins));
+            let uniforms = request.uniforms.child(ForkKind::Sample, sample as u64);
+            self.begun.push(Extend::sampled(branch, request.params, request.stop, uniforms));
             self.by_branch.insert(branch, SampleId { prompt, sample });
         }
         let (left, tokens) = (branches.len(), request.tokens.len());
@@ -91,7 +90,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Starts what was begun. Asking for an event does so too.
+    /// Submits the prompts begun so far. Reading an event does so too.
     pub fn start(&mut self) {
         if self.begun.is_empty() {
             return;
@@ -107,7 +106,7 @@ impl Generator {
         self.not_started.extend(branches.into_iter().map(failed));
     }
 
-    /// A branch for each sample: one alone goes on from the prompt itself.
+    /// A branch per sample; a single sample uses the prompt's own branch.
     fn branches_of(&self, request: &PromptRequest<'_>) -> Result<Vec<BranchId>> {
         let vocab = self.engine.facts().vocab;
         request.params.check(vocab)?;
@@ -134,16 +133,16 @@ impl Generator {
         }
     }
 
-    /// `next` that waits no longer than `patience`; `Poll::Pending` if nothing happened until then.
+    /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
         self.poll_beside(&never::<()>(), patience).map(|first| match first {
             First::Event(event) => event,
-            First::Message(()) => unreachable!("nobody sends on a channel that never delivers"),
+            First::Message(()) => unreachable!("a `never` channel delivers no message"),
         })
     }
 
-    /// `poll` that is woken by a message on `others` too: of prompts that are to be begun, say. Once every sample has
-    /// ended, it waits for nothing.
+    /// Like `poll`, but a message on `others` (a new prompt, for example) wakes it too. Once every sample has ended, it
+    /// does not wait.
     pub fn poll_beside<M>(
         &mut self,
         others: &Receiver<M>,
@@ -166,7 +165,7 @@ impl Generator {
         }
     }
 
-    /// An event of the engine as one of a sample; `None` where the sample was discarded.
+    /// Translates an event of a branch to an event of its sample; `None` if the sample was discarded.
     fn take(&mut self, event: Event) -> Option<GenerateEvent> {
         let branch = event.branch();
         let sample = *self.by_branch.get(&branch)?;
@@ -194,21 +193,21 @@ impl Generator {
         }
     }
 
-    /// Stops these samples before the engine's next step; each finishes as cancelled, with what it has, unless it has
-    /// ended already.
+    /// Cancels these samples before the engine's next step; each finishes as cancelled and keeps its tokens, unless it
+    /// has already ended.
     pub fn cancel(&self, samples: &[SampleId]) {
         let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(sample.sample).copied();
         self.receiver.cancel(&samples.iter().filter_map(branch).collect::<Vec<_>>());
     }
 
-    /// The same with all samples of a prompt.
+    /// Cancels all samples of a prompt.
     pub fn cancel_prompt(&self, prompt: usize) {
         if let Some(prompt) = self.in_flight.get(&prompt) {
             self.receiver.cancel(&prompt.branches);
         }
     }
 
-    /// Has the engine forget a prompt in flight at once: no event of it comes any more.
+    /// Drops a prompt in flight at once; no further events of it are returned.
     pub fn discard(&mut self, prompt: usize) {
         let Some(prompt) = self.in_flight.remove(&prompt) else { return };
         for branch in &prompt.branches {
@@ -219,22 +218,22 @@ impl Generator {
         self.engine.discard(&prompt.branches);
     }
 
-    /// Whether the engine has this prompt, and not all its samples have ended.
+    /// Whether this prompt has started and has samples that have not ended.
     pub fn is_in_flight(&self, prompt: usize) -> bool {
         self.in_flight.contains_key(&prompt)
     }
 
-    /// Samples that have not ended.
+    /// Number of samples that have not ended.
     pub fn samples(&self) -> usize {
         self.by_branch.len()
     }
 
-    /// Tokens of their prompts, each sample's in full.
+    /// Prompt tokens of the samples that have not ended, counted in full for each sample.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Events that wait to be read: bounded, however long nobody reads.
+    /// Events waiting to be read; bounded even if they are never read.
     pub fn queued(&self) -> usize {
         self.receiver.queued()
     }

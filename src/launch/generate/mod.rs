@@ -1,11 +1,10 @@
-//! `generate`, the library's one verb: prompts go in, each with how many samples are wanted of it and how they are
-//! drawn; a stream of events comes out. It stands on the floor of `launch`: above the engine, whose branches it makes,
-//! and beneath everything that samples. Searches that fork what they sampled are `tree`'s; what a sample is worth is
-//! left to the caller.
+//! `generate`: samples a list of prompts, each with its own number of samples and sampling parameters, and returns a
+//! stream of events. It uses the engine's branches directly and is the base of everything that samples. Searches that
+//! fork sampled branches use `tree`; scoring samples is left to the caller.
 //!
-//! [`generate`] is for jobs whose prompts are all known: it begins them in the order in which they share most
-//! ([`Order`]), a bounded number at once. [`Generator`] is for prompts that come at any time. Neither has a thread: who
-//! reads, drives.
+//! [`generate`] is for jobs whose prompts are known in advance: it starts them in the order in which they share the
+//! most ([`PromptOrder`]), a bounded number at a time. [`Generator`] is for prompts that arrive at any time. Neither
+//! starts a thread: reading events drives the work.
 
 mod generation;
 mod generator;
@@ -13,57 +12,58 @@ mod generator;
 pub use generation::Generation;
 pub use generator::{Generator, Release};
 
-use crate::engine::{CoinKey, EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop};
+use crate::engine::{EngineHandle, Finish, Hear, SampledToken, SamplingParams, Stop, UniformKey};
 use crate::error::Error;
 use crate::ids::TokenId;
 
-use super::Draws;
+use super::OutputTokens;
 
-/// A prompt and what is wanted of it.
+/// A prompt to sample from, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptRequest<'a> {
     pub tokens: &'a [TokenId],
-    /// Samples, from 1 up.
+    /// Number of samples, at least 1.
     pub n: usize,
     pub params: &'a SamplingParams,
     pub stop: &'a Stop,
-    /// Keys the uniforms: sample `i` draws by child `i` of this key, whatever else runs, as child `i` of a
-    /// `SamplingTree`'s root does.
-    pub coins: CoinKey,
+    /// Key of the random numbers: sample `i` uses child `i` of this key, independent of what else runs, like child `i`
+    /// of a `SamplingTree`'s root.
+    pub uniforms: UniformKey,
 }
 
 impl PromptRequest<'_> {
-    /// What its samples may draw where the model's context is so long.
-    fn draws(&self, context: usize) -> Draws {
+    /// Output tokens of its samples, for a model with `context` positions.
+    fn draws(&self, context: usize) -> OutputTokens {
         let most = self.stop.max_tokens.min(context.saturating_sub(self.tokens.len()));
-        Draws { most: self.n as u64 * most as u64, is_exact: self.stop.is_exact() }
+        OutputTokens { most: self.n as u64 * most as u64, is_exact: self.stop.is_exact() }
     }
 }
 
 /// A sample of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleId {
-    /// The prompt's number: its place in what [`generate`] was given, or what [`Generator::begin`] was told.
+    /// The prompt's number: its index in the list given to [`generate`], or the number passed to [`Generator::begin`].
     pub prompt: usize,
     /// From 0, below `n`.
     pub sample: usize,
 }
 
-/// What happens to the samples, in the order in which it happens to each of them. Each ends once: with `Finished` or
-/// `Failed`, or with its whole prompt's `Refused`.
+/// Progress of the samples; the events of one sample are in order. Each sample ends exactly once: with `Finished` or
+/// `Failed`, or with `Refused` for its whole prompt.
 #[derive(Debug)]
 pub enum GenerateEvent {
-    /// Tokens were sampled: one, or several where the reader lags. Only with [`Hear::Tokens`].
+    /// Tokens were sampled: one, or several if the reader is slow. Only with [`Hear::Tokens`].
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
-    /// The sample is whole, or was cancelled and has what it had.
+    /// The sample is complete, or was cancelled and keeps the tokens so far.
     Finished { sample: SampleId, finish: Finish },
-    /// The sample could not go on; the others do.
+    /// The sample failed; the others continue.
     Failed { sample: SampleId, error: Error },
-    /// The engine took nothing of this prompt: it is too long, or its parameters are out of range.
+    /// The engine refused the prompt: it is too long, or its parameters are out of range.
     Refused { prompt: usize, error: Error },
 }
 
-/// Samples `requests`, in the order in which they share most. Nothing begins before the first event is asked for.
+/// Samples `requests`, in the order in which they share the most. Nothing starts before the first call of `next` or
+/// `poll`.
 pub fn generate<'a>(engine: &EngineHandle, requests: Vec<PromptRequest<'a>>, hear: Hear) -> Generation<'a> {
     Generation::new(requests, Generator::new(engine.clone(), hear, Release::EachSample))
 }

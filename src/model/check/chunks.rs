@@ -1,5 +1,5 @@
-//! The promise that chunking changes no bit, held against a model: a text in one step, and in steps of odd sizes. A backend
-//! that does not promise it is held to numbers that are finite.
+//! The promise that chunking changes no bit, held against a model: a text in one step, and in steps of odd sizes. A
+//! backend that does not promise it is held to numbers that are finite.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Holds a model's arithmetic against golden cases: the largest difference of logits and of log-probabilities, and whether
-//! the greedy tokens are the same. The golden tokens are fed whatever we would have chosen, so that one flip does not cascade.
+//! Holds a model's arithmetic against golden cases: the largest difference of logits and of log-probabilities, and
+//! whether the greedy tokens are the same. The golden tokens are fed whatever we would have chosen, so that one flip
+//! does not cascade.
 
 use std::fmt;
 use std::path::Path;
@@ -58,13 +59,12 @@ pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: 
 
 /// How far a logit may be from its golden value, where the largest golden logit is `scale`.
 ///
-/// f32: 1e-3, about a hundred times what another order of summation makes at a width of some thousands (2^-24 a rounding,
-/// a hundred of them in sequence, logits up to 20).
-/// Otherwise golden values come from f32 arithmetic on the same weights, and ours differ by the rounding of keys, values
-/// and (bf16) activations: at most half a unit, 2^-11 or 2^-8 of each, with a deviation of 0.58 of that. About 8 of them a
-/// layer, and less than a layer's at the end, add up like a random walk: `0.58 * sqrt(8 * (layers + 1))`, here
-/// `2 * sqrt(layers + 1)`. The largest error of a vocabulary is to its deviation as the largest logit is to a logit's, so
-/// that `scale` needs no further factor.
+/// f32: 1e-3, about a hundred times what another order of summation makes at a width of some thousands (2^-24 a
+/// rounding, a hundred of them in sequence, logits up to 20). Otherwise golden values come from f32 arithmetic on the
+/// same weights, and ours differ by the rounding of keys, values and (bf16) activations: at most half a unit, 2^-11 or
+/// 2^-8 of each, with a deviation of 0.58 of that. About 8 of them a layer, and less than a layer's at the end, add up
+/// like a random walk: `0.58 * sqrt(8 * (layers + 1))`, here `2 * sqrt(layers + 1)`. The largest error of a vocabulary
+/// is to its deviation as the largest logit is to a logit's, so that `scale` needs no further factor.
 pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
     let walk = 2.0 * (layers as f32 + 1.0).sqrt();
     match dtype {

@@ -1,6 +1,6 @@
-//! Reads golden files: prompts with what another implementation made of them. Two forms are known: one case with all logits
-//! behind the prompt (`prompt`, `last_logits`, `prompt_logprobs`, `greedy`), and `cases` with the first step's likeliest
-//! tokens and the log-probabilities of the greedy text. The comparison is `golden`.
+//! Reads golden files: prompts with what another implementation made of them. Two forms are known: one case with all
+//! logits behind the prompt (`prompt`, `last_logits`, `prompt_logprobs`, `greedy`), and `cases` with the first step's
+//! likeliest tokens and the log-probabilities of the greedy text. The comparison is `golden`.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
-//! What it does to a model that keys and values are rounded: a text is drawn from the model as it is, and the log-probabilities of
-//! its tokens are compared with those that the same weights give it when keys and values are rounded.
+//! What it does to a model that keys and values are rounded: a text is sampled from the model as it is, and the
+//! log-probabilities of its tokens are compared with those that the same weights give it when keys and values are
+//! rounded.
 
 use std::fmt;
 
@@ -14,7 +15,7 @@ use super::super::sequence::Sequence;
 /// Printable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundingReport {
-    /// Drawn, and compared.
+    /// Sampled, and compared.
     pub tokens: usize,
     /// Of the differences of their log-probabilities (natural logarithms), without signs.
     pub mean: f64,
@@ -23,8 +24,8 @@ pub struct RoundingReport {
     pub turned: usize,
 }
 
-/// Draws `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that `backend` makes
-/// afterwards are not rounded.
+/// Samples `tokens` tokens, at least one and fewer than the context, behind the first of a text. Keys and values that
+/// `backend` makes afterwards are not rounded.
 pub fn kv_rounding<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
@@ -32,7 +33,7 @@ pub fn kv_rounding<B: Backend>(
     tokens: usize,
 ) -> Result<RoundingReport> {
     backend.set_kv_dtype(KvDtype::Model);
-    let text = drawn(backend, model, tokens)?;
+    let text = sampled(backend, model, tokens)?;
     let exact = all_logits(backend, model, &text)?;
     backend.set_kv_dtype(kv);
     let rounded = all_logits(backend, model, &text);
@@ -49,27 +50,27 @@ pub fn kv_rounding<B: Backend>(
     Ok(report)
 }
 
-/// The first token of a text and `tokens` more, each drawn from all of the vocabulary.
-fn drawn<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: usize) -> Result<Vec<TokenId>> {
+/// The first token of a text and `tokens` more, each sampled from all of the vocabulary.
+fn sampled<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: usize) -> Result<Vec<TokenId>> {
     let mut text = vec![model.config().bos.unwrap_or(TokenId(0))];
     let mut sequence = Sequence::new(backend, model, tokens)?;
     for number in 0..tokens as u64 {
         let logits = sequence.extend(&text[text.len() - 1..], 0..1)?;
-        let coin = (mix((number + 1).wrapping_mul(GOLDEN)) >> 11) as f64 / (1u64 << 53) as f64;
-        text.push(draw(&logits, coin));
+        let uniform = (mix((number + 1).wrapping_mul(GOLDEN)) >> 11) as f64 / (1u64 << 53) as f64;
+        text.push(sample(&logits, uniform));
     }
     Ok(text)
 }
 
 /// By the inverse of the cumulative distribution.
-fn draw(logits: &[f32], coin: f64) -> TokenId {
+fn sample(logits: &[f32], uniform: f64) -> TokenId {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: f32| f64::from(logit - most).exp();
     let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
     let mut below = 0.0;
     let reached = |&logit: &f32| {
         below += weight(logit);
-        below > coin * total
+        below > uniform * total
     };
     TokenId::new(logits.iter().position(reached).unwrap_or(0))
 }
@@ -96,7 +97,7 @@ impl fmt::Display for RoundingReport {
         let RoundingReport { tokens, mean, largest, turned } = *self;
         write!(
             f,
-            "log-probabilities of {tokens} tokens that the model drew: {mean:.4} off on average, {largest:.4} at most; another \
+            "log-probabilities of {tokens} tokens that the model sampled: {mean:.4} off on average, {largest:.4} at most; another \
              token is the likeliest for {turned} of them"
         )
     }

@@ -1,5 +1,6 @@
-//! The library part of `offshoot check`: the facts of a model folder, its arithmetic against golden files, its promise that
-//! chunks change no bit, and what rounded keys and values do to it. Reports are printable; exit codes are the command line's.
+//! The library part of `offshoot check`: the facts of a model folder, its arithmetic against golden files, its promise
+//! that chunks change no bit, and what rounded keys and values do to it. Reports are printable; exit codes are the
+//! command line's.
 
 mod chunks;
 mod facts;

@@ -1,5 +1,5 @@
-//! What each supported architecture says by its name alone, and what its config.json may add. Everything ends as plain facts
-//! in `ModelConfig`; no other file asks for the family.
+//! What each supported architecture says by its name alone, and what its config.json may add. Everything ends as plain
+//! facts in `ModelConfig`; no other file asks for the family.
 
 use std::fmt;
 
@@ -260,8 +260,8 @@ fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>> {
     Ok(None)
 }
 
-/// `bos_token_id` and `eos_token_id` (one id or a list) where the file has them. Ids outside the vocabulary can never be
-/// sampled; they are left out with a warning.
+/// `bos_token_id` and `eos_token_id` (one id or a list) where the file has them. Ids outside the vocabulary can never
+/// be sampled; they are left out with a warning.
 pub(super) fn read_special_tokens(fields: &Fields<'_>, config: &mut ModelConfig) -> Result<()> {
     if let Some(bos) = token_ids(fields, "bos_token_id", config.vocab)? {
         config.bos = bos.first().copied();

@@ -1,5 +1,5 @@
-//! Reads single fields of a JSON object, so that every complaint names file, field, what was expected and what was found.
-//! A `null` counts as absent, as it does in transformers.
+//! Reads single fields of a JSON object, so that every complaint names file, field, what was expected and what was
+//! found. A `null` counts as absent, as it does in transformers.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Upper bounds of sizes, far above any model that exists (contexts of ten million tokens do), so that a product of two sizes,
-/// a layer count and the bytes of an element cannot overflow.
+/// Upper bounds of sizes, far above any model that exists (contexts of ten million tokens do), so that a product of two
+/// sizes, a layer count and the bytes of an element cannot overflow.
 pub const LARGEST_WIDTH: usize = 1 << 22;
 pub const LARGEST_CONTEXT: usize = 1 << 24;
 pub const LARGEST_VOCAB: usize = 1 << 24;

@@ -1,5 +1,5 @@
-//! What one layer is, as data: its attention, its feed-forward part and its norms. Families and configs vary these by layer, so
-//! nothing here is assumed of a whole model. Tensors are `layout`'s, arithmetic the decoder's.
+//! What one layer is, as data: its attention, its feed-forward part and its norms. Families and configs vary these by
+//! layer, so nothing here is assumed of a whole model. Tensors are `layout`'s, arithmetic the decoder's.
 
 use crate::backend::HeadLayout;
 
@@ -13,8 +13,9 @@ pub struct LayerSpec {
     pub norms: LayerNorms,
 }
 
-/// Softmax attention over keys and values. What other families add to it (a softcap of its logits, sinks, keys that serve as
-/// values) belongs here as soon as `Backend::tree_attention` honours it; a recurrent layer is another kind beside this one.
+/// Softmax attention over keys and values. What other families add to it (a softcap of its logits, sinks, keys that
+/// serve as values) belongs here as soon as `Backend::tree_attention` honours it; a recurrent layer is another kind
+/// beside this one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSpec {
     pub heads: HeadLayout,

@@ -1,5 +1,6 @@
-//! Facts of a model, read from config.json and generation_config.json. `families` knows what each architecture's name implies,
-//! `layer` says what a layer is, `rope` the ways to write a rotary embedding, `fields` how to complain. Tensors are `weights`'.
+//! Facts of a model, read from config.json and generation_config.json. `families` knows what each architecture's name
+//! implies, `layer` says what a layer is, `rope` the ways to write a rotary embedding, `fields` how to complain.
+//! Tensors are `weights`'.
 
 mod families;
 mod fields;

@@ -1,5 +1,5 @@
-//! Rotary embedding as config.json states it, in both ways of writing: `rope_theta` beside `rope_scaling` (transformers 4) and
-//! `rope_parameters` (transformers 5). What the numbers mean for a table of cosines is `model::rope`.
+//! Rotary embedding as config.json states it, in both ways of writing: `rope_theta` beside `rope_scaling` (transformers
+//! 4) and `rope_parameters` (transformers 5). What the numbers mean for a table of cosines is `model::rope`.
 
 use std::fmt;
 
@@ -69,8 +69,8 @@ impl RopeConfig {
         Ok(Self { theta, rotary, scaling })
     }
 
-    /// The context that the scaling reaches, where it reaches beyond `max_position_embeddings`: configs with linear or yarn
-    /// scaling commonly leave that at the length of the first training.
+    /// The context that the scaling reaches, where it reaches beyond `max_position_embeddings`: configs with linear or
+    /// yarn scaling commonly leave that at the length of the first training.
     pub(super) fn context(&self, max_position_embeddings: usize) -> usize {
         let reach = match &self.scaling {
             RopeScaling::Plain | RopeScaling::Llama3 { .. } => 0.0,
@@ -121,8 +121,8 @@ impl RopeScaling {
         Ok(Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
     }
 
-    /// Without `factor`, the ratio of the two context lengths; without `attention_factor`, the paper's `0.1 ln(factor) + 1`,
-    /// or the ratio of two such terms where `mscale` and `mscale_all_dim` are given (DeepSeek's way).
+    /// Without `factor`, the ratio of the two context lengths; without `attention_factor`, the paper's `0.1 ln(factor)
+    /// + 1`, or the ratio of two such terms where `mscale` and `mscale_all_dim` are given (DeepSeek's way).
     fn yarn(fields: &Fields<'_>, context: usize) -> Result<Self> {
         let original_context = fields.size("original_max_position_embeddings", LARGEST_CONTEXT)?.unwrap_or(context);
         let factor = fields.positive("factor")?.unwrap_or(context as f64 / original_context as f64);

@@ -1,5 +1,6 @@
-//! The tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names. `verify` holds
-//! all of them against a layout before anything is packed, so that a misfit is told at once and not after ten gigabytes.
+//! The tensors of a model folder: `model.safetensors`, or the files that `model.safetensors.index.json` names. `verify`
+//! holds all of them against a layout before anything is packed, so that a misfit is told at once and not after ten
+//! gigabytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -17,7 +18,8 @@ use super::safetensors_file::SafetensorsFile;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Checkpoints of a whole causal language model have it before every name but `lm_head`; those of the bare decoder do not.
+/// Checkpoints of a whole causal language model have it before every name but `lm_head`; those of the bare decoder do
+/// not.
 const PREFIX: &str = "model.";
 
 pub struct Checkpoint {
@@ -70,8 +72,8 @@ impl Checkpoint {
         counts
     }
 
-    /// Whether every tensor of `layout` is there with its shape, in a dtype we compute in, and nothing that the layout leaves
-    /// out would have changed the result.
+    /// Whether every tensor of `layout` is there with its shape, in a dtype we compute in, and nothing that the layout
+    /// leaves out would have changed the result.
     pub fn verify(&self, layout: &Layout) -> Result<()> {
         for spec in layout.tensors() {
             self.find(spec)?;
@@ -96,8 +98,8 @@ impl Checkpoint {
         Ok(WeightFormat::Dense(self.find(spec)?.dtype))
     }
 
-    /// What `pack` makes of the tensors of `specs`. Their mapped pages go back to the system behind it, so that weights are held
-    /// once.
+    /// What `pack` makes of the tensors of `specs`. Their mapped pages go back to the system behind it, so that weights
+    /// are held once.
     pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
         let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
@@ -143,8 +145,9 @@ impl Checkpoint {
         if self.prefixed { name } else { name.strip_prefix(PREFIX).unwrap_or(name) }
     }
 
-    /// A tensor inside a layer (or a bias of the output) that the config has no place for would silently be left out of the
-    /// arithmetic: that is an error. Tables that are computed anyway, a copy of the tied embedding and foreign heads are not.
+    /// A tensor inside a layer (or a bias of the output) that the config has no place for would silently be left out of
+    /// the arithmetic: that is an error. Tables that are computed anyway, a copy of the tied embedding and foreign
+    /// heads are not.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
         let read: HashSet<&str> = layout.tensors().map(|spec| self.name_in_file(&spec.name)).collect();
         let mut unread: Vec<&str> =

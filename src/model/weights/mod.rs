@@ -1,11 +1,11 @@
-//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they are stacked
-//! into is said by `layout`, how they are packed is the backend's.
+//! Where tensors come from: a checkpoint's files (`checkpoint`) or a seed (`random`), behind one `Source`. What they
+//! are stacked into is said by `layout`, how they are packed is the backend's.
 
 mod checkpoint;
 mod random;
 mod safetensors_file;
 
-use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_drawn};
+use crate::backend::{Backend, Dtype, MatrixPart, WeightView, with_bytes};
 use crate::error::Result;
 
 use super::layout::TensorSpec;
@@ -42,7 +42,7 @@ impl Source {
             Source::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| backend.vector(views)),
             Source::Random(random) => {
                 let parts: Vec<_> = specs.iter().map(|spec| MatrixPart::Random(random.tensor(spec))).collect();
-                with_drawn(&parts, |views| backend.vector(views))
+                with_bytes(&parts, |views| backend.vector(views))
             }
         }
     }

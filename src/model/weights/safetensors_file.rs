@@ -1,5 +1,5 @@
-//! One safetensors file, mapped: eight bytes of header length, a JSON header, the tensors' bytes. Checks that the file is as long
-//! as its header says before anybody reads a tensor.
+//! One safetensors file, mapped: eight bytes of header length, a JSON header, the tensors' bytes. Checks that the file
+//! is as long as its header says before anybody reads a tensor.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -24,8 +24,8 @@ pub struct SafetensorsFile {
 impl SafetensorsFile {
     pub fn open(path: PathBuf) -> Result<Self> {
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
-        // SAFETY: the map is read-only and private to us; like every program that maps a model, we rely on nobody shortening
-        // the file while it is read.
+        // SAFETY: the map is read-only and private to us; like every program that maps a model, we rely on nobody
+        // shortening the file while it is read.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(&path, "map"))?;
         let (header, data) = read_header(&path, &map)?;
         Ok(Self { path, map, header, data })
@@ -62,8 +62,8 @@ impl SafetensorsFile {
         #[cfg(unix)]
         {
             let range = self.range(info);
-            // SAFETY: the range lies in the map, and dropping clean pages of a read-only file map changes no byte: the next
-            // access reads the file again.
+            // SAFETY: the range lies in the map, and dropping clean pages of a read-only file map changes no byte: the
+            // next access reads the file again.
             let advised = unsafe {
                 self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
             };

@@ -1,34 +1,34 @@
-//! The lines of the output: each a response, or the reason why there is none.
+//! Lines of the output file: each holds a response, or the reason why the request was refused.
 
 use serde_json::{Value, json};
 
-use super::input::{Call, Line};
-use super::origin::{Origin, name_of};
+use super::input::{Call, InputLine};
+use super::origin::{AnswerOrigin, name_of};
 use super::request::LineRequest;
-use crate::openai::protocol::{AnswerHead, Candidates, Refusal, response};
+use crate::openai::protocol::{AnswerHead, PromptCandidates, Refusal, response};
 use crate::tokenizer::Tokenizer;
 
 /// One line of the output.
-pub struct Answer {
+pub struct BatchAnswer {
     pub line: Value,
-    /// Why there is none, where the request was refused.
+    /// The reason, if the request was refused.
     pub refusal: Option<String>,
 }
 
-impl Answer {
-    pub fn refused(line: &Line, refusal: &Refusal) -> Self {
+impl BatchAnswer {
+    pub fn refused(line: &InputLine, refusal: &Refusal) -> Self {
         let id = name_of("batch_req_", &format!("{} {:?}", line.index, line.custom_id));
         let error = json!({ "code": refusal.code, "message": refusal.message });
         let line = json!({ "id": id, "custom_id": line.custom_id, "response": null, "error": error });
-        Answer { line, refusal: Some(refusal.message.clone()) }
+        BatchAnswer { line, refusal: Some(refusal.message.clone()) }
     }
 
-    /// The answer to `call`, of a request whose prompts all have their candidates.
+    /// The answer to `call`; `candidates`: the candidates of each of the request's prompts.
     pub fn of(
         call: &Call,
         request: &LineRequest,
-        candidates: &[Candidates],
-        origin: &Origin,
+        candidates: &[PromptCandidates],
+        origin: &AnswerOrigin,
         tokenizer: &Tokenizer,
         created: u64,
     ) -> Self {
@@ -41,6 +41,6 @@ impl Answer {
             "response": { "status_code": 200, "request_id": origin.request_id(call), "body": body },
             "error": null,
         });
-        Answer { line, refusal: None }
+        BatchAnswer { line, refusal: None }
     }
 }

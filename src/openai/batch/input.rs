@@ -1,4 +1,4 @@
-//! The lines of a batch's input: each a call with an id, or the reason why it is none. What a call asks is `request`'s.
+//! Reads the lines of a batch's input: each is a call with an id, or an error. `request` interprets the calls.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,29 +11,29 @@ use crate::eval::source::is_task;
 use crate::openai::protocol::{Endpoint, Refusal};
 
 /// A line that is not blank.
-pub struct Line {
-    /// Its place among the lines that are not blank.
+pub struct InputLine {
+    /// Its index among the lines that are not blank.
     pub index: usize,
-    /// `None` where the line names none.
+    /// `None`: the line has none.
     pub custom_id: Option<String>,
     pub call: Result<Call, Refusal>,
 }
 
-/// What a line asks for.
+/// The call on a line.
 pub struct Call {
     pub custom_id: String,
     pub endpoint: Endpoint,
     pub body: Map<String, Value>,
 }
 
-pub fn read(path: &Path) -> Result<Vec<Line>> {
+pub fn read(path: &Path) -> Result<Vec<InputLine>> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     if str::from_utf8(bytes).is_ok_and(is_task) {
         return Err(Error::format(path, "holds a task for `offshoot run`, not requests"));
     }
     let mut seen = HashSet::new();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<InputLine> = Vec::new();
     for (number, text) in bytes.split(|&byte| byte == b'\n').enumerate() {
         if text.trim_ascii().is_empty() {
             continue;
@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
         }
         let call =
             call.map_err(|refusal| Refusal { message: format!("line {}: {}", number + 1, refusal.message), ..refusal });
-        lines.push(Line { index: lines.len(), custom_id, call });
+        lines.push(InputLine { index: lines.len(), custom_id, call });
     }
     Ok(lines)
 }
@@ -82,7 +82,7 @@ fn invalid(what: &str) -> Refusal {
     Refusal::new("invalid_request", what)
 }
 
-/// serde_json counts lines within the text that it was given, here always one.
+/// serde_json's line number refers to the text it was given, here always one line, so it is removed.
 fn not_json(error: &serde_json::Error) -> String {
     let what = error.to_string();
     format!("column {}: not a JSON object: {}", error.column(), what.split(" at line ").next().unwrap_or(&what))

@@ -1,12 +1,13 @@
-//! `offshoot batch`: a file of OpenAI Batch requests answered by one engine. Reads the lines, orders all their prompts so that
-//! shared prefixes follow each other, keeps the engine in work with them and writes each answer as it comes. A line that cannot
-//! be answered gets an error of its own and never ends the job. What a request asks and how an answer is worded is `protocol`'s.
+//! `offshoot batch`: answers a file of OpenAI Batch requests with one engine. Reads the lines, orders all prompts so
+//! that shared prefixes follow each other, samples them, and writes each answer when it is complete. A line that cannot
+//! be answered gets an error and never stops the job. `protocol` defines what a request means and the form of an
+//! answer.
 
 mod answer;
-mod asked;
 mod input;
 mod origin;
 mod output;
+mod prompts;
 mod request;
 mod work;
 
@@ -18,49 +19,49 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::Result;
 use crate::figures::count;
-use crate::launch::{Budget, Demand, DeviceChoice, Launch, ModelSource};
+use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::ModelFolder;
-use crate::openai::protocol::{Reader, Refusal};
+use crate::openai::protocol::{Refusal, RequestReader};
 use crate::out;
 use crate::out::Progress;
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
-use answer::Answer;
-pub use asked::{Asked, asked};
-use origin::Origin;
-use output::Output;
+use answer::BatchAnswer;
+use origin::AnswerOrigin;
+use output::BatchOutput;
+pub use prompts::{BatchPrompt, read_prompts};
 use request::LineRequest;
-use work::Worked;
+use work::BatchResult;
 
-/// What a batch is asked to do.
+/// The options of `offshoot batch`.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     pub input: PathBuf,
     pub out: PathBuf,
     pub model: PathBuf,
-    /// Keeps the answers that `out` has already, if they are of this model and these requests.
+    /// Keeps the answers that `out` already has, if they belong to this model and these requests.
     pub resume: bool,
-    /// Keys the coins of requests that bring no seed.
+    /// Seed of requests without one.
     pub seed: u64,
     pub plan: Option<Planner>,
     pub device: DeviceChoice,
-    pub budget: Budget,
+    pub budget: EngineBudget,
 }
 
-/// The exit code where requests were refused.
+/// The exit code if requests were refused.
 const REFUSED: u8 = 2;
 
-/// Answers every line of the input; Ctrl-C sets `interrupted`.
+/// Answers every line of the input. `interrupted` is set by Ctrl-C and stops the job.
 pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     options.budget.check()?;
     let lines = input::read(&options.input)?;
     let folder = ModelFolder::open(&options.model)?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let origin = Origin::new(&options.model, options.budget.kv, options.seed)?;
-    let mut output = Output::open(&options.out, options.resume, &lines, &origin)?;
+    let origin = AnswerOrigin::new(&options.model, options.budget.kv, options.seed)?;
+    let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
 
-    let reader = Reader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
+    let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
     let mut requests: Vec<LineRequest> = Vec::new();
     for line in &lines {
         if output.has(line.index) {
@@ -69,7 +70,7 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         let read = line.call.as_ref().map_err(Refusal::clone);
         match read.and_then(|call| LineRequest::read(&reader, line.index, call)) {
             Ok(request) => requests.push(request),
-            Err(refusal) => output.write(line.index, &Answer::refused(line, &refusal))?,
+            Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, &refusal))?,
         }
     }
     let kept = lines.len() - requests.len() - output.refused();
@@ -77,7 +78,7 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     if !requests.is_empty() {
         let branches = requests.iter().map(|request| request.branches()).sum();
         let most = requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add);
-        // A branch fills pages of its own, and leaves the last one of its prompt half empty.
+        // Each branch has pages of its own and leaves the last page of its prompt half empty.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let launch = Launch {
             model: ModelSource::folder(&folder)?,
@@ -92,16 +93,22 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
         for mut request in requests {
             match request.fit_paths(engine.facts()) {
                 Ok(()) => fitting.push(request),
-                Err(refusal) => output.write(request.line, &Answer::refused(&lines[request.line], &refusal))?,
+                Err(refusal) => output.write(request.line, &BatchAnswer::refused(&lines[request.line], &refusal))?,
             }
         }
         let progress = Progress::new(fitting.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work =
-            work::Work { lines: &lines, origin: &origin, engine, tokenizer: &tokenizer, created, progress: &progress };
+        let work = work::BatchJob {
+            lines: &lines,
+            origin: &origin,
+            engine,
+            tokenizer: &tokenizer,
+            created,
+            progress: &progress,
+        };
         let worked = work.answer_all(&fitting, output, interrupted);
         progress.finish();
-        let Worked { output: back, ended, tokens } = worked;
+        let BatchResult { output: back, ended, tokens } = worked;
         (output, sampled) = (back, tokens);
         if let Some(error) = ended {
             return Err(error);

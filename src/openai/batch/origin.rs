@@ -1,5 +1,6 @@
-//! What an answer was drawn from, as two names that stand in it: `request_id`, of all that its call asks, and `system_fingerprint`, of
-//! the model and what keys and values are rounded to. `--resume` keeps answers of the same names alone.
+//! Identifies what an answer was sampled from, by two hashes in the answer: `request_id`, of everything the call
+//! contains, and `system_fingerprint`, of the model and the KV format. `--resume` keeps only answers with matching
+//! hashes.
 
 use std::path::Path;
 
@@ -11,20 +12,20 @@ use crate::error::Result;
 use crate::hashes::hash_of_folder;
 use crate::openai::protocol::Endpoint;
 
-pub struct Origin {
+pub struct AnswerOrigin {
     /// "fp_0c1f…".
     pub system_fingerprint: String,
-    /// Of calls without one.
+    /// Seed of calls without one.
     seed: u64,
 }
 
-impl Origin {
+impl AnswerOrigin {
     pub fn new(model: &Path, kv: KvDtype, seed: u64) -> Result<Self> {
         let from = format!("{} {kv}", hash_of_folder(model)?);
-        Ok(Origin { system_fingerprint: name_of("fp_", &from), seed })
+        Ok(AnswerOrigin { system_fingerprint: name_of("fp_", &from), seed })
     }
 
-    /// The same for calls that ask the same with the same coins, so that equal jobs leave equal answers.
+    /// Equal for calls with the same content and seed, so that equal jobs write equal answers.
     pub fn request_id(&self, call: &Call) -> String {
         let endpoint = match call.endpoint {
             Endpoint::Completions => "completions",
@@ -35,7 +36,7 @@ impl Origin {
     }
 }
 
-/// A name for whatever `from` tells apart.
+/// `prefix` and a hash of `from`.
 pub fn name_of(prefix: &str, from: &str) -> String {
     format!("{prefix}{}", &blake3::hash(from.as_bytes()).to_hex()[..24])
 }

@@ -1,5 +1,5 @@
-//! The output file: a line for each answer as it comes, whole or not at all; in the order of the input once all are there. What a
-//! killed job left is taken up from here.
+//! The output file: one complete line per answer, in order of completion; sorted into the order of the input at the
+//! end. Also resumes the file of an interrupted job.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -8,33 +8,36 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::answer::Answer;
-use super::input::{Call, Line};
-use super::origin::Origin;
+use super::answer::BatchAnswer;
+use super::input::{Call, InputLine};
+use super::origin::AnswerOrigin;
 use crate::error::{Error, Result};
 use crate::out;
 
-pub struct Output {
+pub struct BatchOutput {
     path: PathBuf,
     file: File,
-    /// Where the answer to each line of the input stands; `None` while it has none.
-    places: Vec<Option<Place>>,
+    /// Where the answer to each line of the input is in the file; `None`: not answered yet.
+    spans: Vec<Option<AnswerSpan>>,
     /// The lines of the input that were refused, and why.
     refusals: BTreeMap<usize, String>,
     end: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct AnswerSpan {
     start: u64,
     bytes: usize,
 }
 
-impl Output {
-    /// A new file; with `resume` the one that is there, whose answers to `lines` stay. Refusals in it are made anew. An answer of another
-    /// origin, or to a request that `lines` do not hold or that is refused now, is an error: it would be lost. So is a file that
-    /// another process writes.
-    pub fn open(path: &Path, resume: bool, lines: &[Line], origin: &Origin) -> Result<Self> {
+impl BatchOutput {
+    /// Opens a new file or, with `resume`, the existing one, keeping its answers to `lines`. Its refusals are repeated.
+    ///
+    /// # Errors
+    ///
+    /// An answer of another origin, or to a request that is not in `lines` or is refused now: it would be lost. A file
+    /// that another process writes.
+    pub fn open(path: &Path, resume: bool, lines: &[InputLine], origin: &AnswerOrigin) -> Result<Self> {
         if resume && !path.exists() {
             out::starting_afresh(path);
         }
@@ -47,10 +50,10 @@ impl Output {
             _ => Error::io(path, "open")(error),
         })?;
         out::lock(path, &file)?;
-        let mut output = Output {
+        let mut output = BatchOutput {
             path: path.to_path_buf(),
             file,
-            places: vec![None; lines.len()],
+            spans: vec![None; lines.len()],
             refusals: BTreeMap::new(),
             end: 0,
         };
@@ -58,11 +61,11 @@ impl Output {
         Ok(output)
     }
 
-    /// Finds the answers that the file holds and cuts a half-written last line. Any other file is left as it is.
-    fn take_up(&mut self, lines: &[Line], origin: &Origin) -> Result<()> {
+    /// Finds the answers in the file and cuts off a half-written last line. Any other file is not changed.
+    fn take_up(&mut self, lines: &[InputLine], origin: &AnswerOrigin) -> Result<()> {
         let mut bytes = Vec::new();
         self.file.read_to_end(&mut bytes).map_err(Error::io(&self.path, "read"))?;
-        let mut asked: HashMap<&str, &Line> = HashMap::new();
+        let mut asked: HashMap<&str, &InputLine> = HashMap::new();
         for line in lines {
             if let Some(id) = &line.custom_id {
                 asked.entry(id).or_insert(line);
@@ -83,10 +86,11 @@ impl Output {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
                 };
                 let Some(asked) = asked.get(id) else {
-                    // A line that cannot be read any more names no request; where there are several, it may be any of them.
-                    let nameless: Vec<&Line> = lines.iter().filter(|line| line.custom_id.is_none()).collect();
+                    // A line that became unreadable has no id. Only if there is exactly one can it be named as the
+                    // cause.
+                    let nameless: Vec<&InputLine> = lines.iter().filter(|line| line.custom_id.is_none()).collect();
                     let why = match nameless[..] {
-                        [Line { call: Err(why), .. }] => format!(" ({})", why.message),
+                        [InputLine { call: Err(why), .. }] => format!(" ({})", why.message),
                         _ => String::new(),
                     };
                     return foreign("that of a request of the input", format!("{id}{why}"));
@@ -98,15 +102,15 @@ impl Output {
                     }
                 };
                 self.check(number, &line["response"], call, origin)?;
-                self.places[asked.index] = Some(Place { start, bytes: text.len() });
+                self.spans[asked.index] = Some(AnswerSpan { start, bytes: text.len() });
             }
             start += text.len() as u64;
         }
         self.cut(start).map_err(Error::io(&self.path, "cut a half-written line"))
     }
 
-    /// Whether an answer in line `number` is what would be drawn now.
-    fn check(&self, number: usize, response: &Value, call: &Call, origin: &Origin) -> Result<()> {
+    /// Checks that the answer in line `number` is the one that would be sampled now.
+    fn check(&self, number: usize, response: &Value, call: &Call, origin: &AnswerOrigin) -> Result<()> {
         let differs = |field: &str, expected: String, found: &Value| {
             let found = found.as_str().unwrap_or("none");
             Err(Error::field(&self.path, format!("line {number}: response.{field}"), expected, found))
@@ -130,42 +134,42 @@ impl Output {
         self.file.seek(SeekFrom::Start(end)).map(drop)
     }
 
-    /// Whether line number `index` of the input has its answer.
+    /// Whether line number `index` of the input is answered.
     pub fn has(&self, index: usize) -> bool {
-        self.places[index].is_some()
+        self.spans[index].is_some()
     }
 
     pub fn answered(&self) -> usize {
-        self.places.iter().flatten().count() - self.refused()
+        self.spans.iter().flatten().count() - self.refused()
     }
 
     pub fn refused(&self) -> usize {
         self.refusals.len()
     }
 
-    /// The first line of the input that was refused, by its place, and why.
+    /// The index of the first refused line of the input, and the reason.
     pub fn first_refused(&self) -> Option<(usize, &str)> {
         self.refusals.first_key_value().map(|(&index, why)| (index, why.as_str()))
     }
 
     /// Appends the answer to line number `index`.
-    pub fn write(&mut self, index: usize, answer: &Answer) -> Result<()> {
+    pub fn write(&mut self, index: usize, answer: &BatchAnswer) -> Result<()> {
         let mut text = answer.line.to_string().into_bytes();
         text.push(b'\n');
         if let Err(error) = self.file.write_all(&text) {
-            // What was answered before stays, the half line goes.
+            // Earlier answers stay; the incomplete line is removed.
             if let Err(again) = self.cut(self.end) {
                 log::warn!("{}: the last line may be cut: {again}", self.path.display());
             }
             return Err(Error::io(&self.path, "write a line")(error));
         }
-        self.places[index] = Some(Place { start: self.end, bytes: text.len() });
+        self.spans[index] = Some(AnswerSpan { start: self.end, bytes: text.len() });
         self.refusals.extend(answer.refusal.iter().map(|why| (index, why.clone())));
         self.end += text.len() as u64;
         Ok(())
     }
 
-    /// Puts the answers in the order of the input. The file is replaced whole or stays as it is.
+    /// Sorts the answers into the order of the input. The file is replaced atomically or not changed.
     pub fn finish(mut self) -> Result<()> {
         let mut partial = self.path.as_os_str().to_owned();
         partial.push(".partial");
@@ -176,7 +180,7 @@ impl Output {
 
     fn sort_into(&mut self, partial: &Path) -> std::io::Result<()> {
         let mut sorted = BufWriter::new(File::create(partial)?);
-        for place in self.places.iter().flatten() {
+        for place in self.spans.iter().flatten() {
             let mut text = vec![0; place.bytes];
             self.file.seek(SeekFrom::Start(place.start))?;
             self.file.read_exact(&mut text)?;

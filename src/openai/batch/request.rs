@@ -1,34 +1,34 @@
-//! The request of a line: what its call asks, in the engine's terms, and where its answer goes.
+//! The request of one input line: the call in the engine's terms, and where its answer goes.
 
 use std::ops::{Deref, DerefMut};
 
 use super::input::Call;
-use crate::openai::protocol::{Reader, Refusal, Request};
+use crate::openai::protocol::{ProtocolRequest, Refusal, RequestReader};
 
 pub struct LineRequest {
-    /// Of its line.
+    /// Index of its line.
     pub line: usize,
     pub custom_id: String,
-    request: Request,
+    request: ProtocolRequest,
 }
 
 impl LineRequest {
-    pub fn read(reader: &Reader, line: usize, call: &Call) -> Result<LineRequest, Refusal> {
+    pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<LineRequest, Refusal> {
         let request = reader.read(call.endpoint, &call.body)?;
         Ok(LineRequest { line, custom_id: call.custom_id.clone(), request })
     }
 }
 
 impl Deref for LineRequest {
-    type Target = Request;
+    type Target = ProtocolRequest;
 
-    fn deref(&self) -> &Request {
+    fn deref(&self) -> &ProtocolRequest {
         &self.request
     }
 }
 
 impl DerefMut for LineRequest {
-    fn deref_mut(&mut self) -> &mut Request {
+    fn deref_mut(&mut self) -> &mut ProtocolRequest {
         &mut self.request
     }
 }

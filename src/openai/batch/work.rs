@@ -1,53 +1,54 @@
-//! Requests in flight: one loop that takes what `generate` tells of their prompts and, once a request has all of its
-//! own, writes its answer. In which order prompts are begun and how many at once is `generate`'s.
+//! Runs the requests: a loop that collects the events of `generate` and writes a request's answer when all of its
+//! prompts are complete. `generate` decides the order of the prompts and how many run at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::{CoinKey, EngineFacts, EngineHandle, Finish, Hear};
+use crate::engine::{EngineFacts, EngineHandle, Finish, Hear, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
-use crate::openai::protocol::{Candidates, Refusal};
+use crate::openai::protocol::{PromptCandidates, Refusal};
 use crate::out::Progress;
 use crate::tokenizer::Tokenizer;
 
-use super::answer::Answer;
-use super::input::Line;
-use super::origin::Origin;
-use super::output::Output;
+use super::answer::BatchAnswer;
+use super::input::InputLine;
+use super::origin::AnswerOrigin;
+use super::output::BatchOutput;
 use super::request::LineRequest;
 
-/// How long an interrupt may wait while nothing happens.
+/// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-pub struct Work<'a> {
-    pub lines: &'a [Line],
-    pub origin: &'a Origin,
+pub struct BatchJob<'a> {
+    pub lines: &'a [InputLine],
+    pub origin: &'a AnswerOrigin,
     pub engine: EngineHandle,
     pub tokenizer: &'a Tokenizer,
-    /// Seconds since 1970 at which the job began.
+    /// Start of the job, in seconds since 1970.
     pub created: u64,
     pub progress: &'a Progress,
 }
 
-/// What came of the requests.
-pub struct Worked {
-    pub output: Output,
+/// The result of all requests.
+pub struct BatchResult {
+    pub output: BatchOutput,
     /// The interrupt or error that ended the job early.
     pub ended: Option<Error>,
-    /// Tokens drawn.
+    /// Sampled tokens.
     pub tokens: usize,
 }
 
-impl Work<'_> {
-    pub fn answer_all(&self, requests: &[LineRequest], output: Output, interrupted: &AtomicBool) -> Worked {
-        let places =
-            |(request, of): (usize, &LineRequest)| (0..of.prompts.len()).map(move |prompt| Place { request, prompt });
-        let places: Vec<Place> = requests.iter().enumerate().flat_map(places).collect();
+impl BatchJob<'_> {
+    pub fn answer_all(&self, requests: &[LineRequest], output: BatchOutput, interrupted: &AtomicBool) -> BatchResult {
+        let places = |(request, of): (usize, &LineRequest)| {
+            (0..of.prompts.len()).map(move |prompt| RequestPrompt { request, prompt })
+        };
+        let places: Vec<RequestPrompt> = requests.iter().enumerate().flat_map(places).collect();
         let prompts = places.iter().map(|place| place.prompt(requests)).collect();
-        let mut answering = Answering {
+        let mut answering = AnswerLoop {
             work: self,
             requests,
             places,
@@ -58,59 +59,66 @@ impl Work<'_> {
             tokens: 0,
         };
         let ended = answering.run(interrupted).err();
-        Worked { output: answering.output, ended, tokens: answering.tokens }
+        BatchResult { output: answering.output, ended, tokens: answering.tokens }
     }
 }
 
 /// A prompt of a request.
 #[derive(Clone, Copy)]
-struct Place {
+struct RequestPrompt {
     request: usize,
     prompt: usize,
 }
 
-impl Place {
+impl RequestPrompt {
     fn prompt<'a>(&self, requests: &'a [LineRequest]) -> PromptRequest<'a> {
         let request = &requests[self.request];
         let prompt = &request.prompts[self.prompt];
-        // The first prompt's uniforms are those of the request alone, so that a list of one prompt is that prompt.
-        let coins = match self.prompt {
-            0 => CoinKey::root(request.seed, &request.custom_id),
-            later => CoinKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
+        // The first prompt uses the request's own random numbers, so that a list of one prompt gives the same samples
+        // as the prompt alone.
+        let uniforms = match self.prompt {
+            0 => UniformKey::root(request.seed, &request.custom_id),
+            later => UniformKey::root(request.seed, &format!("{}\n{later}", request.custom_id)),
         };
-        PromptRequest { tokens: &prompt.tokens, n: request.best_of, params: &request.params, stop: &prompt.stop, coins }
+        PromptRequest {
+            tokens: &prompt.tokens,
+            n: request.best_of,
+            params: &request.params,
+            stop: &prompt.stop,
+            uniforms,
+        }
     }
 }
 
-/// What a request has so far, a prompt each.
-type Parts = Vec<Option<Result<Candidates, Refusal>>>;
+/// The results of a request so far, one per prompt.
+type Parts = Vec<Option<Result<PromptCandidates, Refusal>>>;
 
-/// The samples of a prompt, as far as they have finished.
-struct Sampled {
+/// The finished samples of a prompt.
+struct FinishedSamples {
     finishes: Vec<Option<Finish>>,
     left: usize,
 }
 
-impl Sampled {
+impl FinishedSamples {
     fn none(n: usize) -> Self {
-        Sampled { finishes: (0..n).map(|_| None).collect(), left: n }
+        FinishedSamples { finishes: (0..n).map(|_| None).collect(), left: n }
     }
 }
 
-struct Answering<'a> {
-    work: &'a Work<'a>,
+struct AnswerLoop<'a> {
+    work: &'a BatchJob<'a>,
     requests: &'a [LineRequest],
-    /// Of each prompt.
-    places: Vec<Place>,
+    /// The request and index of each prompt.
+    places: Vec<RequestPrompt>,
     generation: Generation<'a>,
-    /// Prompts that some of their samples have finished of.
-    sampled: HashMap<usize, Sampled>,
+    /// Prompts with some but not all samples finished.
+    sampled: HashMap<usize, FinishedSamples>,
     parts: Vec<Parts>,
-    output: Output,
+    output: BatchOutput,
     tokens: usize,
 }
 
-impl Answering<'_> {
+impl AnswerLoop<'_> {
     fn run(&mut self, interrupted: &AtomicBool) -> Result<()> {
         loop {
             if interrupted.load(Ordering::Relaxed) {
@@ -131,7 +139,7 @@ impl Answering<'_> {
                 self.tokens += finish.tokens.len();
                 self.work.progress.sample_done(finish.tokens.len());
                 let n = self.requests[self.places[sample.prompt].request].best_of;
-                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| Sampled::none(n));
+                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::none(n));
                 sampled.finishes[sample.sample] = Some(finish);
                 sampled.left -= 1;
                 if sampled.left > 0 {
@@ -140,11 +148,11 @@ impl Answering<'_> {
                 let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
                 let (drawn, shared) =
                     (whole.finishes.into_iter().flatten().collect(), self.generation.shared_tokens(sample.prompt));
-                self.end(sample.prompt, Ok(Candidates { drawn, shared }))
+                self.end(sample.prompt, Ok(PromptCandidates { drawn, shared }))
             }
             GenerateEvent::Failed { sample, error } => {
                 let refusal = own_matter(error, self.work.engine.facts())?;
-                // Its other samples are of no use without this one.
+                // The other samples are useless without this one.
                 self.generation.discard(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
@@ -156,8 +164,8 @@ impl Answering<'_> {
         }
     }
 
-    /// One prompt has its candidates, or is refused; the last one of a request writes the answer.
-    fn end(&mut self, at: usize, part: Result<Candidates, Refusal>) -> Result<()> {
+    /// Stores the result of one prompt; the last one of a request writes the answer.
+    fn end(&mut self, at: usize, part: Result<PromptCandidates, Refusal>) -> Result<()> {
         let place = self.places[at];
         let request = &self.requests[place.request];
         let parts = &mut self.parts[place.request];
@@ -165,13 +173,13 @@ impl Answering<'_> {
         if parts.iter().any(Option::is_none) {
             return Ok(());
         }
-        let all: Result<Vec<Candidates>, Refusal> = std::mem::take(parts).into_iter().flatten().collect();
+        let all: Result<Vec<PromptCandidates>, Refusal> = std::mem::take(parts).into_iter().flatten().collect();
         let answer = match all {
             Ok(all) => {
                 let call = self.work.lines[request.line].call.as_ref().expect("a request is read from a call");
-                Answer::of(call, request, &all, self.work.origin, self.work.tokenizer, self.work.created)
+                BatchAnswer::of(call, request, &all, self.work.origin, self.work.tokenizer, self.work.created)
             }
-            Err(refusal) => Answer::refused(&self.work.lines[request.line], &refusal),
+            Err(refusal) => BatchAnswer::refused(&self.work.lines[request.line], &refusal),
         };
         self.output.write(request.line, &answer)?;
         self.work.progress.item_done();
@@ -179,7 +187,7 @@ impl Answering<'_> {
     }
 }
 
-/// What one request asks too much is its own matter; any other error is the job's.
+/// Errors caused by a single request become its refusal; any other error ends the job.
 fn own_matter(error: Error, facts: &EngineFacts) -> Result<Refusal> {
     match error {
         Error::ContextTooLong { .. } | Error::OutOfPages { .. } | Error::Value { .. } => {

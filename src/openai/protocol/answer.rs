@@ -1,22 +1,22 @@
-//! Responses as OpenAI's completions and chats write them. Pure data: candidates come in, JSON goes out.
+//! Writes responses in OpenAI's format for completions and chats. Pure data: candidates in, JSON out.
 
 use serde_json::{Map, Value, json};
 
 use super::endpoint::Endpoint;
-use super::request::{Prompt, Request};
+use super::request::{EncodedPrompt, ProtocolRequest};
 use crate::engine::{Finish, FinishReason};
 use crate::ids::TokenId;
 use crate::tokenizer::Tokenizer;
 
-/// What came of one prompt.
-pub struct Candidates {
-    /// By ordinal.
+/// The candidates of one prompt.
+pub struct PromptCandidates {
+    /// By index.
     pub drawn: Vec<Finish>,
-    /// Tokens of the prompt that an earlier prompt of the job has too.
+    /// Length in tokens of the prefix shared with an earlier prompt of the job.
     pub shared: usize,
 }
 
-/// What a response says of itself.
+/// The header fields of a response.
 pub struct AnswerHead<'a> {
     pub id: String,
     /// Seconds since 1970.
@@ -24,15 +24,20 @@ pub struct AnswerHead<'a> {
     pub system_fingerprint: &'a str,
 }
 
-/// The response to a request whose prompts all have their candidates.
-pub fn response(request: &Request, candidates: &[Candidates], head: AnswerHead<'_>, tokenizer: &Tokenizer) -> Value {
+/// The response to a request; `candidates`: one element per prompt.
+pub fn response(
+    request: &ProtocolRequest,
+    candidates: &[PromptCandidates],
+    head: AnswerHead<'_>,
+    tokenizer: &Tokenizer,
+) -> Value {
     let mut choices = Vec::new();
     for (prompt, candidates) in request.prompts.iter().zip(candidates) {
         for drawn in best(&candidates.drawn, request.n) {
             choices.push(choice(request, prompt, drawn, choices.len(), tokenizer));
         }
     }
-    let sum = |of: &dyn Fn((&Prompt, &Candidates)) -> usize| -> usize {
+    let sum = |of: &dyn Fn((&EncodedPrompt, &PromptCandidates)) -> usize| -> usize {
         request.prompts.iter().zip(candidates).map(of).sum()
     };
     let given = sum(&|(prompt, _)| prompt.tokens.len());
@@ -57,8 +62,8 @@ pub fn response(request: &Request, candidates: &[Candidates], head: AnswerHead<'
     })
 }
 
-/// All, where no more were drawn than are wanted; else the `n` of the largest log-probability a token, best first, of equals the
-/// first drawn.
+/// The `n` candidates with the largest mean log-probability per token, best first, of equal ones the first; all in
+/// order if there are at most `n`.
 fn best(drawn: &[Finish], n: usize) -> Vec<&Finish> {
     let mut best: Vec<&Finish> = drawn.iter().collect();
     if best.len() > n {
@@ -69,7 +74,13 @@ fn best(drawn: &[Finish], n: usize) -> Vec<&Finish> {
     best
 }
 
-fn choice(request: &Request, prompt: &Prompt, drawn: &Finish, index: usize, tokenizer: &Tokenizer) -> Value {
+fn choice(
+    request: &ProtocolRequest,
+    prompt: &EncodedPrompt,
+    drawn: &Finish,
+    index: usize,
+    tokenizer: &Tokenizer,
+) -> Value {
     let finish = match drawn.reason {
         FinishReason::Length | FinishReason::ContextFull => "length",
         _ => "stop",
@@ -89,17 +100,17 @@ fn choice(request: &Request, prompt: &Prompt, drawn: &Finish, index: usize, toke
     }
 }
 
-/// A token of a text that is given back.
-struct Shown<'a> {
+/// A token of a returned text.
+struct ShownToken<'a> {
     token: TokenId,
     logprob: f32,
     top: &'a [(TokenId, f32)],
-    /// Characters of the text before it.
+    /// Number of characters before it.
     offset: usize,
 }
 
-/// The tokens that the text is made of: those that only spell the stop string cut from it are left out.
-fn shown<'a>(prompt: &Prompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<Shown<'a>> {
+/// The tokens of the text, without those that belong only to the stop string that was cut off.
+fn shown<'a>(prompt: &EncodedPrompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<ShownToken<'a>> {
     let mut stream = tokenizer.stream(&prompt.tokens);
     let (mut bytes, mut chars) = (0, 0);
     let cut = matches!(drawn.reason, FinishReason::StopString(_));
@@ -108,17 +119,17 @@ fn shown<'a>(prompt: &Prompt, drawn: &'a Finish, tokenizer: &Tokenizer) -> Vec<S
         if cut && bytes >= drawn.text.len() {
             break;
         }
-        shown.push(Shown { token, logprob, top, offset: chars });
+        shown.push(ShownToken { token, logprob, top, offset: chars });
         let piece = stream.push(token);
         (bytes, chars) = (bytes + piece.len(), chars + piece.chars().count());
     }
     shown
 }
 
-fn completion_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
-    let rivals = |shown: &Shown<'_>| -> Map<String, Value> {
+fn completion_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value {
+    let rivals = |shown: &ShownToken<'_>| -> Map<String, Value> {
         let mut rivals: Map<String, Value> = Map::new();
-        // The likeliest first; of several tokens of one text it is the one that counts.
+        // Most likely first; if several tokens have the same text, the first counts.
         for &(token, logprob) in shown.top.iter().chain([&(shown.token, shown.logprob)]) {
             rivals.entry(written(tokenizer, token)).or_insert_with(|| json!(logprob));
         }
@@ -132,7 +143,7 @@ fn completion_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
     })
 }
 
-fn chat_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
+fn chat_logprobs(shown: &[ShownToken<'_>], tokenizer: &Tokenizer) -> Value {
     let entry = |token: TokenId, logprob: f32| {
         let bytes = tokenizer.token_bytes(token);
         json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
@@ -145,7 +156,7 @@ fn chat_logprobs(shown: &[Shown<'_>], tokenizer: &Tokenizer) -> Value {
     json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
 }
 
-/// A token as text; where it is only part of a character, its bytes as OpenAI writes them.
+/// A token as text; if it is only part of a character, its bytes in OpenAI's notation.
 fn written(tokenizer: &Tokenizer, token: TokenId) -> String {
     let bytes = tokenizer.token_bytes(token);
     match std::str::from_utf8(bytes) {

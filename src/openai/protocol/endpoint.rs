@@ -1,4 +1,4 @@
-//! The endpoints that are answered.
+//! The supported endpoints.
 
 /// What a request asks for: a continuation of a text, or the next message of a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Endpoint {
         Endpoint::ALL.into_iter().find(|endpoint| endpoint.path() == path)
     }
 
-    /// What the id of each of its responses begins with.
+    /// The prefix of response ids.
     pub fn id_prefix(self) -> &'static str {
         match self {
             Endpoint::Completions => "cmpl-",

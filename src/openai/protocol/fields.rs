@@ -1,33 +1,33 @@
-//! The fields of a request's body, taken one by one by name and type. `null` is a field not given, as with OpenAI's own clients;
-//! what nobody took in the end is unknown.
+//! Reads the fields of a request's body one by one, by name and type. `null` counts as absent, as in OpenAI's own
+//! clients; fields that were not read are an error.
 
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 
-type Read<T> = Result<T, Refusal>;
+type FieldResult<T> = Result<T, Refusal>;
 
-pub struct Fields {
+pub struct BodyFields {
     left: Map<String, Value>,
 }
 
-impl Fields {
+impl BodyFields {
     pub fn new(body: &Map<String, Value>) -> Self {
         let given = |(key, value): (&String, &Value)| (!value.is_null()).then(|| (key.clone(), value.clone()));
-        Fields { left: body.iter().filter_map(given).collect() }
+        BodyFields { left: body.iter().filter_map(given).collect() }
     }
 
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.left.remove(key)
     }
 
-    /// A field as what `read` makes of it.
-    fn read<T>(&mut self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> Read<Option<T>> {
+    /// A field converted by `read`.
+    fn read<T>(&mut self, key: &str, expected: &str, read: impl FnOnce(&Value) -> Option<T>) -> FieldResult<Option<T>> {
         let Some(value) = self.take(key) else { return Ok(None) };
         read(&value).map(Some).ok_or_else(|| Refusal::value(key, expected, &brief(&value)))
     }
 
-    pub fn count(&mut self, key: &str, least: u64, most: u64) -> Read<Option<usize>> {
+    pub fn count(&mut self, key: &str, least: u64, most: u64) -> FieldResult<Option<usize>> {
         let range = format!("a whole number from {least} to {most}");
         self.read(key, &range, |value| {
             let number = value.as_u64().filter(|number| (least..=most).contains(number))?;
@@ -35,25 +35,25 @@ impl Fields {
         })
     }
 
-    /// Any whole number; negative ones as their two's complement, for a seed is bits.
-    pub fn seed(&mut self, key: &str) -> Read<Option<u64>> {
+    /// Any whole number; a negative one as its two's complement, because a seed is 64 bits.
+    pub fn seed(&mut self, key: &str) -> FieldResult<Option<u64>> {
         self.read(key, "a whole number", |value| value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)))
     }
 
-    pub fn whole(&mut self, key: &str) -> Read<Option<i64>> {
+    pub fn whole(&mut self, key: &str) -> FieldResult<Option<i64>> {
         self.read(key, "a whole number", Value::as_i64)
     }
 
-    pub fn real(&mut self, key: &str) -> Read<Option<f32>> {
+    pub fn real(&mut self, key: &str) -> FieldResult<Option<f32>> {
         self.read(key, "a number", |value| Some(value.as_f64()? as f32).filter(|number| number.is_finite()))
     }
 
-    pub fn flag(&mut self, key: &str) -> Read<bool> {
+    pub fn flag(&mut self, key: &str) -> FieldResult<bool> {
         Ok(self.read(key, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     /// One string, or a list of them.
-    pub fn texts(&mut self, key: &str) -> Read<Vec<String>> {
+    pub fn texts(&mut self, key: &str) -> FieldResult<Vec<String>> {
         let one = |value: &Value| value.as_str().map(str::to_owned);
         let read = |value: &Value| match value {
             Value::Array(list) => list.iter().map(one).collect(),
@@ -62,30 +62,30 @@ impl Fields {
         Ok(self.read(key, "a string or a list of strings", read)?.unwrap_or_default())
     }
 
-    pub fn token_ids(&mut self, key: &str) -> Read<Vec<u32>> {
+    pub fn token_ids(&mut self, key: &str) -> FieldResult<Vec<u32>> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let read = |value: &Value| value.as_array()?.iter().map(id).collect();
         Ok(self.read(key, "a list of token ids", read)?.unwrap_or_default())
     }
 
     /// An object of numbers by token id.
-    pub fn biases(&mut self, key: &str) -> Read<Vec<(u32, f32)>> {
+    pub fn biases(&mut self, key: &str) -> FieldResult<Vec<(u32, f32)>> {
         let bias = |(token, value): (&String, &Value)| Some((token.parse().ok()?, value.as_f64()? as f32));
         let read = |value: &Value| value.as_object()?.iter().map(bias).collect();
         Ok(self.read(key, "an object of numbers by token id", read)?.unwrap_or_default())
     }
 
-    pub fn object(&mut self, key: &str) -> Read<Map<String, Value>> {
+    pub fn object(&mut self, key: &str) -> FieldResult<Map<String, Value>> {
         Ok(self.read(key, "an object", |value| value.as_object().cloned())?.unwrap_or_default())
     }
 
-    /// Fields that change no answer.
+    /// Drops fields that do not affect the answer.
     pub fn ignore(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| drop(self.left.remove(*key)));
     }
 
-    /// Fields that would change the answer in a way that is not offered: only a value that asks for nothing passes.
-    pub fn refuse(&mut self, key: &str, asks_nothing: impl FnOnce(&Value) -> bool) -> Read<()> {
+    /// Refuses a field for an unsupported feature, unless its value has no effect.
+    pub fn refuse(&mut self, key: &str, asks_nothing: impl FnOnce(&Value) -> bool) -> FieldResult<()> {
         match self.take(key).filter(|value| !asks_nothing(value)) {
             Some(value) => Err(Refusal::new(
                 "unsupported_parameter",
@@ -95,8 +95,8 @@ impl Fields {
         }
     }
 
-    /// Refuses what is left.
-    pub fn finish(self) -> Read<()> {
+    /// Refuses any field that was not read.
+    pub fn finish(self) -> FieldResult<()> {
         match self.left.keys().next() {
             Some(key) => Err(Refusal::new("unknown_parameter", format!("`{key}` is not a field of this request"))),
             None => Ok(()),

@@ -1,5 +1,5 @@
-//! Requests and answers in the words of the OpenAI protocol: a body becomes prompts and sampling parameters, candidates become a
-//! response. JSON comes in and goes out; files, sockets and the engine are left to whoever serves the requests.
+//! Requests and responses of the OpenAI protocol: a body becomes prompts and sampling parameters, candidates become a
+//! response. JSON in, JSON out; files, sockets and the engine are left to the callers.
 
 mod answer;
 mod endpoint;
@@ -7,7 +7,7 @@ mod fields;
 mod refusal;
 mod request;
 
-pub use answer::{AnswerHead, Candidates, response};
+pub use answer::{AnswerHead, PromptCandidates, response};
 pub use endpoint::Endpoint;
 pub use refusal::Refusal;
-pub use request::{Prompt, Reader, Request};
+pub use request::{EncodedPrompt, ProtocolRequest, RequestReader};

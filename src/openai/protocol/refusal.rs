@@ -1,8 +1,8 @@
-//! Why a request is not answered, as the code and message of an `error`.
+//! Reasons to refuse a request: the code and message of an `error` object.
 
 use crate::error::Error;
 
-/// Why one request is not answered.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: &'static str,
@@ -15,12 +15,12 @@ impl Refusal {
         Refusal { code, message: message.into() }
     }
 
-    /// For a field that holds something else than it must.
+    /// For a field with an invalid value.
     pub fn value(field: &str, expected: &str, found: &str) -> Self {
         Refusal::new("invalid_value", format!("`{field}`: expected {expected}, found {found}"))
     }
 
-    /// What the engine says of one request.
+    /// An engine's error about one request.
     pub fn of(error: &Error) -> Self {
         let code = match error {
             Error::ContextTooLong { .. } => "context_length_exceeded",

@@ -1,9 +1,10 @@
-//! A request in the engine's terms: prompts as tokens, how to sample, what to report. Whatever is wrong with it is found here.
+//! Reads a request into the engine's terms: prompts as tokens, sampling parameters, and what to report. All errors of a
+//! request are found here.
 
 use serde_json::{Map, Value};
 
 use super::endpoint::Endpoint;
-use super::fields::{Fields, brief};
+use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::ids::TokenId;
@@ -11,50 +12,53 @@ use crate::launch::check_path;
 use crate::model::ModelConfig;
 use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
 
-/// OpenAI's default for completions; a chat goes on as long as context and memory last.
+/// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
 const COMPLETION_TOKENS: usize = 16;
-/// Choices of one prompt at most.
+/// Most choices per prompt.
 const MOST_CHOICES: u64 = 100_000;
-/// The most rivals of a token that are reported, as in OpenAI's chat.
+/// Most alternatives reported per token, as in OpenAI's chat.
 const MOST_LOGPROBS: u64 = 20;
 /// Fields that change no answer.
 const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "stream_options"];
 
-pub struct Request {
+pub struct ProtocolRequest {
     pub endpoint: Endpoint,
-    /// As the request names it.
+    /// The model's name in the request.
     pub model: Value,
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<EncodedPrompt>,
     /// Choices of each prompt.
     pub n: usize,
-    /// Candidates drawn for them, of which the best are given.
+    /// Candidates sampled per prompt; the best `n` are returned.
     pub best_of: usize,
     pub seed: u64,
-    /// The prompt stands before each choice's text.
+    /// Whether each choice's text starts with the prompt.
     pub echo: bool,
     pub logprobs: bool,
     pub params: SamplingParams,
 }
 
-pub struct Prompt {
+pub struct EncodedPrompt {
     pub tokens: Vec<TokenId>,
     pub text: String,
     pub stop: Stop,
-    /// Whether it goes on as long as the context and the memory last, since the request sets no limit.
+    /// Whether the request sets no limit, so that the context and the memory limit it.
     pub is_open: bool,
 }
 
-impl Request {
+impl ProtocolRequest {
     pub fn branches(&self) -> usize {
         self.prompts.len() * self.best_of
     }
 
-    /// Refuses the request where one of its choices could not be held even alone. One that sets no limit goes on as long as the memory
-    /// for keys and values lasts.
+    /// Limits open prompts to the memory for keys and values.
+    ///
+    /// # Errors
+    ///
+    /// A choice does not fit into the memory even when it runs alone.
     pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
-        for Prompt { tokens, stop, is_open, .. } in &mut self.prompts {
+        for EncodedPrompt { tokens, stop, is_open, .. } in &mut self.prompts {
             if *is_open {
-                let most = facts.most_drawn(tokens.len()).max(stop.min_tokens);
+                let most = facts.most_sampled(tokens.len()).max(stop.min_tokens);
                 stop.max_tokens = stop.max_tokens.min(most);
             }
             check_path(facts, || "a prompt".to_owned(), tokens.len(), stop.max_tokens)
@@ -63,24 +67,24 @@ impl Request {
         Ok(())
     }
 
-    /// Tokens that its branches hold at most.
+    /// Most tokens that its branches hold.
     pub fn most_tokens(&self) -> usize {
-        let of = |prompt: &Prompt| prompt.tokens.len() + self.best_of.saturating_mul(prompt.stop.max_tokens);
+        let of = |prompt: &EncodedPrompt| prompt.tokens.len() + self.best_of.saturating_mul(prompt.stop.max_tokens);
         self.prompts.iter().map(of).fold(0, usize::saturating_add)
     }
 }
 
 /// Reads requests to one model.
-pub struct Reader<'a> {
+pub struct RequestReader<'a> {
     pub tokenizer: &'a Tokenizer,
     pub config: &'a ModelConfig,
-    /// For requests without one.
+    /// Seed of requests without one.
     pub seed: u64,
 }
 
-impl Reader<'_> {
-    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<Request, Refusal> {
-        let mut fields = Fields::new(body);
+impl RequestReader<'_> {
+    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest, Refusal> {
+        let mut fields = BodyFields::new(body);
         let model = fields.take("model").unwrap_or_default();
         let prompts = match endpoint {
             Endpoint::Completions => self.prompts(&mut fields)?,
@@ -112,11 +116,11 @@ impl Reader<'_> {
             .map(|(tokens, text)| self.prompt(tokens, text, endpoint, most_tokens, &stop))
             .collect::<Result<_, _>>()?;
         let logprobs = top_logprobs.is_some();
-        Ok(Request { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
+        Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
     }
 
     /// `prompt`: a text, texts, a list of tokens or lists of tokens.
-    fn prompts(&self, fields: &mut Fields) -> Result<Vec<(Vec<TokenId>, String)>, Refusal> {
+    fn prompts(&self, fields: &mut BodyFields) -> Result<Vec<(Vec<TokenId>, String)>, Refusal> {
         let special = match fields.take("add_special_tokens") {
             None | Some(Value::Bool(true)) => AddSpecial::Yes,
             Some(Value::Bool(false)) => AddSpecial::No,
@@ -152,7 +156,7 @@ impl Reader<'_> {
         }
     }
 
-    fn chat(&self, fields: &mut Fields) -> Result<(Vec<TokenId>, String), Refusal> {
+    fn chat(&self, fields: &mut BodyFields) -> Result<(Vec<TokenId>, String), Refusal> {
         let expected = "a list of messages with `role` and `content`";
         let messages = match fields.take("messages") {
             Some(Value::Array(list)) if !list.is_empty() => {
@@ -167,8 +171,8 @@ impl Reader<'_> {
         Ok((tokens, text))
     }
 
-    /// How many rivals of each token are reported; `None` where nothing is.
-    fn logprobs(&self, endpoint: Endpoint, fields: &mut Fields) -> Result<Option<usize>, Refusal> {
+    /// Number of alternatives reported per token; `None`: no log-probabilities are reported.
+    fn logprobs(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<Option<usize>, Refusal> {
         match endpoint {
             Endpoint::Completions => fields.count("logprobs", 0, MOST_LOGPROBS),
             Endpoint::Chat => {
@@ -190,7 +194,7 @@ impl Reader<'_> {
         endpoint: Endpoint,
         most_tokens: Option<usize>,
         stop: &Stop,
-    ) -> Result<Prompt, Refusal> {
+    ) -> Result<EncodedPrompt, Refusal> {
         let context = self.config.context;
         if tokens.is_empty() {
             return Err(Refusal::value("prompt", "at least one token", "none"));
@@ -209,11 +213,11 @@ impl Reader<'_> {
         });
         let stop = Stop { max_tokens: max_tokens.min(context - tokens.len()), ..stop.clone() };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(Prompt { tokens, text, stop, is_open: most_tokens.is_none() && endpoint == Endpoint::Chat })
+        Ok(EncodedPrompt { tokens, text, stop, is_open: most_tokens.is_none() && endpoint == Endpoint::Chat })
     }
 }
 
-/// A message; its content is a text, or parts that are texts.
+/// Reads a message; its content is a text or a list of text parts.
 fn message(value: &Value) -> Result<Message, Refusal> {
     let wrong = |what: &str| Refusal::value("messages", what, &brief(value));
     let fields: &Map<String, Value> = value.as_object().ok_or_else(|| wrong("objects"))?;
@@ -232,9 +236,9 @@ fn message(value: &Value) -> Result<Message, Refusal> {
     })
 }
 
-fn params(fields: &mut Fields) -> Result<SamplingParams, Refusal> {
+fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
     let default = SamplingParams::default();
-    // vLLM's clients say -1 or 0 for all.
+    // vLLM's clients send -1 or 0 for "all".
     let top_k = match fields.whole("top_k")? {
         None | Some(-1 | 0) => None,
         Some(k) => Some(u32::try_from(k).map_err(|_| Refusal::value("top_k", "a number from -1 up", &k.to_string()))?),
@@ -252,8 +256,8 @@ fn params(fields: &mut Fields) -> Result<SamplingParams, Refusal> {
     })
 }
 
-/// The tokens asked for, where they are limited, and all else that ends a choice.
-fn stop(fields: &mut Fields) -> Result<(Option<usize>, Stop), Refusal> {
+/// The limit of tokens, if any, and the other stop conditions.
+fn stop(fields: &mut BodyFields) -> Result<(Option<usize>, Stop), Refusal> {
     let limit = u64::from(u32::MAX);
     let older = fields.count("max_tokens", 1, limit)?;
     let most_tokens = fields.count("max_completion_tokens", 1, limit)?.or(older);

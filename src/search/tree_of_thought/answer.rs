@@ -1,14 +1,14 @@
-//! The ends of a search: paths are answered where the task says how, and the best of them is the outcome.
+//! Ends a search: paths are answered if the task has a question for it, and the best one is the outcome.
 
 use petgraph::graph::NodeIndex;
 
-use super::{Evaluate, Path, Texts, Thinker};
+use super::{Evaluate, Texts, Thinker, ThoughtPath};
 use crate::error::Result;
 use crate::search::{Outcome, Sample, select};
 
 impl<T: Texts> Thinker<'_, '_, T> {
-    /// Answers `paths`, the whole ones and then the best first; the outcome is the best's.
-    pub(super) fn answer(mut self, mut paths: Vec<Path>) -> Result<Outcome> {
+    /// Answers `paths`, complete ones first, then by value; the outcome is the best one's.
+    pub(super) fn answer(mut self, mut paths: Vec<ThoughtPath>) -> Result<Outcome> {
         paths.sort_by(|a, b| self.is_whole(b).cmp(&self.is_whole(a)).then(b.value.total_cmp(&a.value)));
         let ends = self.ends(&mut paths)?;
         self.judge_answers(&mut paths, &ends)?;
@@ -31,11 +31,11 @@ impl<T: Texts> Thinker<'_, '_, T> {
         })
     }
 
-    /// Leaves in `paths` those that are answered; the nodes that their samples end with.
-    fn ends(&mut self, paths: &mut Vec<Path>) -> Result<Vec<NodeIndex>> {
+    /// Keeps in `paths` those that are answered; returns the end nodes of their samples.
+    fn ends(&mut self, paths: &mut Vec<ThoughtPath>) -> Result<Vec<NodeIndex>> {
         let how = self.how;
         let Some(answering) = &how.answer else {
-            // The bare prompt is no answer.
+            // The prompt alone is not an answer.
             let (whole, bare) = std::mem::take(paths).into_iter().partition(|path| !path.thoughts.is_empty());
             *paths = whole;
             self.close(&bare);
@@ -57,8 +57,8 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(ends)
     }
 
-    /// Where the task has a question about answers, their values take the place of the paths'.
-    fn judge_answers(&mut self, paths: &mut [Path], ends: &[NodeIndex]) -> Result<()> {
+    /// If the task has a question about answers, its values replace the paths' values.
+    fn judge_answers(&mut self, paths: &mut [ThoughtPath], ends: &[NodeIndex]) -> Result<()> {
         let how = self.how;
         let Evaluate::Value { last: Some(question), words, by, .. } = &how.evaluate else { return Ok(()) };
         let mut prompts = Vec::with_capacity(ends.len());

@@ -1,24 +1,24 @@
-//! Next thoughts: continuations of the path itself, or lines of a list that the model is asked for; equal ones merged.
+//! Next thoughts: continuations of the path itself, or lines of a list that the model writes; equal ones are merged.
 
 use std::collections::HashMap;
 
 use petgraph::graph::NodeIndex;
 
-use super::{Drawing, Generate, Path, Texts, Thinker};
+use super::{Generate, SamplingOverrides, Texts, Thinker, ThoughtPath};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::Result;
 
-/// A thought as it came up, its node open.
-struct Grown<'a> {
-    from: &'a Path,
+/// A new thought; its node is open.
+struct NewThought<'a> {
+    from: &'a ThoughtPath,
     node: NodeIndex,
     thought: String,
     ended: bool,
 }
 
 impl<T: Texts> Thinker<'_, '_, T> {
-    /// The paths one thought beyond `paths`, in the order in which they came up.
-    pub(super) fn grow(&mut self, paths: &[Path]) -> Result<Vec<Path>> {
+    /// The paths that extend `paths` by one thought, in the order in which they were generated.
+    pub(super) fn grow(&mut self, paths: &[ThoughtPath]) -> Result<Vec<ThoughtPath>> {
         let how = self.how;
         let grown = match &how.generate {
             Generate::Sample { thoughts, drawing } => self.sampled(paths, *thoughts as usize, drawing)?,
@@ -29,13 +29,18 @@ impl<T: Texts> Thinker<'_, '_, T> {
         self.merge(grown)
     }
 
-    fn sampled<'p>(&mut self, paths: &'p [Path], n: usize, drawing: &Drawing) -> Result<Vec<Grown<'p>>> {
+    fn sampled<'p>(
+        &mut self,
+        paths: &'p [ThoughtPath],
+        n: usize,
+        drawing: &SamplingOverrides,
+    ) -> Result<Vec<NewThought<'p>>> {
         let mut forks = Vec::with_capacity(paths.len() * n);
         for from in paths {
             forks.extend(self.tree.fork(from.node, n)?.into_iter().map(|node| (from, node)));
         }
         let nodes: Vec<NodeIndex> = forks.iter().map(|&(_, node)| node).collect();
-        // The stop stays: what comes next goes on behind it.
+        // The stop string is kept, because the next thought continues after it.
         self.draw(&nodes, drawing, true)?;
         let mut grown = Vec::with_capacity(forks.len());
         for (from, node) in forks {
@@ -45,7 +50,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
             let drawn = self.tree.node(node);
             let ended = !matches!(drawn.finish, Some(FinishReason::StopString(_) | FinishReason::Length));
             match self.texts.thought(&drawn.text) {
-                Some(thought) => grown.push(Grown { from, node, thought, ended }),
+                Some(thought) => grown.push(NewThought { from, node, thought, ended }),
                 None => self.tree.prune(node),
             }
         }
@@ -54,11 +59,11 @@ impl<T: Texts> Thinker<'_, '_, T> {
 
     fn proposed<'p>(
         &mut self,
-        paths: &'p [Path],
+        paths: &'p [ThoughtPath],
         question: &T::Question,
         lists: usize,
-        drawing: &Drawing,
-    ) -> Result<Vec<Grown<'p>>> {
+        drawing: &SamplingOverrides,
+    ) -> Result<Vec<NewThought<'p>>> {
         let mut asked = Vec::with_capacity(paths.len());
         for from in paths {
             let prompt = self.texts.ask(question, &from.thoughts)?;
@@ -76,7 +81,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
             self.close_question(question);
             if !thoughts.is_empty() {
                 let nodes = self.tree.fork(from.node, thoughts.len())?;
-                let of = |(node, thought)| Grown { from, node, thought, ended: false };
+                let of = |(node, thought)| NewThought { from, node, thought, ended: false };
                 grown.extend(nodes.into_iter().zip(thoughts).map(of));
             }
         }
@@ -86,11 +91,11 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(grown)
     }
 
-    /// Of equal paths the first stays and counts the others.
-    fn merge(&mut self, grown: Vec<Grown<'_>>) -> Result<Vec<Path>> {
-        let mut paths: Vec<Path> = Vec::new();
+    /// Merges equal paths: the first stays and counts the others.
+    fn merge(&mut self, grown: Vec<NewThought<'_>>) -> Result<Vec<ThoughtPath>> {
+        let mut paths: Vec<ThoughtPath> = Vec::new();
         let mut places = HashMap::new();
-        for Grown { from, node, thought, ended } in grown {
+        for NewThought { from, node, thought, ended } in grown {
             let mut thoughts = from.thoughts.clone();
             let ended = ended || self.texts.ends(&thought);
             thoughts.push(thought.clone());
@@ -104,7 +109,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
                     first.count += 1;
                     self.tree.prune(node);
                 }
-                None => paths.push(Path { node, thoughts, value: 0.0, count: 1, ended, key }),
+                None => paths.push(ThoughtPath { node, thoughts, value: 0.0, count: 1, ended, key }),
             }
         }
         Ok(paths)

@@ -1,22 +1,22 @@
-//! The model's judgements of paths: a value for each, or votes among all of a step.
+//! The model's judgements of paths: a value for each path, or votes among all paths of a step.
 
 use petgraph::graph::NodeIndex;
 use regex::Regex;
 
-use super::{Drawing, Evaluate, Path, Rendered, Texts, Thinker, ValueBy};
+use super::{Evaluate, QuestionPrompt, SamplingOverrides, Texts, Thinker, ThoughtPath, ValueBy};
 use crate::engine::ForkKind;
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::search::evaluate::{expected_value, value_in, vote_in};
 
 impl<T: Texts> Thinker<'_, '_, T> {
-    /// Gives each path its value, and its node that score.
-    pub(super) fn judge(&mut self, paths: &mut [Path]) -> Result<()> {
+    /// Sets the value of each path, and the score of its node.
+    pub(super) fn judge(&mut self, paths: &mut [ThoughtPath]) -> Result<()> {
         let how = self.how;
         let values = match &how.evaluate {
             _ if paths.is_empty() => return Ok(()),
             Evaluate::Value { question, words, by, .. } => {
-                let ask = |path: &Path| self.texts.ask(question, &path.thoughts);
+                let ask = |path: &ThoughtPath| self.texts.ask(question, &path.thoughts);
                 let prompts = paths.iter().map(|path| Ok((path.node, ask(path)?))).collect::<Result<_>>()?;
                 self.values(prompts, words, by)?
             }
@@ -34,17 +34,17 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(())
     }
 
-    /// The values that the answers to `questions`, each about a node, give. An answer that failed counts nowhere; where
-    /// all failed, the value is 0, as where none says a word that has a value.
+    /// The values given by the answers to `questions`, each about a node. Failed answers are ignored; the value is 0 if
+    /// all failed or no answer contains a known word.
     pub(super) fn values(
         &mut self,
-        questions: Vec<(NodeIndex, Rendered)>,
+        questions: Vec<(NodeIndex, QuestionPrompt)>,
         words: &[(String, f64)],
         by: &ValueBy,
     ) -> Result<Vec<f64>> {
         let mut texts = Vec::with_capacity(questions.len());
         let mut asked: Vec<(String, NodeIndex)> = Vec::new();
-        for (about, Rendered { text, tokens }) in questions {
+        for (about, QuestionPrompt { text, tokens }) in questions {
             if !self.values.contains_key(&text) && !asked.iter().any(|(known, _)| *known == text) {
                 asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, tokens, text.clone())?));
             }
@@ -68,7 +68,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(texts.iter().map(|text| self.values[text]).collect())
     }
 
-    /// Of each question the mean value of its answers, from the words' probabilities.
+    /// For each question, the mean value of its answers, from the words' probabilities.
     fn expected(&mut self, questions: &[NodeIndex], words: &[(String, f64)]) -> Result<Vec<f64>> {
         let tokens: Vec<Vec<TokenId>> =
             words.iter().map(|(word, _)| self.texts.continuation(word)).collect::<Result<_>>()?;
@@ -83,13 +83,13 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(answers.iter().map(value).collect())
     }
 
-    /// `n` answers to each question, to be drawn or given.
+    /// Forks `n` answers to each question, to be sampled or given.
     fn answers(&mut self, questions: &[NodeIndex], n: usize) -> Result<Vec<Vec<NodeIndex>>> {
         questions.iter().map(|&question| self.tree.fork_as(ForkKind::Value, question, n)).collect()
     }
 
-    /// What `n` answers to a question about all paths say.
-    fn ballots(&mut self, prompt: Rendered, n: usize, drawing: &Drawing) -> Result<Vec<String>> {
+    /// The texts of `n` answers to a question about all paths.
+    fn ballots(&mut self, prompt: QuestionPrompt, n: usize, drawing: &SamplingOverrides) -> Result<Vec<String>> {
         let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt.tokens, prompt.text)?;
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
@@ -98,20 +98,21 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())
     }
 
-    /// Gives back a question and its answers.
+    /// Releases a question and its answers.
     pub(super) fn close_question(&mut self, question: NodeIndex) {
         self.tree.children(question).into_iter().for_each(|answer| self.tree.close(answer));
         self.tree.close(question);
     }
 }
 
-/// The same bits in whatever order the values come, so that equal verdicts make equal thoughts. 0 of no values.
+/// The mean; independent of the order of the values to the last bit, so that equal verdicts give equal values. 0
+/// without values.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The share of the ballots that votes for each candidate.
+/// The share of the ballots for each candidate.
 fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
     let mut votes = vec![0; candidates];
     for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {

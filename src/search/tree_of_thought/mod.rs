@@ -1,6 +1,7 @@
-//! Tree of thoughts (Yao et al., 2023): thoughts grow step by step (`grow`), the model judges them (`judge`), the best go on, and
-//! the paths that reach an end are answered. Step by step with the best few at once (their algorithm 1) or one path down with
-//! backtracking (their algorithm 2). Unlike in their program, equal thoughts are merged and counted; none is valued 0 for it.
+//! Tree of thoughts (Yao et al., 2023): generates thoughts step by step (`grow`), lets the model judge them (`judge`),
+//! continues with the best, and answers the paths that reach an end. Breadth-first with the best few paths at once
+//! (algorithm 1) or depth-first with backtracking (algorithm 2). Unlike in the authors' program, equal thoughts are
+//! merged and counted; none gets value 0 for being a duplicate.
 
 mod answer;
 mod grow;
@@ -11,82 +12,84 @@ use std::collections::{HashMap, HashSet};
 
 use petgraph::graph::NodeIndex;
 
-use super::{Job, Outcome, select};
+use super::{Outcome, SearchJob, select};
 use crate::engine::{SamplingParams, Stop};
 use crate::error::Result;
 use crate::ids::TokenId;
 use crate::tree::SamplingTree;
 
-pub use settings::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
+pub use settings::{
+    AnswerSettings, Evaluate, Generate, SamplingOverrides, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
+};
 
-/// What a search says to the model about one problem, and how it reads what the model says.
+/// The texts of a search on one problem: questions to the model, and how its output is read.
 pub trait Texts {
     type Question;
 
     /// A question about the path of `thoughts`.
-    fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<Rendered>;
+    fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<QuestionPrompt>;
 
-    /// A question about the path of `thoughts` and the answer that it has come to.
-    fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<Rendered>;
+    /// A question about the path of `thoughts` and its answer.
+    fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<QuestionPrompt>;
 
     /// A question about several paths.
-    fn ask_for_choice(&self, question: &Self::Question, paths: &[&[String]]) -> Result<Rendered>;
+    fn ask_for_choice(&self, question: &Self::Question, paths: &[&[String]]) -> Result<QuestionPrompt>;
 
-    /// The thought that a generated text is; `None`: it is none.
+    /// The thought in a generated text; `None`: there is none.
     fn thought(&self, text: &str) -> Option<String>;
 
-    /// Whether a path ends with this thought, however few they are.
+    /// Whether this thought ends its path, regardless of the path's length.
     fn ends(&self, thought: &str) -> bool;
 
-    /// Equal for paths that have come to the same state; `None`: only equal thoughts after the same path are the same.
+    /// A key that is equal for paths in the same state; `None`: only equal thoughts after the same path are equal.
     fn state(&self, thoughts: &[String]) -> Result<Option<String>>;
 
-    /// The tokens of a text that goes on from another.
+    /// The tokens of a text that continues another.
     fn continuation(&self, text: &str) -> Result<Vec<TokenId>>;
 }
 
-/// A prompt as text, and its tokens with whatever the model wants around them.
-pub struct Rendered {
+/// A prompt as text, and its tokens including those of the chat template.
+pub struct QuestionPrompt {
     pub text: String,
     pub tokens: Vec<TokenId>,
 }
 
-/// The best answer that the paths from the root come to, by the model's own judgement.
+/// Finds the best answer among the paths from the root, by the model's own judgement.
 pub fn tree_of_thought<T: Texts>(
     tree: &mut SamplingTree,
     how: &ThoughtSearch<T::Question>,
     texts: &T,
-    job: &mut Job<'_>,
+    job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
-    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), coins: 0 };
+    let mut thinker = Thinker { tree, how, texts, job, values: HashMap::new(), uniforms: 0 };
     let paths = match how.search {
-        Search::Bfs => thinker.breadth_first()?,
-        Search::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
+        ThoughtTraversal::Bfs => thinker.breadth_first()?,
+        ThoughtTraversal::Dfs { threshold, visits } => thinker.depth_first(threshold, visits as usize)?,
     };
     thinker.answer(paths)
 }
 
-/// What the parts of one search work with.
+/// State of one search.
 struct Thinker<'a, 'j, T: Texts> {
     tree: &'a mut SamplingTree,
     how: &'a ThoughtSearch<T::Question>,
     texts: &'a T,
-    job: &'a mut Job<'j>,
-    /// Values by question: the same question is asked once.
+    job: &'a mut SearchJob<'j>,
+    /// Values by question, so that each question is asked once.
     values: HashMap<String, f64>,
-    /// Coins used for choosing.
-    coins: u32,
+    /// Random numbers used so far for choosing.
+    uniforms: u32,
 }
 
-/// A path of thoughts from the root; merged paths are one.
+/// A path of thoughts from the root; equal paths are merged into one.
 #[derive(Clone, Debug)]
-struct Path {
-    /// The last thought's.
+struct ThoughtPath {
+    /// Node of the last thought.
     node: NodeIndex,
     /// From the root on.
     thoughts: Vec<String>,
     value: f64,
-    /// How many times its last thought came up.
+    /// How many times its last thought was generated.
     count: u32,
     /// No thought can follow.
     ended: bool,
@@ -95,17 +98,17 @@ struct Path {
 }
 
 impl<T: Texts> Thinker<'_, '_, T> {
-    fn start(&self) -> Path {
+    fn start(&self) -> ThoughtPath {
         let node = self.tree.root();
-        Path { node, thoughts: Vec::new(), value: 0.0, count: 1, ended: false, key: (None, String::new()) }
+        ThoughtPath { node, thoughts: Vec::new(), value: 0.0, count: 1, ended: false, key: (None, String::new()) }
     }
 
-    fn is_whole(&self, path: &Path) -> bool {
+    fn is_whole(&self, path: &ThoughtPath) -> bool {
         path.ended || path.thoughts.len() == self.how.steps as usize
     }
 
-    /// The paths that were the best at their ends, or those that found no next thought.
-    fn breadth_first(&mut self) -> Result<Vec<Path>> {
+    /// The best paths at their ends, or the last ones if no next thought was found.
+    fn breadth_first(&mut self) -> Result<Vec<ThoughtPath>> {
         let mut frontier = vec![self.start()];
         let mut whole = Vec::new();
         while !frontier.is_empty() {
@@ -116,21 +119,22 @@ impl<T: Texts> Thinker<'_, '_, T> {
             self.close(&frontier);
             let kept = self.choose(next, f64::NEG_INFINITY)?;
             let (ends, on) = kept.into_iter().partition(|path| self.is_whole(path));
-            whole.extend::<Vec<Path>>(ends);
+            whole.extend::<Vec<ThoughtPath>>(ends);
             frontier = on;
         }
         Ok(whole.into_iter().chain(frontier).collect())
     }
 
-    /// The first path to reach an end, or the furthest there is once nothing is left to try.
-    fn depth_first(&mut self, threshold: f64, visits: usize) -> Result<Vec<Path>> {
+    /// The first path to reach an end, or the longest if nothing is left to try.
+    fn depth_first(&mut self, threshold: f64, visits: usize) -> Result<Vec<ThoughtPath>> {
         let mut open = vec![self.start()];
-        let mut furthest: Option<Path> = None;
+        let mut furthest: Option<ThoughtPath> = None;
         let mut seen = HashSet::new();
         for _ in 0..visits {
             let Some(path) = open.pop_if(|path| !self.is_whole(path)) else { break };
             let mut next = self.grow(std::slice::from_ref(&path))?;
-            let (new, again): (Vec<Path>, Vec<Path>) = next.drain(..).partition(|path| seen.insert(path.key.clone()));
+            let (new, again): (Vec<ThoughtPath>, Vec<ThoughtPath>) =
+                next.drain(..).partition(|path| seen.insert(path.key.clone()));
             self.prune(&again);
             let kept = self.choose(new, threshold)?;
             match (kept.is_empty(), &furthest) {
@@ -151,40 +155,41 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(end.or(furthest).into_iter().collect())
     }
 
-    /// Values `paths` and keeps the best of those that reach `threshold`, best first; prunes the others.
-    fn choose(&mut self, mut paths: Vec<Path>, threshold: f64) -> Result<Vec<Path>> {
+    /// Values `paths`, keeps the best of those with a value of at least `threshold`, best first, and prunes the others.
+    fn choose(&mut self, mut paths: Vec<ThoughtPath>, threshold: f64) -> Result<Vec<ThoughtPath>> {
         self.judge(&mut paths)?;
-        let (good, bad): (Vec<Path>, Vec<Path>) = paths.into_iter().partition(|path| path.value >= threshold);
+        let (good, bad): (Vec<ThoughtPath>, Vec<ThoughtPath>) =
+            paths.into_iter().partition(|path| path.value >= threshold);
         self.prune(&bad);
         let most = self.how.breadth as usize;
         let chosen = match self.how.select {
-            Select::Greedy => select::best(&good.iter().map(|path| path.value).collect::<Vec<_>>(), most),
-            Select::Sample => {
+            ThoughtSelect::Greedy => select::best(&good.iter().map(|path| path.value).collect::<Vec<_>>(), most),
+            ThoughtSelect::Sample => {
                 let weights: Vec<f64> = good.iter().map(|path| path.value * f64::from(path.count)).collect();
-                select::in_proportion(&weights, most, || self.coin())
+                select::in_proportion(&weights, most, || self.uniform())
             }
         };
-        let mut good: Vec<Option<Path>> = good.into_iter().map(Some).collect();
+        let mut good: Vec<Option<ThoughtPath>> = good.into_iter().map(Some).collect();
         let kept = chosen.into_iter().filter_map(|at| good[at].take()).collect();
         self.prune(&good.into_iter().flatten().collect::<Vec<_>>());
         Ok(kept)
     }
 
-    fn coin(&mut self) -> f64 {
-        self.coins += 1;
-        self.tree.coin(self.tree.root(), self.coins)
+    fn uniform(&mut self) -> f64 {
+        self.uniforms += 1;
+        self.tree.uniform(self.tree.root(), self.uniforms)
     }
 
-    fn close(&mut self, paths: &[Path]) {
+    fn close(&mut self, paths: &[ThoughtPath]) {
         paths.iter().for_each(|path| self.tree.close(path.node));
     }
 
-    fn prune(&mut self, paths: &[Path]) {
+    fn prune(&mut self, paths: &[ThoughtPath]) {
         paths.iter().for_each(|path| self.tree.prune(path.node));
     }
 
-    /// Draws on from each of `nodes` until all have ended or failed.
-    fn draw(&mut self, nodes: &[NodeIndex], drawing: &Drawing, include_stop: bool) -> Result<()> {
+    /// Samples from each of `nodes` until all have ended or failed.
+    fn draw(&mut self, nodes: &[NodeIndex], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
         let (params, stop) = self.how_to_draw(drawing, include_stop);
         let mut growing = self.tree.start(nodes, &params, &stop)?;
         while self.job.next_finished(&mut growing)?.is_some() {}
@@ -198,7 +203,7 @@ impl<T: Texts> Thinker<'_, '_, T> {
         Ok(())
     }
 
-    fn how_to_draw(&self, drawing: &Drawing, include_stop: bool) -> (SamplingParams, Stop) {
+    fn how_to_draw(&self, drawing: &SamplingOverrides, include_stop: bool) -> (SamplingParams, Stop) {
         let (mut params, mut stop) = (self.job.params.clone(), self.job.stop.clone());
         params.temperature = drawing.temperature.unwrap_or(params.temperature);
         stop.max_tokens = drawing.max_tokens.map_or(stop.max_tokens, |most| most as usize);
@@ -209,8 +214,8 @@ impl<T: Texts> Thinker<'_, '_, T> {
     }
 }
 
-impl Path {
-    /// Further is better, then of more value.
+impl ThoughtPath {
+    /// Longer is better, then the higher value.
     fn rank(&self) -> (usize, f64) {
         (self.thoughts.len(), self.value)
     }

@@ -1,27 +1,27 @@
-//! When a vote need not go on: nothing can change its winner any more, or hardly anything will. Pure functions of votes; drawing,
-//! and what is spared, is left to the search.
+//! Decides when a vote can stop: when its winner cannot change any more, or hardly can. Pure functions of votes; the
+//! search samples and skips.
 
-use super::Tally;
+use super::VoteTally;
 
-/// When the rest of a vote's samples is spared.
+/// When the remaining samples of a vote are skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decided {
-    /// Never: all are drawn.
+    /// Never: all samples are drawn.
     Never,
-    /// When nothing that the rest could answer would change the winner: the leader is ahead of the second by more than the rest, so
-    /// that not even a tie is possible.
+    /// When no answers of the remaining samples could change the winner: the leader is ahead of the second by more than
+    /// the remaining samples, so that not even a tie is possible.
     Certain,
-    /// Then, or when the leader is ahead for good with this probability at least: see [`confidence`].
+    /// As `Certain`, or when the leader is the more frequent answer with at least this probability: see [`confidence`].
     Confident(f64),
 }
 
 impl Decided {
-    /// The fewest of the `remaining` samples that must be drawn before the rest can be spared: so many if all of them vote for
-    /// the leader, more in every other case; none if it is decided already. Whoever draws that many at once, and asks again, draws exactly the samples that
-    /// drawing one after the other would.
-    pub fn fewest_more(self, votes: &Tally, remaining: u32) -> u32 {
+    /// The fewest of the `remaining` samples that must be drawn before the rest can be skipped: the number needed if
+    /// all of them vote for the leader; 0 if the vote is decided. Drawing that many at once and asking again draws
+    /// exactly the samples that drawing one after the other would.
+    pub fn fewest_more(self, votes: &VoteTally, remaining: u32) -> u32 {
         let (first, second) = votes.first_two();
-        // The more vote for the leader the surer it is, so that a bisection finds the fewest.
+        // The decision is monotonic in the votes for the leader, so bisection finds the fewest.
         let (mut low, mut high) = (0, remaining);
         while low < high {
             let more = low + (high - low) / 2;
@@ -33,7 +33,7 @@ impl Decided {
         low
     }
 
-    /// Whether `remaining` samples are to be spared where the leader has `first` votes and the answer after it `second`.
+    /// Whether `remaining` samples can be skipped if the leader has `first` votes and the next answer `second`.
     fn by(self, first: u32, second: u32, remaining: u32) -> bool {
         let certain = remaining == 0 || first > second + remaining;
         match self {
@@ -44,10 +44,11 @@ impl Decided {
     }
 }
 
-/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where the answer
-/// after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's share among the votes for
-/// these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et al. 2023, section 3). With whole
-/// parameters it is the chance that of first + second + 1 fair coins at most `first` show heads.
+/// The probability that the leader, with `first` votes, is the more frequent answer of the two in the long run, where
+/// the answer after it has `second`: P(p > 1/2) for p ~ Beta(first + 1, second + 1), the posterior of the leader's
+/// share among the votes for these two under a uniform prior (the Beta criterion of Adaptive-Consistency, Aggarwal et
+/// al. 2023, section 3). With whole parameters it is the chance that of first + second + 1 fair coins at most `first`
+/// show heads.
 pub fn confidence(first: u32, second: u32) -> f64 {
     let coins = f64::from(first) + f64::from(second) + 1.0;
     // The tail of at most so many heads, summed from its largest term down.
@@ -72,8 +73,8 @@ mod tests {
     use crate::mix::mix;
     use proptest::prelude::*;
 
-    fn tally(answers: &[Option<u8>]) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(answers: &[Option<u8>]) -> VoteTally {
+        let mut tally = VoteTally::default();
         for (ix, answer) in answers.iter().enumerate() {
             tally.add(ix, answer.map(|answer| answer.to_string()).as_deref());
         }

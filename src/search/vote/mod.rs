@@ -1,5 +1,5 @@
-//! The votes of samples on an item, and when a vote is decided. Pure functions of answers; what a vote is worth over many items
-//! (maj@k, intervals) is left to `eval::statistics`.
+//! The votes of samples on an item, and when a vote is decided. Pure functions of answers; `eval::statistics` computes
+//! what votes are worth over many items (maj@k, intervals).
 
 mod decided;
 
@@ -16,12 +16,12 @@ pub struct Votes {
 
 /// The votes on one item; samples may arrive in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct VoteTally {
     votes: Vec<Votes>,
     silent: u32,
 }
 
-impl Tally {
+impl VoteTally {
     /// Counts sample number `sample`, which gave this canonical answer or none.
     pub fn add(&mut self, sample: usize, value: Option<&str>) {
         let Some(value) = value else {
@@ -42,12 +42,12 @@ impl Tally {
         &self.votes
     }
 
-    /// The answer with most votes; of equals the one whose first sample has the smallest index.
+    /// The answer with the most votes; of equal ones, the one with the smallest sample index.
     pub fn leader(&self) -> Option<&Votes> {
         self.votes.iter().max_by_key(|votes| (votes.count, std::cmp::Reverse(votes.first)))
     }
 
-    /// The most votes that an answer has, and the most that another one has.
+    /// The votes of the first and of the second answer.
     pub fn first_two(&self) -> (u32, u32) {
         let (mut first, mut second) = (0, 0);
         for votes in &self.votes {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_smallest_index_in_whatever_order_samples_arrive() {
-        let mut tally = Tally::default();
+        let mut tally = VoteTally::default();
         for (sample, value) in [(3, "b"), (2, "a"), (1, "b"), (0, "c"), (4, "a")] {
             tally.add(sample, Some(value));
         }

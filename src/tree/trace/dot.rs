@@ -1,4 +1,4 @@
-//! Traces for Graphviz: one box a thought, dashed where pruned.
+//! Writes traces for Graphviz: one box per thought, dashed if pruned.
 
 use std::fmt::Write;
 

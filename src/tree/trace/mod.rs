@@ -1,5 +1,5 @@
-//! A sampling tree as data: what a search did, without the engine's hold on it. Written beside a run's results and read back by
-//! whoever shows or studies the search; `dot` draws it for Graphviz.
+//! A sampling tree as data: the record of a search without the engine's branches. It is written next to a run's results
+//! and read back by the commands that show the search; `dot` writes it for Graphviz.
 
 mod dot;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{SamplingTree, State};
+use super::{NodeState, SamplingTree};
 use crate::engine::{FinishReason, ForkKind};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -17,9 +17,9 @@ use crate::ids::TokenId;
 pub struct Trace {
     /// The problem's id.
     pub item: String,
-    /// Bytes of keys and values that a token takes, all layers; `None` where nobody knows any more.
+    /// Bytes of keys and values per token, over all layers; `None`: unknown.
     pub kv_bytes_per_token: Option<usize>,
-    /// Where each level of the prompt ends, root first, in tokens; the last is the prompt's end. `None` where nobody said.
+    /// End of each level of the prompt in tokens, root first; the last is the prompt's length. `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level_ends: Option<Vec<usize>>,
     /// Parents before children; the first is the root, whose text and tokens are the prompt.
@@ -29,50 +29,51 @@ pub struct Trace {
 /// A node of a [`Trace`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceNode {
-    /// Its place in `nodes`.
+    /// Its index in `nodes`.
     pub id: usize,
     /// `None` for the root.
     pub parent: Option<usize>,
     pub kind: ForkKind,
-    /// Which child of its parent it is, among those of its kind. Kinds and ordinals from the root down, with the run's seed,
-    /// decide all coins.
+    /// Its index among its parent's children of the same kind. Kinds and ordinals from the root down, with the run's
+    /// seed, determine all random numbers.
     pub ordinal: u64,
     pub state: TraceState,
-    /// A question about its parent: its text and tokens are a prompt of their own, and nothing above is part of its context.
+    /// Whether the node is a question about its parent: its text and tokens are a prompt of their own, and its context
+    /// has nothing of the nodes above.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
-    /// `None` where the thought was never extended.
+    /// `None`: the thought was never extended.
     pub finish: Option<FinishReason>,
     pub score: Option<f64>,
-    /// Simulations that went through it, where there were any.
+    /// Simulations that passed through it, in searches that simulate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<u32>,
     pub tokens: usize,
-    /// Natural-log probability of the thought; `None` where it was given rather than drawn, or is no finite number.
+    /// Natural-log probability of the thought; `None`: it was given instead of sampled, or the value is not finite.
     pub logprob: Option<f64>,
     pub text: String,
-    /// `None` where the tree was put together from samples, which do not name them.
+    /// `None`: the tree was rebuilt from samples, which do not contain token ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<TokenId>>,
-    /// For each token the likeliest ones in its place, each with its log-probability, where they were asked for.
+    /// For each token, the most likely tokens in its place with their log-probabilities, if they were requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top: Vec<Vec<(TokenId, f32)>>,
 }
 
-/// What became of a node.
+/// State of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceState {
-    /// It could have grown on when the tree was written.
+    /// It could be extended when the tree was written.
     Open,
-    /// Finished with; part of the result.
+    /// Released; part of the result.
     Closed,
     /// Rejected by the search.
     Pruned,
 }
 
 impl SamplingTree {
-    /// The record as it is now.
+    /// The current record.
     pub fn trace(&self) -> Trace {
         let facts = self.engine.facts();
         let node = |at| {
@@ -104,18 +105,18 @@ impl SamplingTree {
     }
 }
 
-impl From<State> for TraceState {
-    fn from(state: State) -> Self {
+impl From<NodeState> for TraceState {
+    fn from(state: NodeState) -> Self {
         match state {
-            State::Open(_) => TraceState::Open,
-            State::Closed => TraceState::Closed,
-            State::Pruned => TraceState::Pruned,
+            NodeState::Open(_) => TraceState::Open,
+            NodeState::Closed => TraceState::Closed,
+            NodeState::Pruned => TraceState::Pruned,
         }
     }
 }
 
 impl Trace {
-    /// Reads a trace that was written as JSON.
+    /// Reads a trace from JSON.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read(path).map_err(Error::io(path, "read"))?;
         let trace: Trace = serde_json::from_slice(&text)
@@ -124,7 +125,7 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Whether it is one tree, parents before children.
+    /// Checks that the nodes form one tree, parents before children.
     fn check(&self, path: &Path) -> Result<()> {
         if self.nodes.is_empty() {
             return Err(Error::field(path, "nodes", "at least the root", "none"));
@@ -143,12 +144,12 @@ impl Trace {
         Ok(())
     }
 
-    /// For each node the branches that hold its tokens: the leaves beneath it, itself where it is one. Below a question begins
-    /// another context, which holds nothing of what is above.
+    /// For each node, the number of branches that hold its tokens: the leaves below it, or 1 for a leaf. A question
+    /// starts a new context, which holds nothing of the nodes above.
     pub fn branches(&self) -> Vec<usize> {
         let mut branches = vec![0; self.nodes.len()];
         for node in self.nodes.iter().rev() {
-            // A leaf has been given nothing by children.
+            // A leaf has no children that added to its count.
             branches[node.id] = branches[node.id].max(1);
             if let Some(parent) = node.parent.filter(|_| !node.asks) {
                 branches[parent] += branches[node.id];
@@ -157,7 +158,8 @@ impl Trace {
         branches
     }
 
-    /// For each node the text from the child of the root (or of the question above it) down to it, the prompt left out.
+    /// For each node, the text from the child of the root (or of the question above it) to the node, without the
+    /// prompt.
     pub fn path_texts(&self) -> Vec<String> {
         let mut texts: Vec<String> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {

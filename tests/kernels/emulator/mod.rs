@@ -65,7 +65,7 @@ impl Emulated {
             write(source.name, &translated(&read(project.join("kernels").join(source.name))));
         }
         for name in ["emulator.hpp", "attention/wgmma.cuh"] {
-            write(name, &read(project.join("tests/emulator").join(name)));
+            write(name, &read(project.join("tests/kernels/emulator").join(name)));
         }
         write("launch.cpp", &launcher(unit.source.name, kernel));
         let library = folder.path().join("kernel.so");

@@ -9,8 +9,8 @@ use super::lanes::{Lanes, MAX_ROWS, Path, kernels};
 #[derive(Clone, Copy)]
 pub struct Two(__m256, __m256);
 
-// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the caller
-// promises to be good for sixteen elements.
+// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
+// caller promises to be good for sixteen elements.
 impl Lanes for Two {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -1,13 +1,13 @@
-//! AVX-512: one register holds sixteen lanes. bf16 is either widened, and then nothing else rounded to it, or multiplied by the
-//! dot-product instructions.
+//! AVX-512: one register holds sixteen lanes. bf16 is either widened, and then nothing else rounded to it, or
+//! multiplied by the dot-product instructions.
 
 use std::arch::x86_64::*;
 
 use super::fold::{self, Coming, Geometry, Rows, Sight, TileView};
 use super::lanes::{Lanes, MAX_ROWS, Path, kernels};
 
-// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the caller
-// promises to be good for sixteen elements.
+// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
+// caller promises to be good for sixteen elements.
 impl Lanes for __m512 {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -1,5 +1,5 @@
-//! AVX-512 BF16 in software: sixteen lanes in an array, bf16 multiplied by the twin of the dot-product instructions. The
-//! operations are those of `avx512`, in its order, and so are the bits.
+//! AVX-512 BF16 in software: sixteen lanes in an array, bf16 multiplied by the twin of the dot-product instructions.
+//! The operations are those of `avx512`, in its order, and so are the bits.
 
 use super::fold::{self, Coming, Geometry, Rows, Sight, TileView};
 use super::lanes::{Lanes, MAX_ROWS, Path, kernels};

@@ -1,5 +1,5 @@
-//! The definition of tree attention, one row, head, tile and position at a time. The fast paths sum in other orders, but in the
-//! same ones for a row whatever else the step holds.
+//! The definition of tree attention, one row, head, tile and position at a time. The fast paths sum in other orders,
+//! but in the same ones for a row whatever else the step holds.
 
 use super::super::{Buffer, Isa, KvStore};
 use super::TILE;

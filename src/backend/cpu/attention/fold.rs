@@ -1,6 +1,6 @@
-//! The kernels: one tile folded into the running states of a few rows. Scores, numerators and sums of a row come from chains of
-//! operations that are the same however many rows a call folds and however much more of the tile the others see: hidden
-//! lanes add exact zeros.
+//! The kernels: one tile folded into the running states of a few rows. Scores, numerators and sums of a row come from
+//! chains of operations that are the same however many rows a call folds and however much more of the tile the others
+//! see: hidden lanes add exact zeros.
 // Loops run over rows and panels by index: several arrays of registers and pointers are indexed at once.
 #![allow(clippy::needless_range_loop)]
 
@@ -42,8 +42,8 @@ pub struct TileView<P: Path> {
     pub values: [*const P::Word; PAGES],
 }
 
-/// A page to be brought into the second-level cache while this call multiplies: line after line of its keys and values. The
-/// addresses need not be good for anything.
+/// A page to be brought into the second-level cache while this call multiplies: line after line of its keys and values.
+/// The addresses need not be good for anything.
 #[derive(Clone, Copy)]
 pub struct Coming {
     pub keys: *const u8,
@@ -110,8 +110,8 @@ impl Sight {
     }
 }
 
-/// Up to `N` numbers for each of `R` rows, on a cache line's border and not yet written. The distance between rows is known
-/// when the kernels are compiled: with addresses to be worked out in their loops, not all sums stay in registers.
+/// Up to `N` numbers for each of `R` rows, on a cache line's border and not yet written. The distance between rows is
+/// known when the kernels are compiled: with addresses to be worked out in their loops, not all sums stay in registers.
 #[repr(align(64))]
 struct Tile<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
 
@@ -131,8 +131,8 @@ impl<T: Copy, const N: usize, const R: usize> Tile<T, N, R> {
 /// Folds the visible lanes of `tile` into the states of `R` rows.
 ///
 /// # Safety
-/// The processor has the path's instruction set; the pointers of `rows` are good for `R` rows of `geometry`, those of `tile` for
-/// all pages that hold visible lanes; nobody else uses the states.
+/// The processor has the path's instruction set; the pointers of `rows` are good for `R` rows of `geometry`, those of
+/// `tile` for all pages that hold visible lanes; nobody else uses the states.
 #[inline(always)]
 pub unsafe fn fold<P: Path, const R: usize>(
     geometry: &Geometry,
@@ -145,8 +145,8 @@ pub unsafe fn fold<P: Path, const R: usize>(
     let mut queries = Tile::<P::Factor, MOST_HEAD_DIM, R>::new();
     let mut scores = Tile::<f32, LANES, R>::new();
     let mut numerators = Tile::<P::Factor, LANES, R>::new();
-    // SAFETY: `scores` and `numerators` hold a tile for each row and are written before they are read, the latter for every row
-    // and page by `soften`; the rest is promised by the caller.
+    // SAFETY: `scores` and `numerators` hold a tile for each row and are written before they are read, the latter for
+    // every row and page by `soften`; the rest is promised by the caller.
     unsafe {
         let factors = geometry.width / P::PAIR;
         for r in 0..R {
@@ -265,8 +265,8 @@ unsafe fn soften<P: Path>(
     }
 }
 
-/// `2^(x * exponent)` for `x <= 0`; exactly 1 at 0, 0 below `geometry.lowest`. Not `cpu::exp`: with the scale folded into the
-/// range reduction and no upper range, softmax saves a third of its instructions.
+/// `2^(x * exponent)` for `x <= 0`; exactly 1 at 0, 0 below `geometry.lowest`. Not `cpu::exp`: with the scale folded
+/// into the range reduction and no upper range, softmax saves a third of its instructions.
 #[inline(always)]
 unsafe fn power<P: Path>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     /// Adding 1.5 * 2^23 rounds to a whole number, which the low bits then hold.

@@ -1,5 +1,5 @@
-//! Pages that straddle segments: the visible slots of several pages brought together in one, so that the kernels meet whole
-//! pages only.
+//! Pages that straddle segments: the visible slots of several pages brought together in one, so that the kernels meet
+//! whole pages only.
 
 use std::ops::{BitAnd, BitOr, Not, Range};
 
@@ -28,8 +28,8 @@ impl Bits for u16 {
     }
 }
 
-/// Copies `slots` of page `from` into page `to` (keys, then values); what else `to` holds in the pairs of values that hold
-/// `slots` stays.
+/// Copies `slots` of page `from` into page `to` (keys, then values); what else `to` holds in the pairs of values that
+/// hold `slots` stays.
 pub fn copy_slots<T: Bits>(layout: PageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
     let pair = layout.pair();
     let key_words = layout.key_elements() / pair;

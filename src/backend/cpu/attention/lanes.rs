@@ -1,12 +1,13 @@
-//! What the fast paths need of an instruction set: sixteen f32 lanes ([`Lanes`]), and products with keys and values as one
-//! dtype stores them ([`Path`]). The kernels in `fold` are written once over these.
+//! What the fast paths need of an instruction set: sixteen f32 lanes ([`Lanes`]), and products with keys and values as
+//! one dtype stores them ([`Path`]). The kernels in `fold` are written once over these.
 
 use bytemuck::Pod;
 
 use super::fold::{Coming, Geometry, Rows, Sight, TileView};
 use super::gather::Bits;
 
-/// Rows (times heads of a group) that one kernel call folds: their scores for a whole tile fill 24 of AVX-512's 32 registers.
+/// Rows (times heads of a group) that one kernel call folds: their scores for a whole tile fill 24 of AVX-512's 32
+/// registers.
 pub const MAX_ROWS: usize = 6;
 
 /// Sixteen f32 in registers.
@@ -29,7 +30,8 @@ pub trait Lanes: Copy {
     unsafe fn largest(self) -> f32;
     /// Lanes whose bit is not set become minus infinity.
     unsafe fn keep(self, bits: u16) -> Self;
-    /// `self * 2^n` with `n` in the low bits of `shifted`, whose other bits lie above bit 22; zero in lanes where `x < lowest`.
+    /// `self * 2^n` with `n` in the low bits of `shifted`, whose other bits lie above bit 22; zero in lanes where `x <
+    /// lowest`.
     unsafe fn times_power(self, shifted: Self, x: Self, lowest: Self) -> Self;
 }
 
@@ -49,8 +51,8 @@ pub trait Path {
     const PAIR: usize;
     /// Vectors of sixteen lanes that a kernel holds for each row.
     const PANELS: usize;
-    /// The path over f32 pages that takes over, with the same results, when a tile is widened once for several calls. Its
-    /// queries lie in memory as this path's do.
+    /// The path over f32 pages that takes over, with the same results, when a tile is widened once for several calls.
+    /// Its queries lie in memory as this path's do.
     type Wide: Path;
     /// Whether this path widens at all; else `Wide` is `Self`.
     const WIDENS: bool;

@@ -1,7 +1,7 @@
-//! Tree attention. `clear` is its definition: for each row and head, the tiles of its context are folded in rising position
-//! order into one running state. The fast paths fold a tile into several rows at once: `tiles` says where a tile's keys and
-//! values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2`, `avx512` and, for the twin of the
-//! latter's bf16 dot products, `bf16_twin` supply.
+//! Tree attention. `clear` is its definition: for each row and head, the tiles of its context are folded in rising
+//! position order into one running state. The fast paths fold a tile into several rows at once: `tiles` says where a
+//! tile's keys and values lie, `walk` who folds which tiles, `fold` how, in terms of `lanes`, which `avx2`, `avx512`
+//! and, for the twin of the latter's bf16 dot products, `bf16_twin` supply.
 
 mod clear;
 
@@ -23,8 +23,8 @@ use crate::backend::Dtype;
 use crate::ids::LayerIx;
 use crate::plan::AttentionPlan;
 
-/// Positions that are folded at once. A row's tiles are aligned to absolute positions, so neither planner, siblings nor chunks
-/// change where its sums break.
+/// Positions that are folded at once. A row's tiles are aligned to absolute positions, so neither planner, siblings nor
+/// chunks change where its sums break.
 pub const TILE: u32 = 64;
 
 /// Memory reused from call to call.
@@ -60,8 +60,8 @@ pub fn tree_attention(
     unsafe { walk(&step, tasks, out) };
 }
 
-/// The walk of a path over keys and values of a dtype, where it is not the clear loops. Safe to call where the processor has
-/// the path.
+/// The walk of a path over keys and values of a dtype, where it is not the clear loops. Safe to call where the
+/// processor has the path.
 fn walk(isa: Isa, stored: Dtype) -> Option<unsafe fn(&walk::Step<'_>, &mut Vec<walk::TaskMemory>, &mut Buffer)> {
     match (isa, stored) {
         (Isa::Bf16Twin, Dtype::Bf16) => Some(walk::run::<bf16_twin::Bf16Dot>),

@@ -1,4 +1,5 @@
-//! The plan, tile by tile: which page holds which positions of a tile. Integers only, worked out once a call for all heads.
+//! The plan, tile by tile: which page holds which positions of a tile. Integers only, worked out once a call for all
+//! heads.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! Who folds what: a task is one key head over a chunk of rows. It walks all tiles in the order of the plan's items, each tile
-//! over all of its rows beneath it, so that a shared tile's keys and values come from memory once a chunk and stay in cache
-//! meanwhile.
+//! Who folds what: a task is one key head over a chunk of rows. It walks all tiles in the order of the plan's items,
+//! each tile over all of its rows beneath it, so that a shared tile's keys and values come from memory once a chunk and
+//! stay in cache meanwhile.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ use crate::plan::AttentionPlan;
 /// Kernel calls over one tile from which on it pays to widen it once for all.
 const WIDEN_FROM: usize = 3;
 
-/// How far ahead of the walk pages are fetched: well below the second-level cache of a core (1 MiB on Zen 4, 2 MiB on Sapphire
-/// Rapids), which also holds the states of the rows.
+/// How far ahead of the walk pages are fetched: well below the second-level cache of a core (1 MiB on Zen 4, 2 MiB on
+/// Sapphire Rapids), which also holds the states of the rows.
 const AHEAD_BYTES: usize = 512 << 10;
 
 /// Steps of fewer products (rows x positions x width) run on the calling thread: waking the others takes as long.
@@ -128,7 +128,8 @@ unsafe fn run_task<P: Path>(step: &Step<'_>, task: Task<'_>, memory: &mut TaskMe
         let whole = tile.is_whole(window);
         let first = (rows.start - task.rows.start) * group;
         let parts = even_parts(rows.len() * group);
-        // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for them.
+        // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
+        // them.
         let wide = (P::WIDENS && parts.len() >= WIDEN_FROM)
             .then(|| unsafe { widen(&geometry, &view, bytemuck::cast_slice_mut(&mut memory.wide)) });
         for part in parts {
@@ -143,8 +144,8 @@ unsafe fn run_task<P: Path>(step: &Step<'_>, task: Task<'_>, memory: &mut TaskMe
                 continue;
             }
             let states = memory.rows::<P>(first + part.start, part.len(), layout.width);
-            // SAFETY: the processor has the path's instructions; `memory` holds all rows of the task, of which `states` are some;
-            // `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
+            // SAFETY: the processor has the path's instructions; `memory` holds all rows of the task, of which `states`
+            // are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
             match &wide {
                 Some((geometry, view)) => unsafe {
                     let coming = ahead.next(tile.reads, geometry.key_words);

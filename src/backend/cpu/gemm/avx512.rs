@@ -19,8 +19,8 @@ pub static KERNELS: Kernels = Kernels {
     },
 };
 
-/// 32 registers: `rows * panels` sums, `panels` weights and one activation. Few rows: many panels, so that several streams of
-/// weights are under way.
+/// 32 registers: `rows * panels` sums, `panels` weights and one activation. Few rows: many panels, so that several
+/// streams of weights are under way.
 pub fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 8,

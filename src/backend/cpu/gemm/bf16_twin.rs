@@ -1,5 +1,5 @@
-//! The kernel of AVX-512 BF16 in software, one row and one panel at a time: the same chain of dot products for each output, and
-//! so the same bits.
+//! The kernel of AVX-512 BF16 in software, one row and one panel at a time: the same chain of dot products for each
+//! output, and so the same bits.
 
 use super::drive::{Kernels, Tile};
 use super::operand::Operand;

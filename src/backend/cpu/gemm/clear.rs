@@ -1,5 +1,6 @@
-//! The definition of a linear layer: every output is one chain of f32 multiply-adds over the inputs in rising order. With bf16
-//! weights the input is rounded to bf16 (to nearest even) first, as the bf16 dot product of the fast path needs it.
+//! The definition of a linear layer: every output is one chain of f32 multiply-adds over the inputs in rising order.
+//! With bf16 weights the input is rounded to bf16 (to nearest even) first, as the bf16 dot product of the fast path
+//! needs it.
 
 use rayon::prelude::*;
 

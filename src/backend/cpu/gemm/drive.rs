@@ -1,7 +1,7 @@
-//! The walk of a linear layer. Threads take contiguous shares of the panels. Within a share each few panels are multiplied by
-//! all rows before the next ones, strip of inputs by strip, group of rows by group: weights come from memory once and are
-//! fetched a strip ahead, a strip of them stays in the first cache, activations in the second. Kernels only multiply; their
-//! sums get bias and residual here.
+//! The walk of a linear layer. Threads take contiguous shares of the panels. Within a share each few panels are
+//! multiplied by all rows before the next ones, strip of inputs by strip, group of rows by group: weights come from
+//! memory once and are fetched a strip ahead, a strip of them stays in the first cache, activations in the second.
+//! Kernels only multiply; their sums get bias and residual here.
 
 use rayon::prelude::*;
 
@@ -47,8 +47,8 @@ pub struct Tile {
     pub sums: *mut f32,
     /// Whether the sums hold those of the strips before.
     pub resume: bool,
-    /// The next strip in its first panel. After every `ahead_every` words a kernel fetches one more cache line of each panel of
-    /// it into the second cache. Perhaps past the end of the weights: a fetch is only a hint.
+    /// The next strip in its first panel. After every `ahead_every` words a kernel fetches one more cache line of each
+    /// panel of it into the second cache. Perhaps past the end of the weights: a fetch is only a hint.
     pub ahead: *const u8,
     pub ahead_every: usize,
 }
@@ -123,8 +123,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(&self, sums: &mut Vec<Vec<f32>>, out: &mut Buffer) {
-        // Few rows: one share a thread, so that each fetches ahead without a break. Many: more, so that a thread that was held
-        // up leaves its last ones to others.
+        // Few rows: one share a thread, so that each fetches ahead without a break. Many: more, so that a thread that
+        // was held up leaves its last ones to others.
         let shares_wanted = rayon::current_num_threads() * if self.groups.len() == 1 { 1 } else { SHARES };
         let most_rows = self.rows.div_ceil(self.groups.len());
         let at_once = (self.kernels.panels)(most_rows);

@@ -1,9 +1,9 @@
-//! Linear layers: packed weights (`pack`), the clear loops (`clear`), and the fast path: activations interleaved for the
-//! kernels (`operand`), the walk over rows and panels (`drive`), and one room of kernels an instruction set. Which numbers a
-//! path may round is stated at [`crate::backend`].
+//! Linear layers: packed weights (`pack`), the clear loops (`clear`), and the fast path: activations interleaved for
+//! the kernels (`operand`), the walk over rows and panels (`drive`), and one room of kernels an instruction set. Which
+//! numbers a path may round is stated at [`crate::backend`].
 //!
-//! Every output is one chain of multiply-adds over the inputs in rising order, whatever the number of rows: the walk divides
-//! rows and outputs, never the sum.
+//! Every output is one chain of multiply-adds over the inputs in rising order, whatever the number of rows: the walk
+//! divides rows and outputs, never the sum.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

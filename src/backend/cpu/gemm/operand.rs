@@ -1,15 +1,17 @@
-//! Activations as kernels read them: cut into strips of inputs, the rows of a strip a fixed distance apart. So a kernel reaches
-//! all its rows from one pointer, strips stay in the first cache, and rows a power of two apart do not crowd its sets.
+//! Activations as kernels read them: cut into strips of inputs, the rows of a strip a fixed distance apart. So a kernel
+//! reaches all its rows from one pointer, strips stay in the first cache, and rows a power of two apart do not crowd
+//! its sets.
 
 use rayon::prelude::*;
 
 use crate::backend::cpu::rows::for_each_isa;
 use crate::backend::cpu::{Buffer, Isa};
 
-/// Most words of a strip's row. With two f32 panels a strip of weights takes 32 KB, two thirds of a first cache of 48 KB.
+/// Most words of a strip's row. With two f32 panels a strip of weights takes 32 KB, two thirds of a first cache of 48
+/// KB.
 pub const STRIP: usize = 256;
-/// Words from one row of a strip to the next: an odd number of cache lines and one word, so that rows neither fall into the
-/// same set nor pass to their next line all at the same step.
+/// Words from one row of a strip to the next: an odd number of cache lines and one word, so that rows neither fall into
+/// the same set nor pass to their next line all at the same step.
 pub const ROW_STRIDE: usize = STRIP + 17;
 
 /// How a kernel wants its activations: in words of 32 bits.

@@ -1,5 +1,6 @@
-//! The layout of weights: panels of 16 outputs, so that one vector register holds the same input's weight of 16 outputs.
-//! The one packed copy serves every instruction set and the embedding gather. How it is multiplied is its neighbours'.
+//! The layout of weights: panels of 16 outputs, so that one vector register holds the same input's weight of 16
+//! outputs. The one packed copy serves every instruction set and the embedding gather. How it is multiplied is its
+//! neighbours'.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -18,8 +19,8 @@ pub const PANEL: usize = 16;
 pub struct Line([u8; 64]);
 
 /// A weight matrix `[rows, cols]` (outputs, inputs) in panels of `PANEL` outputs; the last one is filled up with zeros.
-/// A panel is `[cols][16]` in f32 and f16; in bf16 `[cols / 2][16][2]`: pairs of inputs, as the bf16 dot product takes them,
-/// an odd last one paired with zero.
+/// A panel is `[cols][16]` in f32 and f16; in bf16 `[cols / 2][16][2]`: pairs of inputs, as the bf16 dot product takes
+/// them, an odd last one paired with zero.
 pub struct Matrix {
     pub rows: usize,
     pub cols: usize,
@@ -129,8 +130,8 @@ fn fill_panel(panel: &mut [Line], rows: &[&[u8]], dtype: Dtype) {
     }
 }
 
-/// Zeroed memory straight from the system: aligned to pages and, where the system has them, on huge pages, since weights are
-/// streamed and small pages would cost a walk of the page table every 4 KB.
+/// Zeroed memory straight from the system: aligned to pages and, where the system has them, on huge pages, since
+/// weights are streamed and small pages would cost a walk of the page table every 4 KB.
 fn zeroed(lines: usize) -> MmapMut {
     let bytes = lines.max(1) * size_of::<Line>();
     let memory = MmapMut::map_anon(bytes).expect("memory for weights, without which no allocation would succeed");

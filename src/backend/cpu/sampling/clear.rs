@@ -6,15 +6,15 @@ use crate::backend::cpu::exp::LOWEST;
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Draws one token.
+/// Samples one token.
 pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
     let model = safe(Isa::Portable, logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
         Pick::Greedy => by_score(&scores)[0],
         Pick::Given(token) => token.ix(),
-        Pick::Random { temperature, top_k, top_p, min_p, coin } => {
-            inverse_cdf(&weights(&scores, temperature, top_k, top_p, min_p), coin)
+        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
+            inverse_cdf(&weights(&scores, temperature, top_k, top_p, min_p), uniform)
         }
     };
     let logprobs = log_softmax(&model);
@@ -52,15 +52,15 @@ fn weights(scores: &[f32], temperature: f32, top_k: Option<u32>, top_p: f32, min
     weights
 }
 
-/// The first token in vocabulary order at which the running sum exceeds `coin` of the whole.
-fn inverse_cdf(weights: &[f64], coin: f64) -> usize {
+/// The first token in vocabulary order at which the running sum exceeds `uniform` of the whole.
+fn inverse_cdf(weights: &[f64], uniform: f64) -> usize {
     let total: f64 = weights.iter().sum();
     let mut running = 0.0;
     let mut last = 0;
     for (t, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
         running += weight;
         last = t;
-        if running > coin * total {
+        if running > uniform * total {
             break;
         }
     }

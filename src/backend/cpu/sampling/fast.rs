@@ -1,5 +1,6 @@
-//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain sampling at
-//! a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the sums.
+//! Sampling without a sort of the vocabulary. Maxima of chunks of it tell where the likeliest tokens can be; plain
+//! sampling at a temperature is one pass for maxima, one of exponentials and their sums by chunk, and a walk over the
+//! sums.
 
 use super::scores::{adjusted, safe};
 use crate::backend::cpu::Isa;
@@ -27,22 +28,22 @@ pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &Sampl
     let changed = matches!(scores, std::borrow::Cow::Owned(_));
     let Memory { model_maxima, maxima, weights, sums } = memory;
     let model = Scores::new(isa, &safe, model_maxima);
-    let drawn = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
+    let edited = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
 
     let model_sum = model.weigh(isa, 1.0, weights, sums);
     let token = match request.pick {
-        Pick::Greedy => drawn.first_best(),
+        Pick::Greedy => edited.first_best(),
         Pick::Given(token) => token.ix(),
-        Pick::Random { temperature, top_k, top_p, min_p, coin } => {
+        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
             let filters = Filters { temperature, top_k, top_p, min_p };
             if filters.none() && temperature == 1.0 && !changed {
-                draw(weights, sums, coin)
+                inverse_cdf(weights, sums, uniform)
             } else if filters.none() {
-                drawn.weigh(isa, temperature, weights, sums);
-                draw(weights, sums, coin)
+                edited.weigh(isa, temperature, weights, sums);
+                inverse_cdf(weights, sums, uniform)
             } else {
-                let kept = filters.kept(isa, drawn, weights, sums);
-                draw_kept(&kept, coin)
+                let kept = filters.kept(isa, edited, weights, sums);
+                inverse_cdf_of_kept(&kept, uniform)
             }
         }
     };
@@ -199,9 +200,9 @@ impl Filters {
     }
 }
 
-/// The token at `coin` of the sum of `weights`, whose chunks have `sums`.
-fn draw(weights: &[f32], sums: &[f64], coin: f64) -> usize {
-    let target = coin * sums.iter().sum::<f64>();
+/// The token at `uniform` of the sum of `weights`, whose chunks have `sums`.
+fn inverse_cdf(weights: &[f32], sums: &[f64], uniform: f64) -> usize {
+    let target = uniform * sums.iter().sum::<f64>();
     let mut before = 0.0;
     let mut last = 0;
     for (c, (weights, sum)) in weights.chunks(CHUNK).zip(sums).enumerate() {
@@ -226,15 +227,15 @@ fn draw(weights: &[f32], sums: &[f64], coin: f64) -> usize {
 }
 
 /// The same among few tokens.
-fn draw_kept(kept: &[(usize, f64)], coin: f64) -> usize {
-    let target = coin * kept.iter().map(|(_, weight)| weight).sum::<f64>();
+fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
+    let target = uniform * kept.iter().map(|(_, weight)| weight).sum::<f64>();
     let mut running = 0.0;
     let positive = kept.iter().filter(|(_, weight)| *weight > 0.0);
-    let drawn = positive.clone().find(|(_, weight)| {
+    let found = positive.clone().find(|(_, weight)| {
         running += weight;
         running > target
     });
-    drawn.or_else(|| positive.clone().next_back()).map_or(0, |(token, _)| *token)
+    found.or_else(|| positive.clone().next_back()).map_or(0, |(token, _)| *token)
 }
 
 for_each_isa! {

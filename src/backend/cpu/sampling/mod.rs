@@ -1,10 +1,11 @@
 //! The next token of each row: bias, penalties, temperature, top-k, top-p, min-p, then the inverse of the cumulative
-//! distribution in vocabulary order at the row's coin. The coin is an argument; nothing here is random. `clear` is the
-//! definition, by a full sort in f64; `fast` draws the same tokens, but for a coin within rounding (1e-6) of a border.
+//! distribution in vocabulary order at the row's uniform. The uniform is an argument; nothing here is random. `clear`
+//! is the definition, by a full sort in f64; `fast` samples the same tokens, but for a uniform within rounding (1e-6)
+//! of a border.
 //!
-//! Equal scores rank by rising token id. A NaN logit counts as -inf and +inf as the largest f32. A token less likely than the
-//! best one by more than a factor of e^87 (at the request's temperature) is never drawn. The best token is never filtered out;
-//! when every token is at -inf, token 0 is drawn.
+//! Equal scores rank by rising token id. A NaN logit counts as -inf and +inf as the largest f32. A token less likely
+//! than the best one by more than a factor of e^87 (at the request's temperature) is never sampled. The best token is
+//! never filtered out; when every token is at -inf, token 0 is sampled.
 
 mod clear;
 mod fast;

@@ -8,7 +8,7 @@ const DRAWN: u32 = 1 << 31;
 pub fn token_word(token: RowToken) -> u32 {
     let (index, mark) = match token {
         RowToken::Known(token) => (token.0, 0),
-        RowToken::Drawn(request) => (request, DRAWN),
+        RowToken::Sampled(request) => (request, DRAWN),
     };
     assert!(index < DRAWN, "token or request {index} does not fit 31 bits");
     index | mark
@@ -22,8 +22,8 @@ mod tests {
     #[test]
     fn the_high_bit_tells_a_drawn_token_from_a_known_one() {
         assert_eq!(token_word(RowToken::Known(TokenId(128_255))), 128_255);
-        assert_eq!(token_word(RowToken::Drawn(0)), 0x8000_0000);
-        assert_eq!(token_word(RowToken::Drawn(2559)), 0x8000_09ff);
+        assert_eq!(token_word(RowToken::Sampled(0)), 0x8000_0000);
+        assert_eq!(token_word(RowToken::Sampled(2559)), 0x8000_09ff);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The canonical form of a mathematical answer in LaTeX: answers that mean the same have the same text, so that they are one vote
-//! and compare as texts. Where an answer stands is left to `answer`, which one is right to `grade`.
+//! The canonical form of a mathematical answer in LaTeX: answers that mean the same have the same text, so that they
+//! are one vote and compare as texts. Where an answer stands is left to `answer`, which one is right to `grade`.
 //!
-//! The conventions are those that MATH is graded by (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving With the MATH
-//! Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with Language Models*, appendix
-//! on answer normalisation). Where both sides are expressions they are compared as such, exactly:
+//! The conventions are those that MATH is graded by (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving
+//! With the MATH Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with
+//! Language Models*, appendix on answer normalisation). Where both sides are expressions they are compared as such,
+//! exactly:
 //!
 //! | equal | because |
 //! |---|---|
@@ -23,9 +24,10 @@
 //! | `1\pm\sqrt2`, `1+\sqrt2, 1-\sqrt2` | one `\pm` makes two elements |
 //! | `\text{Evelyn}`, `evelyn` | words have no case; answers of letters with three side by side, `no` and `IV` are words |
 //!
-//! Not equal: `(1,2)` and `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8` and its
-//! decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Texts are never products of their letters. Whatever is no such answer, or has numbers beyond 128 bits, equals
-//! what has the same tokens; identities (of logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
+//! Not equal: `(1,2)` and `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8`
+//! and its decimal value or `2516`, `\pi` and `3.14`, `x>1` and `(1,\infty)`. Texts are never products of their
+//! letters. Whatever is no such answer, or has numbers beyond 128 bits, equals what has the same tokens; identities (of
+//! logarithms, of trigonometry, nested roots, quotients of polynomials) are not looked for.
 
 mod names;
 mod numbers;
@@ -44,12 +46,13 @@ mod written;
 use relation::relation;
 pub(crate) use tokens::group;
 use tokens::{Token, tokens, written};
-use units::{Place, without_units};
+use units::{AnswerScope, without_units};
 
 /// Brackets within brackets, and tokens, of an answer that is looked into.
 const DEEPEST: usize = 32;
 const LONGEST: usize = 1000;
-/// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where nothing is left.
+/// The form in which answers are counted and compared; itself LaTeX, whose canonical form is itself. `None` where
+/// nothing is left.
 pub fn canonical(text: &str) -> Option<String> {
     let tokens = tokens(text);
     let plain = || written(&tokens);
@@ -129,7 +132,7 @@ fn elements(tokens: &[Token]) -> Option<Vec<String>> {
     let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
     listed.retain(|part| !part.is_empty());
     units::are_alike(&listed).then_some(())?;
-    let place = if listed.len() > 1 { Place::Listed } else { Place::Whole };
+    let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
     let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
     names.dedup();
     let mut found = Vec::new();
@@ -141,7 +144,8 @@ fn elements(tokens: &[Token]) -> Option<Vec<String>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// An element with a plus and with a minus in the place of its `\pm`, which stands outside all sets; itself where it has none.
+/// An element with a plus and with a minus in the place of its `\pm`, which stands outside all sets; itself where it
+/// has none.
 fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
     let mut sets = 0_usize;
     let mut places = Vec::new();
@@ -166,7 +170,7 @@ fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
 }
 
 /// `is_named`: a name before `=` tells this element from others, and stays.
-fn element(tokens: &[Token], is_named: bool, place: Place) -> Option<String> {
+fn element(tokens: &[Token], is_named: bool, place: AnswerScope) -> Option<String> {
     words(tokens).or_else(|| {
         let value = without_units(tokens, place);
         words(value).or_else(|| relation(value, is_named))
@@ -226,7 +230,7 @@ fn value(tokens: &[Token]) -> Option<String> {
                 [_] => None,
                 _ => {
                     units::are_alike(&listed).then_some(())?;
-                    let element = |part| element(part, true, Place::Listed);
+                    let element = |part| element(part, true, AnswerScope::Listed);
                     let listed = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
                     Some(format!("{open}{}{close}", listed.join(", ")))
                 }

@@ -1,4 +1,5 @@
-//! The names of LaTeX's commands, as far as answers use them, and of units. What they mean is left to the modules beside this one.
+//! The names of LaTeX's commands, as far as answers use them, and of units. What they mean is left to the modules
+//! beside this one.
 
 /// Whether a list of names, as they are kept here, has this one.
 pub(crate) fn has(names: &str, name: &str) -> bool {
@@ -63,7 +64,7 @@ pub(crate) fn magnitude(word: &str) -> Option<&'static str> {
     })
 }
 
-/// The direction whose letter stands behind degrees.
+/// The direction that a letter behind degrees stands for.
 pub(crate) fn compass(letter: &str) -> Option<&'static str> {
     Some(match letter {
         "N" => "north",

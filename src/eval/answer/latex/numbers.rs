@@ -1,4 +1,5 @@
-//! Numbers in answers: the value of digits, and whole numbers that other whole numbers stand for. Powers and roots are left to `sum`.
+//! Numbers in answers: the value of digits, and whole numbers that other whole numbers stand for. Powers and roots are
+//! left to `sum`.
 
 use crate::eval::answer::latex::sum::Sum;
 use crate::eval::answer::rational::Rational;

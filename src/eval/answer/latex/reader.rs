@@ -1,5 +1,6 @@
-//! Tokens to expressions: recursive descent over what answers hold (numbers, symbols, fractions, roots, powers, functions). `None`:
-//! the tokens are no such expression, or a number does not fit. Lists, intervals and equations are left to `mod`.
+//! Tokens to expressions: recursive descent over what answers hold (numbers, symbols, fractions, roots, powers,
+//! functions). `None`: the tokens are no such expression, or a number does not fit. Lists, intervals and equations are
+//! left to `mod`.
 
 use crate::eval::answer::latex::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
 use crate::eval::answer::latex::numbers::{binomial, decimal, factorial, is_too_large};
@@ -13,7 +14,7 @@ const DEEPEST: usize = 64;
 
 pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
     (!units::are_within(tokens)).then_some(())?;
-    let mut reader = Reader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
+    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
     let sum = reader.sum()?;
     (reader.at == reader.tokens.len()).then_some(sum)
 }
@@ -36,7 +37,7 @@ fn letters(tokens: &[Token]) -> Vec<Token> {
     found
 }
 
-struct Reader {
+struct LatexReader {
     tokens: Vec<Token>,
     at: usize,
     /// Values within values.
@@ -45,7 +46,7 @@ struct Reader {
     in_bars: bool,
 }
 
-impl Reader {
+impl LatexReader {
     fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.at)
     }

@@ -1,5 +1,5 @@
-//! Equations and inequalities: which names before them say nothing, and the one form of those that do. What stands on their sides
-//! is read by the modules beside this one.
+//! Equations and inequalities: which names before them say nothing, and the one form of those that do. What stands on
+//! their sides is read by the modules beside this one.
 
 use crate::eval::answer::latex::tokens::{Token, tokens, written};
 use crate::eval::answer::latex::{command, names, parts, reader, value};
@@ -66,7 +66,8 @@ fn sides(tokens: &[Token]) -> (Vec<&[Token]>, Vec<Sign>) {
     (sides, signs)
 }
 
-/// What `=` or `\in` gives a value to, where that is all that stands before it: `x`, `AB`, `x_1`, `f(x)`, `(x,y)`, a text.
+/// What `=` or `\in` gives a value to, where that is all that stands before it: `x`, `AB`, `x_1`, `f(x)`, `(x,y)`, a
+/// text.
 pub(crate) fn name(tokens: &[Token]) -> Option<&[Token]> {
     let (sides, signs) = sides(tokens);
     match (&sides[..], &signs[..]) {

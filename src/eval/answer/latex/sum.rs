@@ -1,6 +1,6 @@
-//! Expressions in normal form: sums of products of powers, with exact rational coefficients. Equal sums of rational numbers, roots
-//! of them and powers of symbols are equal in memory, for roots of different primes do not add up to rational numbers. How a sum
-//! is read is left to `reader`, how it is written to `written`.
+//! Expressions in normal form: sums of products of powers, with exact rational coefficients. Equal sums of rational
+//! numbers, roots of them and powers of symbols are equal in memory, for roots of different primes do not add up to
+//! rational numbers. How a sum is read is left to `reader`, how it is written to `written`.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::eval::answer::rational::{Rational, gcd};
 /// What powers are taken of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Atom {
-    /// A prime, or -1, whose root is the imaginary unit; its exponent lies between 0 and 1. Of a number with two prime factors
-    /// above [`LARGEST_FACTOR`] these stay together.
+    /// A prime, or -1, whose root is the imaginary unit; its exponent lies between 0 and 1. Of a number with two prime
+    /// factors above [`LARGEST_FACTOR`] these stay together.
     Prime(i128),
     /// A symbol, or whatever else is only equal to what is written alike.
     Named(String),
-    /// A sum whose power no rule takes apart; its exponent is below 1.
+    /// A power of a sum that no rule expands; its exponent is below 1.
     Group(Sum),
 }
 
-/// Atoms with their exponents, none of which is 0.
-pub(crate) type Product = BTreeMap<Atom, Rational>;
+/// Atoms with their exponents; no exponent is 0.
+pub(crate) type Monomial = BTreeMap<Atom, Rational>;
 
-/// Products with their coefficients, none of which is 0.
+/// Monomials with their coefficients; no coefficient is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Sum {
-    pub terms: BTreeMap<Product, Rational>,
+    pub terms: BTreeMap<Monomial, Rational>,
 }
 
 /// Sums do not grow beyond this, so that no answer takes long.
@@ -34,19 +34,19 @@ const ONE: Rational = Rational { above: 1, below: 1 };
 
 impl Sum {
     pub fn number(number: Rational) -> Sum {
-        Sum::term(Product::new(), number)
+        Sum::term(Monomial::new(), number)
     }
 
     pub fn named(name: impl Into<String>) -> Sum {
-        Sum::term(Product::from([(Atom::Named(name.into()), ONE)]), ONE)
+        Sum::term(Monomial::from([(Atom::Named(name.into()), ONE)]), ONE)
     }
 
     /// The imaginary unit.
     pub fn imaginary() -> Sum {
-        Sum::term(Product::from([(Atom::Prime(-1), Rational { above: 1, below: 2 })]), ONE)
+        Sum::term(Monomial::from([(Atom::Prime(-1), Rational { above: 1, below: 2 })]), ONE)
     }
 
-    fn term(product: Product, coefficient: Rational) -> Sum {
+    fn term(product: Monomial, coefficient: Rational) -> Sum {
         let mut sum = Sum::default();
         if coefficient.above != 0 {
             sum.terms.insert(product, coefficient);
@@ -124,7 +124,7 @@ impl Sum {
         Some(power)
     }
 
-    fn single(&self) -> Option<(&Product, Rational)> {
+    fn single(&self) -> Option<(&Monomial, Rational)> {
         self.terms.first_key_value().filter(|_| self.terms.len() == 1).map(|(product, number)| (product, *number))
     }
 
@@ -142,7 +142,7 @@ impl Sum {
         let outside =
             Sum::term(raised(&self.common(), Rational::whole(-1))?, self.content()?.times(leading)?.inverse()?);
         match outside == Sum::number(ONE) {
-            true => Some(Sum::term(Product::from([(Atom::Group(self.clone()), Rational::whole(-1))]), ONE)),
+            true => Some(Sum::term(Monomial::from([(Atom::Group(self.clone()), Rational::whole(-1))]), ONE)),
             false => self.times(&outside)?.inverse()?.times(&outside),
         }
     }
@@ -154,7 +154,7 @@ impl Sum {
         self.terms.keys().flat_map(|product| product.keys()).find(|_| all).cloned()
     }
 
-    /// A power whose exponent is no whole number.
+    /// A power with an exponent that is no whole number.
     fn root(&self, exponent: Rational) -> Option<Sum> {
         if self.is_zero() {
             return (exponent.above > 0).then(Sum::default);
@@ -170,11 +170,11 @@ impl Sum {
             }
         }
         let content = self.content()?;
-        let group = Product::from([(Atom::Group(self.scaled(content.inverse()?)?), exponent)]);
+        let group = Monomial::from([(Atom::Group(self.scaled(content.inverse()?)?), exponent)]);
         Sum::term(group, ONE).times(&number_root(content, exponent)?)
     }
 
-    /// The largest rational number of which all coefficients are whole multiples.
+    /// The largest rational number that divides all coefficients.
     pub fn content(&self) -> Option<Rational> {
         let mut coefficients = self.terms.values();
         let first = coefficients.next()?;
@@ -186,7 +186,7 @@ impl Sum {
     }
 
     /// What all terms have as a factor.
-    fn common(&self) -> Product {
+    fn common(&self) -> Monomial {
         let mut products = self.terms.keys();
         let mut common = products.next().cloned().unwrap_or_default();
         common.retain(|atom, exponent| matches!(atom, Atom::Named(_)) && exponent.is_whole() && exponent.above > 0);
@@ -203,13 +203,13 @@ impl Sum {
     }
 }
 
-fn raised(product: &Product, exponent: Rational) -> Option<Product> {
+fn raised(product: &Monomial, exponent: Rational) -> Option<Monomial> {
     product.iter().map(|(atom, own)| Some((atom.clone(), own.times(exponent)?))).collect()
 }
 
 /// The term with its exponents in the ranges that [`Atom`] gives.
-fn settled(product: Product, mut coefficient: Rational) -> Option<Sum> {
-    let mut kept = Product::new();
+fn settled(product: Monomial, mut coefficient: Rational) -> Option<Sum> {
+    let mut kept = Monomial::new();
     let mut groups: Vec<(Sum, i128)> = Vec::new();
     for (atom, exponent) in product {
         let whole = match &atom {
@@ -231,9 +231,10 @@ fn settled(product: Product, mut coefficient: Rational) -> Option<Sum> {
     factors.into_iter().try_fold(Sum::term(kept, coefficient), |product, factor| product.times(&factor?))
 }
 
-/// A root of a number. Odd roots of negative numbers are negative; of the even ones only the square root is told.
+/// A root of a number. Odd roots of negative numbers are negative; of their even roots only the square root is defined
+/// here.
 fn number_root(number: Rational, exponent: Rational) -> Option<Sum> {
-    let mut product = Product::new();
+    let mut product = Monomial::new();
     for (factors, sign) in [(factors(number.above.checked_abs()?), 1), (factors(number.below), -1)] {
         for (prime, times) in factors {
             product.insert(Atom::Prime(prime), exponent.times(Rational::whole(sign * times))?);

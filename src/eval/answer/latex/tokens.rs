@@ -1,5 +1,5 @@
-//! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are gone and
-//! commands that mean the same have one name. What the tokens say is left to the modules beside this one.
+//! LaTeX as tokens: what an answer is made of once spacing, sizes of brackets, dollars, percent and degree signs are
+//! gone and commands that mean the same have one name. What the tokens say is left to the modules beside this one.
 
 use crate::eval::answer::latex::names::{
     ALPHABETS, DATE_WORDS, MATRICES, SHORT_UNITS, SILENT, TEXTS, compass, has, magnitude, one_name,
@@ -8,7 +8,8 @@ use crate::eval::answer::latex::unicode::spelled;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// `12`, `0.5`, `0.1\overline{6}`: digits before and, where there is a point, behind it; without thousands separators.
+    /// `12`, `0.5`, `0.1\overline{6}`: digits before and, where there is a point, behind it; without thousands
+    /// separators.
     Number(String),
     /// Letters side by side.
     Word(String),
@@ -186,8 +187,8 @@ impl Lexer {
     }
 }
 
-/// `text` without the sign between thousands that it begins with. A comma alone is one only outside brackets: in them it separates
-/// elements.
+/// `text` without the sign between thousands that it begins with. A comma alone is one only outside brackets: in them
+/// it separates elements.
 fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
     let comma = text.trim_start().strip_prefix(',').unwrap_or(text);
     let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);

@@ -1,4 +1,5 @@
-//! Mathematical signs beyond ASCII as the LaTeX that means the same. What LaTeX means is left to the modules beside this one.
+//! Mathematical signs beyond ASCII as the LaTeX that means the same. What LaTeX means is left to the modules beside
+//! this one.
 
 use std::borrow::Cow;
 

@@ -1,19 +1,20 @@
-//! Texts and units behind values: which of them say nothing, as in `5 \text{ cm}` and `5 \text{ apples}`. What stands before them is
-//! left to the modules beside this one.
+//! Texts and units behind values: which of them say nothing, as in `5 \text{ cm}` and `5 \text{ apples}`. What stands
+//! before them is left to the modules beside this one.
 
 use crate::eval::answer::latex::names::{KEPT_WORDS, PLAIN_UNITS, SHORT_UNITS, UNITS, has};
 use crate::eval::answer::latex::tokens::Token;
 
 /// Where an answer stands: a noun that is no known unit says nothing only behind the one value of the whole answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum AnswerScope {
     Whole,
     Listed,
 }
 
 /// Without the unit at the end, or the noun. Whatever has texts elsewhere too stays whole.
-pub(crate) fn without_units(tokens: &[Token], place: Place) -> &[Token] {
-    let is_end = |start: &usize| is_phrase(&tokens[*start..]) || (place == Place::Whole && is_noun(&tokens[*start..]));
+pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
+    let is_end =
+        |start: &usize| is_phrase(&tokens[*start..]) || (place == AnswerScope::Whole && is_noun(&tokens[*start..]));
     let value = |start: usize| {
         let value = &tokens[..start];
         let is_relation = |token: &Token| *token == Token::Sign('=');
@@ -31,8 +32,11 @@ pub(crate) fn without_units(tokens: &[Token], place: Place) -> &[Token] {
 
 /// Whether the elements of a list have one unit between them, so that they mean something without it.
 pub(crate) fn are_alike(listed: &[&[Token]]) -> bool {
-    let mut units: Vec<&[Token]> =
-        listed.iter().map(|part| &part[without_units(part, Place::Listed).len()..]).filter(|u| !u.is_empty()).collect();
+    let mut units: Vec<&[Token]> = listed
+        .iter()
+        .map(|part| &part[without_units(part, AnswerScope::Listed).len()..])
+        .filter(|u| !u.is_empty())
+        .collect();
     units.dedup();
     units.len() <= 1
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::eval::answer::latex::sum::{Atom, Product, Sum};
+use crate::eval::answer::latex::sum::{Atom, Monomial, Sum};
 use crate::eval::answer::rational::Rational;
 
 const ONE: Rational = Rational { above: 1, below: 1 };
@@ -37,7 +37,7 @@ impl Sum {
     }
 
     /// Terms as they are written: those with more symbols first.
-    fn ordered(&self) -> Vec<(&Product, &Rational)> {
+    fn ordered(&self) -> Vec<(&Monomial, &Rational)> {
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_by_key(|(product, _)| {
             let symbols = product.iter().filter(|(atom, _)| !matches!(atom, Atom::Prime(_)));
@@ -49,7 +49,7 @@ impl Sum {
 }
 
 /// Without its sign.
-fn term(product: &Product, coefficient: Rational) -> String {
+fn term(product: &Monomial, coefficient: Rational) -> String {
     let mut text = String::new();
     if (coefficient.above.unsigned_abs(), coefficient.below) != (1, 1) || product.is_empty() {
         text = number(coefficient);

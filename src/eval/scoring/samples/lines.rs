@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Form, Sample, Text, unknown};
+use super::{Form, ImportedSample, Text, unknown};
 use crate::error::{Error, Result};
-use crate::eval::records::{Place, Record};
+use crate::eval::records::{FileRecord, RecordPlace};
 use crate::eval::scoring::problems::Problems;
 use crate::json;
 use crate::json::RawJson;
@@ -14,7 +14,7 @@ use crate::json::describe;
 
 const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
 
-/// The form of the file whose first line this is; `None` where the line is no record of samples.
+/// The form of a file that begins with this line; `None` where the line is no record of samples.
 pub(super) fn form(line: &str) -> Option<Form> {
     let fields: Map<String, Value> = json::read(line).ok()?;
     let has = |name: &str| fields.contains_key(name);
@@ -28,11 +28,12 @@ pub(super) fn form(line: &str) -> Option<Form> {
 
 pub(super) fn samples<'a>(
     path: &'a Path,
-    records: impl Iterator<Item = Result<(Record, RawJson)>> + 'a,
+    records: impl Iterator<Item = Result<(FileRecord, RawJson)>> + 'a,
     problems: &'a Problems,
-) -> impl Iterator<Item = Result<Sample>> + 'a {
+) -> impl Iterator<Item = Result<ImportedSample>> + 'a {
     records.flat_map(move |record| {
-        let samples = record.and_then(|((place, fields), text)| Line { path, place, problems }.samples(&fields, text));
+        let samples =
+            record.and_then(|((place, fields), text)| SampleParser { path, place, problems }.samples(&fields, text));
         match samples {
             Ok(samples) => samples.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],
@@ -40,15 +41,15 @@ pub(super) fn samples<'a>(
     })
 }
 
-struct Line<'a> {
+struct SampleParser<'a> {
     path: &'a Path,
-    place: Place,
+    place: RecordPlace,
     problems: &'a Problems,
 }
 
-impl Line<'_> {
+impl SampleParser<'_> {
     /// One sample, or those of one prompt or question. `raw`: the fields as they stand in the file.
-    fn samples(&self, fields: &Map<String, Value>, raw: RawJson) -> Result<Vec<Sample>> {
+    fn samples(&self, fields: &Map<String, Value>, raw: RawJson) -> Result<Vec<ImportedSample>> {
         let has = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
         match () {
             () if has("prompt") && has("samples") => self.of_prompt(fields),
@@ -71,13 +72,13 @@ impl Line<'_> {
         kind: fn(String) -> Text,
         fields: &Map<String, Value>,
         raw: RawJson,
-    ) -> Result<Vec<Sample>> {
+    ) -> Result<Vec<ImportedSample>> {
         let problem = self.problem(fields, id)?;
         let text = kind(self.text(fields, text)?.to_string());
-        Ok(vec![Sample { problem, text, fields: raw }])
+        Ok(vec![ImportedSample { problem, text, fields: raw }])
     }
 
-    fn of_prompt(&self, fields: &Map<String, Value>) -> Result<Vec<Sample>> {
+    fn of_prompt(&self, fields: &Map<String, Value>) -> Result<Vec<ImportedSample>> {
         let prompt = self.text(fields, "prompt")?;
         let problem = self.problems.with_prompt(prompt).ok_or_else(|| {
             let found = describe(&Value::String(prompt.to_string()));
@@ -86,12 +87,12 @@ impl Line<'_> {
         let id = &self.problems.list[problem].id;
         let of_text = |text: String| {
             let fields = RawJson::from(&json!({"task_id": id, "completion": text}));
-            Sample { problem, text: Text::Completion(text), fields }
+            ImportedSample { problem, text: Text::Completion(text), fields }
         };
         Ok(self.texts(fields, "samples")?.into_iter().map(of_text).collect())
     }
 
-    fn of_question(&self, fields: &Map<String, Value>) -> Result<Vec<Sample>> {
+    fn of_question(&self, fields: &Map<String, Value>) -> Result<Vec<ImportedSample>> {
         let problem = self.problem(fields, "question_id")?;
         let id = &self.problems.list[problem].id;
         let codes = self.texts(fields, "code_list")?.into_iter().enumerate();

@@ -1,4 +1,5 @@
-//! Samples as one JSON value (BigCode's generations, APPS's codes, LiveCodeBench's outputs) or as a folder of programs (EvalPlus).
+//! Samples as one JSON value (BigCode's generations, APPS's codes, LiveCodeBench's outputs) or as a folder of programs
+//! (EvalPlus).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Form, Sample, Samples, Text, lines, unknown};
+use super::{Form, ImportedSample, ImportedSamples, Text, lines, unknown};
 use crate::error::{Error, Result};
-use crate::eval::records::{Place, inline};
+use crate::eval::records::{RecordPlace, inline};
 use crate::eval::scoring::problems::Problems;
 use crate::eval::source::read_text;
 use crate::json;
@@ -16,22 +17,22 @@ use crate::json::RawJson;
 use crate::json::describe;
 
 /// A whole program, the `index`-th of its problem.
-pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) -> Sample {
+pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) -> ImportedSample {
     let mut fields = Map::new();
     fields.insert("task_id".to_string(), Value::String(id.to_string()));
     fields.insert("index".to_string(), index.into());
     fields.insert("solution".to_string(), Value::String(program.clone()));
-    Sample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
+    ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
 }
 
 /// A JSON list: of lists of programs, or of objects as in a file of lines.
-pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Result<Samples<'a>> {
+pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     let Value::Array(list) = value(path, text)? else { return Err(Error::format(path, "not a JSON list")) };
     if !list.first().is_some_and(Value::is_array) {
         let form = list.first().and_then(|first| lines::form(&first.to_string())).unwrap_or(Form::Lines);
         let texts = RawJson::part(without_mark(text)).list().expect("it was read as a list");
         let records = inline(path, list)?.into_iter().zip(texts).map(Ok);
-        return Ok(Samples { form, iter: Box::new(lines::samples(path, records, problems)) });
+        return Ok(ImportedSamples { form, iter: Box::new(lines::samples(path, records, problems)) });
     }
     if list.len() > problems.list.len() {
         let what = format!("lists of programs for {} problems; there are {}", list.len(), problems.list.len());
@@ -39,7 +40,7 @@ pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Re
     }
     let samples = list.into_iter().enumerate().map(|(ix, programs)| of_problem(path, problems, ix, programs));
     let samples = samples.collect::<Result<Vec<_>>>()?;
-    Ok(Samples { form: Form::BigCode, iter: Box::new(samples.into_iter().flatten().map(Ok)) })
+    Ok(ImportedSamples { form: Form::BigCode, iter: Box::new(samples.into_iter().flatten().map(Ok)) })
 }
 
 pub(super) fn value<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
@@ -61,19 +62,23 @@ pub(super) fn are_codes_by_number(object: &Map<String, Value>) -> bool {
 }
 
 /// APPS: by id where every key is one, else by place.
-pub(super) fn codes<'a>(path: &'a Path, codes: Map<String, Value>, problems: &'a Problems) -> Result<Samples<'a>> {
+pub(super) fn codes<'a>(
+    path: &'a Path,
+    codes: Map<String, Value>,
+    problems: &'a Problems,
+) -> Result<ImportedSamples<'a>> {
     let by_id = codes.keys().all(|key| problems.find(key).is_some());
     let mut samples = Vec::new();
     for (number, (key, programs)) in codes.into_iter().enumerate() {
         let place = if by_id { problems.find(&key) } else { key.parse().ok().filter(|ix| *ix < problems.list.len()) };
-        let problem = place.ok_or_else(|| unknown(path, &key, Place::Entry(number + 1), &key, problems))?;
+        let problem = place.ok_or_else(|| unknown(path, &key, RecordPlace::Entry(number + 1), &key, problems))?;
         let programs = if programs.is_string() { Value::Array(vec![programs]) } else { programs };
         samples.extend(of_problem(path, problems, problem, programs)?);
     }
-    Ok(Samples { form: Form::Apps, iter: Box::new(samples.into_iter().map(Ok)) })
+    Ok(ImportedSamples { form: Form::Apps, iter: Box::new(samples.into_iter().map(Ok)) })
 }
 
-fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value) -> Result<Vec<Sample>> {
+fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value) -> Result<Vec<ImportedSample>> {
     let id = &problems.list[problem].id;
     let wrong = |value: &Value| Error::field(path, id, "a list of programs", describe(value));
     let Value::Array(programs) = programs else { return Err(wrong(&programs)) };
@@ -85,7 +90,7 @@ fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value)
 }
 
 /// EvalPlus's folder: `HumanEval_0/0.py`, in the order of problems and numbers.
-pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
+pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     let mut files: Vec<(usize, usize, PathBuf)> = Vec::new();
     for folder in entries(path)?.into_iter().filter(|folder| folder.is_dir()) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -105,7 +110,7 @@ pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<Sampl
     let samples = files
         .into_iter()
         .map(|(problem, number, file)| Ok(sample(problem, &problems.list[problem].id, number, read_text(&file)?)));
-    Ok(Samples { form: Form::EvalPlus, iter: Box::new(samples) })
+    Ok(ImportedSamples { form: Form::EvalPlus, iter: Box::new(samples) })
 }
 
 fn entries(path: &Path) -> Result<Vec<PathBuf>> {

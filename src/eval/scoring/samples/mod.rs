@@ -1,6 +1,6 @@
-//! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of lines are
-//! read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half a surrogate pair, which no
-//! program can hold, is judged as U+FFFD.
+//! Samples made elsewhere, in the forms in which they are found: which problem each is for, and its text. Files of
+//! lines are read line by line; JSON lists and folders of programs as a whole. They are JSON as Python writes it; half
+//! a surrogate pair, which no program can hold, is judged as U+FFFD.
 //!
 //! | form | a record or file |
 //! |---|---|
@@ -45,7 +45,7 @@ impl Text {
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct ImportedSample {
     /// Place in the list of problems.
     pub problem: usize,
     pub text: Text,
@@ -65,13 +65,13 @@ pub enum Form {
 }
 
 /// The samples in their order.
-pub struct Samples<'a> {
+pub struct ImportedSamples<'a> {
     pub form: Form,
-    pub iter: Box<dyn Iterator<Item = Result<Sample>> + 'a>,
+    pub iter: Box<dyn Iterator<Item = Result<ImportedSample>> + 'a>,
 }
 
 /// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
-pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
+pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     if path.is_dir() {
         return lists::folder(path, problems);
     }
@@ -100,12 +100,12 @@ pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<Samples<'a>> {
         }
     }
     let records = lines_and_texts(path, reader);
-    Ok(Samples { form: form.unwrap_or(Form::Lines), iter: Box::new(lines::samples(path, records, problems)) })
+    Ok(ImportedSamples { form: form.unwrap_or(Form::Lines), iter: Box::new(lines::samples(path, records, problems)) })
 }
 
 /// The problems' own solutions as samples.
-pub fn references(problems: &Problems) -> Samples<'_> {
-    let of_problem = |(ix, listed): (usize, &'_ super::problems::Listed)| {
+pub fn references(problems: &Problems) -> ImportedSamples<'_> {
+    let of_problem = |(ix, listed): (usize, &'_ super::problems::ListedProblem)| {
         let samples = listed
             .references
             .iter()
@@ -113,7 +113,7 @@ pub fn references(problems: &Problems) -> Samples<'_> {
             .map(|(index, program)| Ok(lists::sample(ix, &listed.id, index, program.clone())));
         samples.collect::<Vec<_>>()
     };
-    Samples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
+    ImportedSamples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
 }
 
 /// The first line that is not blank, at most 64 MiB of it. `taken`: all that was read.

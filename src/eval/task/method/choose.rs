@@ -1,9 +1,9 @@
-//! The settings of `choose`: which answers are offered for an item, and by what measure one of them is taken.
+//! The settings of `choose`: the answers that are offered for an item, and the measure by which one is taken.
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::items::Item;
 use crate::eval::task::template::Template;
 use crate::json::{describe, listed, names};
@@ -13,12 +13,12 @@ use crate::search::settings::ChooseBy;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choose {
     choices: Choices,
-    /// What the choices are called in answers and grades; empty: as they are written.
+    /// Names of the choices in answers and grades; empty: their own texts.
     labels: Vec<String>,
     /// Between prompt and choice.
     separator: String,
     pub by: ChooseBy,
-    /// A prompt that says nothing about the item: what a choice's log-probability after it is, is taken off.
+    /// A prompt that says nothing about the item. The log-probability of a choice after this prompt is subtracted.
     pub neutral: Option<String>,
 }
 
@@ -29,9 +29,9 @@ enum Choices {
     Field(String),
 }
 
-/// One answer offered.
+/// One of the answers to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct OfferedAnswer {
     pub label: String,
     /// As it follows the prompt, the separator included.
     pub text: String,
@@ -44,8 +44,8 @@ const MEASURES: [(&str, ChooseBy); 3] =
     [("logprob", ChooseBy::Logprob), ("mean_logprob", ChooseBy::MeanLogprob), ("per_byte", ChooseBy::PerByte)];
 
 impl Choose {
-    pub(crate) fn read(source: &Source, at: String, value: &Value) -> Result<Choose> {
-        let section = Section::open(source, at, value, &KEYS)?;
+    pub(crate) fn read(source: &TaskSource, at: String, value: &Value) -> Result<Choose> {
+        let section = TaskSection::open(source, at, value, &KEYS)?;
         let by = match section.text("by")? {
             None => ChooseBy::Logprob,
             Some(given) => *MEASURES
@@ -63,7 +63,7 @@ impl Choose {
         })
     }
 
-    /// Answers offered for each item; `None`: that is the item's affair.
+    /// The number of answers offered for each item; `None`: it depends on the item.
     pub fn count(&self) -> Option<usize> {
         match &self.choices {
             Choices::Templates(templates) => Some(templates.len()),
@@ -72,7 +72,7 @@ impl Choose {
     }
 
     /// The answers offered for `item`, at least two.
-    pub fn offers(&self, item: &Item) -> Result<Vec<Offer>> {
+    pub fn offers(&self, item: &Item) -> Result<Vec<OfferedAnswer>> {
         let texts: Vec<String> = match &self.choices {
             Choices::Templates(templates) => {
                 templates.iter().map(|template| template.render(&item.id, &item.fields)).collect::<Result<_>>()?
@@ -87,7 +87,7 @@ impl Choose {
             let expected = format!("one for each of the {} `labels`", self.labels.len());
             return Err(Error::value(what(), expected, texts.len().to_string()));
         }
-        let offer = |(ix, text): (usize, String)| Offer {
+        let offer = |(ix, text): (usize, String)| OfferedAnswer {
             label: self.labels.get(ix).unwrap_or(&text).clone(),
             bytes: text.len(),
             text: format!("{}{text}", self.separator),
@@ -97,7 +97,7 @@ impl Choose {
 }
 
 impl Choices {
-    fn read(section: &Section) -> Result<Choices> {
+    fn read(section: &TaskSection) -> Result<Choices> {
         let wrong = || section.wrong("choices", "a list of at least two templates, or {\"field\": NAME}");
         match section.need("choices", "a list of at least two templates, or {\"field\": NAME}")? {
             Value::Array(list) if list.len() > 1 => {
@@ -106,7 +106,7 @@ impl Choices {
                 Ok(Choices::Templates(list.iter().enumerate().map(template).collect::<Result<_>>()?))
             }
             value @ Value::Object(_) => {
-                let inside = Section::open(section.source, section.field("choices"), value, &["field"])?;
+                let inside = TaskSection::open(section.source, section.field("choices"), value, &["field"])?;
                 inside.need("field", "the name of an item's field")?;
                 Ok(Choices::Field(inside.text("field")?.expect("`need` found it").to_string()))
             }

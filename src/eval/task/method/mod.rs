@@ -1,4 +1,5 @@
-//! What a task does with its samples: the key `method`, read and range-checked. How tokens are drawn is left to `sampling`.
+//! The task file's key `method`, read and range-checked: what a task does with its samples. `sampling` defines how
+//! tokens are sampled.
 
 pub mod choose;
 mod sampling;
@@ -12,49 +13,49 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::Item;
 use crate::figures::counted;
 use crate::json::listed;
 use crate::search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
 use crate::search::tree_of_thought::Generate;
-use crate::search::vote::{Decided, Tally};
+use crate::search::vote::{Decided, VoteTally};
 
 pub use choose::Choose;
 pub use sampling::Sampling;
-pub use scoring::{Scoring, Verdicts};
+pub use scoring::{ThoughtScoring, Verdicts};
 
 use tree_of_thought::TreeOfThought;
 
-/// How an item's answer is made from its samples.
+/// How the answer of an item is made from its samples.
 #[derive(Debug, PartialEq)]
 pub enum Method {
-    /// The most frequent answer wins; samples are spared once that is decided.
+    /// The most frequent answer wins. Sampling stops early once the vote is decided.
     SelfConsistency { samples: u32, stop: Decided },
-    /// One sample is chosen by a measure of the sample itself. Where `stop_when_passed`, which goes with [`BestBy::Grade`], the
-    /// others stop as soon as one is right.
+    /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
+    /// the other samples as soon as one is right.
     BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
-    /// One sample is chosen by what the model itself, asked about each, says of it.
+    /// One sample is chosen: the model is asked about each and its verdicts are the scores.
     BestByScorer { samples: u32, scorer: Verdicts },
-    /// Samples are drawn and graded, none is chosen (pass@k).
+    /// Samples are generated and graded; none is chosen (pass@k).
     Sample { samples: u32 },
-    /// Thoughts grow step by step, are judged by the model itself, and the best go on.
+    /// Thoughts grow step by step; the model scores them and the best are expanded.
     TreeOfThought(Box<TreeOfThought>),
-    /// Nothing is drawn: of answers that are offered the likeliest is taken.
+    /// Nothing is sampled: the most likely of the offered answers is taken.
     Choose(Choose),
-    /// Step by step, the best of all beginnings are kept.
-    StepBeam { search: StepSearch, scorer: Scoring },
-    /// Step by step, the best of each subtree's beginnings is kept.
-    Dvts { search: StepSearch, scorer: Scoring },
-    /// Solutions are simulated where they promise most; without a `scorer` their agreement is their value.
-    Mcts { search: Mcts, scorer: Option<Scoring> },
+    /// Beam search by steps: the best partial solutions of all are kept.
+    StepBeam { search: StepSearch, scorer: ThoughtScoring },
+    /// Diverse verifier tree search: the best partial solution of each subtree is kept.
+    Dvts { search: StepSearch, scorer: ThoughtScoring },
+    /// Monte Carlo tree search. Without a `scorer` the value of a solution is its agreement with the others.
+    Mcts { search: Mcts, scorer: Option<ThoughtScoring> },
 }
 
 /// What ends an item's sampling early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Spares {
-    /// Its vote is decided.
+pub enum EarlyStop {
+    /// The vote is decided.
     Decided,
     /// A sample has passed.
     Passed,
@@ -70,7 +71,7 @@ const MEASURES: [(&str, BestBy); 4] = [
 ];
 
 impl Method {
-    /// Samples of one item; of a search, what it draws at once at most; of `mcts` the simulations.
+    /// Samples of one item. For a search: the most that it generates at once; for `mcts`: the simulations.
     pub fn samples(&self) -> u32 {
         match self {
             Method::SelfConsistency { samples, .. }
@@ -87,7 +88,7 @@ impl Method {
         }
     }
 
-    /// What it does, for the first line of a summary.
+    /// The method in words, for the first line of a summary.
     pub fn described(&self) -> String {
         match self {
             Method::Choose(choose) => match choose.count() {
@@ -102,11 +103,11 @@ impl Method {
         }
     }
 
-    /// For what an item's outcome is known before all samples are drawn. `None`: it never is.
-    pub fn spares(&self) -> Option<Spares> {
+    /// What may end the sampling of an item before all samples are finished. `None`: nothing.
+    pub fn spares(&self) -> Option<EarlyStop> {
         match self {
-            Method::SelfConsistency { stop, .. } => (*stop != Decided::Never).then_some(Spares::Decided),
-            Method::BestOfN { stop_when_passed, .. } => stop_when_passed.then_some(Spares::Passed),
+            Method::SelfConsistency { stop, .. } => (*stop != Decided::Never).then_some(EarlyStop::Decided),
+            Method::BestOfN { stop_when_passed, .. } => stop_when_passed.then_some(EarlyStop::Passed),
             _ => None,
         }
     }
@@ -126,21 +127,22 @@ impl Method {
         }
     }
 
-    /// Whether it draws alike and leaves no sample out for what others say, so that pass@k and maj@k can be told from them.
+    /// Whether all samples come from one distribution and none is left out because of others: only then pass@k and
+    /// maj@k can be computed from them.
     pub fn draws_all(&self) -> bool {
         self.draws_alike() && self.spares().is_none()
     }
 
-    /// What it asks the model about solutions or their beginnings.
+    /// The questions that it asks the model about complete or partial solutions.
     pub fn verdicts(&self) -> Option<&Verdicts> {
         match (self, self.scoring()) {
-            (Method::BestByScorer { scorer, .. }, _) | (_, Some(Scoring::Verdicts(scorer))) => Some(scorer),
+            (Method::BestByScorer { scorer, .. }, _) | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
             _ => None,
         }
     }
 
-    /// How a search that goes step by step values solutions and their beginnings.
-    pub fn scoring(&self) -> Option<&Scoring> {
+    /// How a stepwise search scores complete and partial solutions.
+    pub fn scoring(&self) -> Option<&ThoughtScoring> {
         match self {
             Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } => Some(scorer),
             Method::Mcts { scorer, .. } => scorer.as_ref(),
@@ -160,7 +162,7 @@ impl Method {
         }
     }
 
-    /// Whether it asks the model with prompts of its own beside the items'.
+    /// Whether it sends the model prompts other than those of the items.
     pub fn asks(&self) -> bool {
         match self {
             Method::TreeOfThought(_) => true,
@@ -177,7 +179,7 @@ impl Method {
         }
     }
 
-    /// What the method demands of an item's fields.
+    /// Checks the fields of an item that the method needs.
     pub fn check_item(&self, item: &Item) -> Result<()> {
         match self {
             Method::TreeOfThought(how) => how.check_item(item),
@@ -185,10 +187,10 @@ impl Method {
         }
     }
 
-    /// Samples of an item that grow at once: where a vote may be decided early, no more than must be drawn in any case.
+    /// Samples of an item that grow at once. Where a vote may be decided early: the number that every vote needs.
     pub fn samples_at_once(&self) -> u32 {
         match self {
-            Method::SelfConsistency { samples, stop } => stop.fewest_more(&Tally::default(), *samples),
+            Method::SelfConsistency { samples, stop } => stop.fewest_more(&VoteTally::default(), *samples),
             Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
             Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
             other => other.samples(),
@@ -209,16 +211,16 @@ impl Method {
         }
     }
 
-    pub(crate) fn read(source: &Source, value: Option<&Value>) -> Result<Method> {
+    pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Method> {
         let expected = format!("exactly one of {} with its settings", listed(&METHODS));
         let Some(value) = value else { return Err(source.wrong("method", expected, None)) };
-        let section = Section::open(source, "method".to_string(), value, &METHODS)?;
+        let section = TaskSection::open(source, "method".to_string(), value, &METHODS)?;
         let keys: Vec<&str> = section.keys().collect();
         let [name] = keys[..] else {
             return Err(crate::Error::field(&source.path, "method", expected, format!("{} of them", keys.len())));
         };
         let inside = section.get(name).expect("`keys` lists what is there");
-        let open = |keys| Section::open(source, section.field(name), inside, keys);
+        let open = |keys| TaskSection::open(source, section.field(name), inside, keys);
         match name {
             "self_consistency" => {
                 let s = open(&["samples", "stop_when_decided"])?;
@@ -253,18 +255,18 @@ impl Method {
     }
 }
 
-fn samples(section: &Section) -> Result<u32> {
+fn samples(section: &TaskSection) -> Result<u32> {
     section.count("samples", 1)?.ok_or_else(|| section.wrong("samples", "a whole number of at least 1"))
 }
 
 /// `true`, `false` or `{"confidence": P}`.
-fn decided(source: &Source, section: &Section) -> Result<Decided> {
+fn decided(source: &TaskSource, section: &TaskSection) -> Result<Decided> {
     const KEY: &str = "stop_when_decided";
     match section.get(KEY) {
         None | Some(Value::Bool(false)) => Ok(Decided::Never),
         Some(Value::Bool(true)) => Ok(Decided::Certain),
         Some(value @ Value::Object(_)) => {
-            let inside = Section::open(source, section.field(KEY), value, &["confidence"])?;
+            let inside = TaskSection::open(source, section.field(KEY), value, &["confidence"])?;
             let expected = "a number above 0.5, below 1";
             let enough = inside.real("confidence", expected, |p| p > 0.5 && p < 1.0)?;
             enough.map(Decided::Confident).ok_or_else(|| inside.wrong("confidence", expected))
@@ -273,7 +275,7 @@ fn decided(source: &Source, section: &Section) -> Result<Decided> {
     }
 }
 
-fn measure(section: &Section) -> Result<BestBy> {
+fn measure(section: &TaskSection) -> Result<BestBy> {
     let names = listed(&MEASURES.map(|(name, _)| name));
     let wrong =
         || section.wrong("by", format!("one of {names}, or, with every sample drawn, {{\"prompt\": …, \"words\": …}}"));

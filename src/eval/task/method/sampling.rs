@@ -1,12 +1,12 @@
-//! How tokens are drawn and when a sample ends: the key `sampling`, read and range-checked.
+//! The task file's key `sampling`, read and range-checked: how tokens are sampled and when a sample ends.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 
-/// How tokens are drawn and when a sample ends. `None` switches a filter off.
+/// How tokens are sampled and when a sample ends. `None` switches a filter off.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sampling {
     /// 0 takes the most probable token.
@@ -32,7 +32,8 @@ pub struct Sampling {
     pub stop_token_ids: Vec<u32>,
     /// The model's end of text does not end a sample.
     pub ignore_eos: bool,
-    /// Log-probabilities of that many best tokens are reported at each position, beside the sampled one's.
+    /// The number of most probable tokens reported with their log-probabilities at each position, beside the sampled
+    /// one.
     pub logprobs: Option<u32>,
     pub seed: u64,
 }
@@ -83,10 +84,10 @@ const SAMPLING_KEYS: [&str; 16] = [
 const MOST_LOGPROBS: u32 = 20;
 
 impl Sampling {
-    pub(crate) fn read(source: &Source, value: Option<&Value>) -> Result<Sampling> {
+    pub(crate) fn read(source: &TaskSource, value: Option<&Value>) -> Result<Sampling> {
         let default = Sampling::default();
         let Some(value) = value else { return Ok(default) };
-        let s = Section::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
+        let s = TaskSection::open(source, "sampling".to_string(), value, &SAMPLING_KEYS)?;
         // Checked as the 32 bits that are sampled with: 1e39 is none of them, 1e-60 is 0. The engine's ranges.
         let real = |key, expected, ok: &dyn Fn(f32) -> bool, default| {
             let ok = |x: f64| (x as f32).is_finite() && ok(x as f32);
@@ -124,7 +125,7 @@ impl Sampling {
     }
 }
 
-fn token_ids(section: &Section, key: &str) -> Result<Vec<u32>> {
+fn token_ids(section: &TaskSection, key: &str) -> Result<Vec<u32>> {
     let wrong = || section.wrong(key, "a list of token ids");
     let Some(value) = section.get(key) else { return Ok(Vec::new()) };
     let list = value.as_array().ok_or_else(wrong)?;
@@ -132,7 +133,7 @@ fn token_ids(section: &Section, key: &str) -> Result<Vec<u32>> {
 }
 
 /// The biases in the file's order.
-fn logit_bias(section: &Section) -> Result<Vec<(u32, f32)>> {
+fn logit_bias(section: &TaskSection) -> Result<Vec<(u32, f32)>> {
     let wrong = || section.wrong("logit_bias", "an object of 32-bit numbers by token id");
     let Some(value) = section.get("logit_bias") else { return Ok(Vec::new()) };
     let biases = value.as_object().ok_or_else(wrong)?;

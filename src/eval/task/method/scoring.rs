@@ -1,27 +1,27 @@
-//! How a solution, or the beginning of one, is valued: the key `scorer` of several methods. Doing it is the search's.
+//! The key `scorer` of several methods: how a complete or partial solution is scored. The search does the scoring.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::eval::source::{Section, Source};
+use crate::eval::source::{TaskSection, TaskSource};
 use crate::eval::task::items::Item;
-use crate::eval::task::prompt::{Prompt, PromptTemplate};
+use crate::eval::task::prompt::{PromptTemplate, TaskPrompt};
 
-/// Values lie in [0, 1], or where the words' own do.
+/// Scores lie in [0, 1]; those of `Verdicts` in the range of the words' values.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Scoring {
-    /// The model's own probability a token: the exponential of the mean log-probability.
+pub enum ThoughtScoring {
+    /// The model's probability per token: the exponential of the mean log-probability.
     MeanLogprob,
     /// The task's grader: 1 or 0.
     Grade,
-    /// What the model would answer to a question about it.
+    /// The model's answer to a question about the solution.
     Verdicts(Verdicts),
 }
 
-/// A prompt about a solution, and the words that may answer it: the value is the mean of what they are worth, each weighted by
-/// its probability as the next words of the prompt, among these words.
+/// A prompt about a solution, and the words that may answer it. The score is the mean of the words' values, each
+/// weighted by its probability as the continuation of the prompt, normalised over these words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdicts {
     prompt: PromptTemplate,
@@ -29,13 +29,13 @@ pub struct Verdicts {
     pub words: Vec<(String, f64)>,
 }
 
-impl Scoring {
+impl ThoughtScoring {
     /// `"mean_logprob"`, `"grade"`, or `{"prompt": …, "words": {" yes": 1, " no": 0}}`; `at` is its dotted path.
-    pub(crate) fn read(source: &Source, at: &str, value: Option<&Value>) -> Result<Scoring> {
+    pub(crate) fn read(source: &TaskSource, at: &str, value: Option<&Value>) -> Result<ThoughtScoring> {
         match value {
-            Some(Value::String(name)) if name == "mean_logprob" => Ok(Scoring::MeanLogprob),
-            Some(Value::String(name)) if name == "grade" => Ok(Scoring::Grade),
-            Some(object @ Value::Object(_)) => Ok(Scoring::Verdicts(Verdicts::read(source, at, object)?)),
+            Some(Value::String(name)) if name == "mean_logprob" => Ok(ThoughtScoring::MeanLogprob),
+            Some(Value::String(name)) if name == "grade" => Ok(ThoughtScoring::Grade),
+            Some(object @ Value::Object(_)) => Ok(ThoughtScoring::Verdicts(Verdicts::read(source, at, object)?)),
             other => {
                 let expected = "`mean_logprob`, `grade`, or an object with `prompt` and `words`";
                 Err(source.wrong(at, expected, other))
@@ -45,8 +45,8 @@ impl Scoring {
 }
 
 impl Verdicts {
-    pub(crate) fn read(source: &Source, at: &str, value: &Value) -> Result<Verdicts> {
-        let section = Section::open(source, at.to_string(), value, &["prompt", "words"])?;
+    pub(crate) fn read(source: &TaskSource, at: &str, value: &Value) -> Result<Verdicts> {
+        let section = TaskSection::open(source, at.to_string(), value, &["prompt", "words"])?;
         let prompt = PromptTemplate::read(source, &section.field("prompt"), section.get("prompt"))?;
         if !prompt.takes_in(THOUGHTS) {
             let expected = "a prompt that takes in `{{thoughts}}`, the solution that it asks about";
@@ -62,7 +62,7 @@ impl Verdicts {
     }
 
     /// The question about `thoughts`, which the prompt's templates have as a field beside the item's own.
-    pub fn question(&self, item: &Item, thoughts: &str) -> Result<Prompt> {
+    pub fn question(&self, item: &Item, thoughts: &str) -> Result<TaskPrompt> {
         self.prompt.render(&with(item, thoughts)?)
     }
 

@@ -1,18 +1,18 @@
-//! What is printed of a run: one JSON object, its numbers with five figures.
+//! The output line of a run: one JSON object, with numbers rounded to five digits.
 
 use serde_json::{Map, Value, json};
 
 use super::BatchesOptions;
-use super::tables::Run;
+use super::tables::BatchRun;
 use crate::error::Error;
 use crate::lab::replay::{JobRecord, Sustained};
 
 /// The fields of a line.
-pub struct Line(Map<String, Value>);
+pub struct ResultLine(Map<String, Value>);
 
-impl Line {
-    /// What was run, and on what.
-    pub fn of(options: &BatchesOptions, device: &str, run: &Run) -> Self {
+impl ResultLine {
+    /// The fields that identify the run and the device.
+    pub fn of(options: &BatchesOptions, device: &str, run: &BatchRun) -> Self {
         Self(Map::new()).with(json!({
             "engine": "offshoot", "device": device, "modelled": options.simulated.is_some(), "shape": options.shape,
             "dtype": options.dtype, "kv_dtype": options.kv, "table": run.table, "job": run.job, "way": run.way.name,
@@ -20,13 +20,13 @@ impl Line {
         }))
     }
 
-    /// A run that ended; `rate`: requests a second, where they arrived over time.
+    /// The line of a finished run; `rate`: requests per second, if they arrived over time.
     pub fn done(self, rate: Option<f64>, record: &JobRecord, step_rows: usize) -> Value {
         let (totals, metrics) = (record.totals(step_rows), &record.metrics);
         let a_step = |seconds: f64| 1e3 * seconds / record.steps.len().max(1) as f64;
         let host = metrics.seconds_scheduling + metrics.seconds_planning + metrics.seconds_committing;
         let in_steps = record.steps.iter().map(|step| step.end - step.begin).sum();
-        // Beside simulated times, those of the machine that simulates mean nothing.
+        // Host times of the simulating machine are meaningless for a simulated device.
         let is_simulated = self.0.get("modelled") == Some(&Value::Bool(true));
         let of_host = |seconds: f64| (!is_simulated).then(|| a_step(seconds));
         let requests = record.requests.len();
@@ -43,7 +43,7 @@ impl Line {
         line.rounded()
     }
 
-    /// A rate that was looked for.
+    /// The line of a search for a sustained rate.
     pub fn found(self, found: &Sustained) -> Value {
         self.with(json!({"sustained_rate": found.rate, "tried": found.tried})).rounded()
     }
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-/// Every number that is not whole with five figures: more would say nothing.
+/// Rounds all numbers that are not integers to five digits.
 fn five_figures(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {

@@ -1,6 +1,6 @@
-//! `bench batches`: the jobs of the papers that Offshoot is measured beside, through the engine and its scheduler on random
-//! weights of a model's shape: on this machine's device by the wall clock, or on a simulated one. A JSON line a run, as soon as
-//! it is done. Which runs there are is `tables`'; what a line says is `line`'s.
+//! `bench batches`: runs the jobs of the papers that Offshoot is compared with through the engine and its scheduler, on
+//! a model with random weights: on this machine's device by the wall clock, or on a simulated device. Prints one JSON
+//! line per run, as soon as it is done. `tables` defines the runs, `line` the output.
 
 mod line;
 mod tables;
@@ -9,40 +9,41 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::line::Line;
+use self::line::ResultLine;
 pub use self::tables::Table;
-use self::tables::{Run, Work};
+use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
 use super::workload_file::read_shape;
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype, KvShape};
 use crate::error::{Error, Result};
 use crate::lab::replay::{
-    Job, JobRecord, LoadedModel, Machine, RateSearch, Settings, WallClock, replay, sustainable_rate, warm_up,
-    with_system_prompt,
+    JobRecord, LoadedModel, RateSearch, ReplayJob, ReplaySettings, SimulatedMachine, WallClock, replay,
+    sustainable_rate, warm_up, with_system_prompt,
 };
 use crate::launch::{Device, DeviceChoice, OnDevice};
 use crate::model::ModelConfig;
 use crate::out;
 
-/// What `bench batches` is asked to run.
+/// The options of `bench batches`.
 #[derive(Clone, Debug)]
 pub struct BatchesOptions {
     pub tables: Vec<Table>,
-    /// Beginnings of the names of jobs; empty: all.
+    /// Prefixes of job names; empty: all jobs.
     pub jobs: Vec<String>,
-    /// Names of ways to run a job; empty: all that the table has.
+    /// Names of variants of a job; empty: all of the table.
     pub ways: Vec<String>,
-    /// The most requests of a job that come at once; `None`: as the table says.
+    /// Most requests of a job; `None`: as in the table.
     pub requests: Option<usize>,
-    /// Requests a second, where they arrive over time; empty: ChunkAttention's, and a search for the most that can be sustained.
+    /// Requests per second, for tables with arrivals over time; empty: ChunkAttention's rates, or a search for the
+    /// highest sustainable rate.
     pub rates: Vec<f64>,
-    /// Seconds in which requests arrive, where they arrive over time.
+    /// Duration in which requests arrive, for tables with arrivals over time.
     pub span: Duration,
     pub search: RateSearch,
-    /// Lengths of prompts and answers; for RelayAttention's throughput and rate.
+    /// File with lengths of prompts and answers, for RelayAttention's throughput and rate.
     pub lengths: Option<PathBuf>,
-    /// Lengths of prompts; for its timing of questions.
+    /// File with lengths of prompts, for RelayAttention's timing of questions.
     pub questions: Option<PathBuf>,
     /// Shapes; `None`: the built-in ones.
     pub file: Option<PathBuf>,
@@ -50,22 +51,22 @@ pub struct BatchesOptions {
     pub dtype: Dtype,
     pub kv: KvDtype,
     pub step_rows: usize,
-    /// Tokens that the pool of keys and values has room for; `None`: nine tenths of what is free, as far as it is useful.
+    /// Size of the KV cache in tokens; `None`: nine tenths of the free memory, as far as the job can use it.
     pub kv_tokens: Option<usize>,
-    /// Nothing is begun after so many seconds.
+    /// No run starts after this time.
     pub budget: Duration,
-    /// The profile of the device on which it is only simulated, if it is.
+    /// The device profile for a simulation; `None`: run on a real device.
     pub simulated: Option<String>,
 }
 
 /// Runs the tables on this machine's device, by the wall clock.
 pub fn measured(device: DeviceChoice, options: &BatchesOptions) -> Result<()> {
-    device.open(0)?.with(Measure(options))
+    device.open(0)?.with(MeasureBatches(options))
 }
 
-struct Measure<'a>(&'a BatchesOptions);
+struct MeasureBatches<'a>(&'a BatchesOptions);
 
-impl OnDevice for Measure<'_> {
+impl OnDevice for MeasureBatches<'_> {
     type Output = ();
 
     fn run<B: Device>(self, backend: B) -> Result<()> {
@@ -78,7 +79,7 @@ fn measure_on<B: Backend>(mut backend: B, options: &BatchesOptions) -> Result<()
     let device = backend.describe();
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), device);
     let mut loaded = LoadedModel::random(backend, model, options.dtype, options.kv)?;
-    let most = runs.iter().map(|run| run.work.most_samples()).max().unwrap_or(1);
+    let most = runs.iter().map(|run| run.measurement.most_samples()).max().unwrap_or(1);
     out::aside(format_args!("{}: the model is loaded; warming up", session.device));
     loaded.run(WallClock::beside::<B>(), &session.settings, &warm_up(most))?;
     session.all(&runs, |settings, job| loaded.run(WallClock::beside::<B>(), settings, job))
@@ -90,11 +91,11 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     let profile = Arc::new(DeviceProfile::named(profile)?);
     let mut backend = Sim::new(profile.clone());
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
-    let machine = Machine { model, dtype: options.dtype, kv: options.kv, profile };
+    let machine = SimulatedMachine { model, dtype: options.dtype, kv: options.kv, profile };
     session.all(&runs, |settings, job| replay(&machine, settings, job))
 }
 
-/// Bytes of the pool, where its tokens are given: whole pages.
+/// Bytes of the pool, rounded up to whole pages, if its size in tokens is given.
 fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.set_on(backend, model.heads(), options.dtype);
     let page = backend.page_bytes(&KvShape { heads: model.heads().collect(), dtype: options.dtype, pages: 1 });
@@ -103,23 +104,27 @@ fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &Mod
 
 struct Session<'a> {
     options: &'a BatchesOptions,
-    /// All but policy and planner.
-    settings: Settings,
+    /// Settings except policy and planner, which depend on the run.
+    settings: ReplaySettings,
     device: String,
     begun: Instant,
 }
 
 impl<'a> Session<'a> {
     fn new(options: &'a BatchesOptions, pool_bytes: Option<usize>, device: String) -> Self {
-        let settings = Settings { step_rows: options.step_rows, pool_bytes, ..Settings::default() };
+        let settings = ReplaySettings { step_rows: options.step_rows, pool_bytes, ..ReplaySettings::default() };
         Self { options, settings, device, begun: Instant::now() }
     }
 
-    /// Makes all runs as far as the time suffices, also when one fails.
+    /// Makes all runs within the time budget, and continues after failures.
     ///
     /// # Errors
     /// The first failure, once all runs are over.
-    fn all(&self, runs: &[Run], mut act: impl FnMut(&Settings, &Job) -> Result<JobRecord>) -> Result<()> {
+    fn all(
+        &self,
+        runs: &[BatchRun],
+        mut act: impl FnMut(&ReplaySettings, &ReplayJob) -> Result<JobRecord>,
+    ) -> Result<()> {
         let mut failure = None;
         for (number, run) in runs.iter().enumerate() {
             if self.is_over() {
@@ -145,14 +150,18 @@ impl<'a> Session<'a> {
         self.begun.elapsed() > self.options.budget
     }
 
-    fn header(&self, run: &Run) -> Line {
-        Line::of(self.options, &self.device, run)
+    fn header(&self, run: &BatchRun) -> ResultLine {
+        ResultLine::of(self.options, &self.device, run)
     }
 
-    /// A run, printed.
-    fn one(&self, run: &Run, act: &mut impl FnMut(&Settings, &Job) -> Result<JobRecord>) -> Result<()> {
-        let settings = Settings { policy: run.way.policy, planner: run.way.planner, ..self.settings };
-        let mut printed = |job: &Job, rate: Option<f64>| {
+    /// Makes one run and prints its result.
+    fn one(
+        &self,
+        run: &BatchRun,
+        act: &mut impl FnMut(&ReplaySettings, &ReplayJob) -> Result<JobRecord>,
+    ) -> Result<()> {
+        let settings = ReplaySettings { policy: run.way.policy, planner: run.way.planner, ..self.settings };
+        let mut printed = |job: &ReplayJob, rate: Option<f64>| {
             if job.requests.is_empty() {
                 let expected = format!("seconds in which a request comes, of {} a second", rate.unwrap_or(0.0));
                 return Err(Error::value("--span", expected, self.options.span.as_secs_f64().to_string()));
@@ -161,9 +170,9 @@ impl<'a> Session<'a> {
             print_json(&self.header(run).done(rate, &record, settings.step_rows))?;
             Ok(record)
         };
-        match run.work.as_ref() {
-            Work::Job { job, rate } => printed(job, *rate).map(drop),
-            Work::Rate { system, lengths } => {
+        match run.measurement.as_ref() {
+            Measurement::Job { job, rate } => printed(job, *rate).map(drop),
+            Measurement::Rate { system, lengths } => {
                 let found = sustainable_rate(self.options.search, |rate| {
                     if self.is_over() {
                         return Err(Error::value("--budget-seconds", "time to try every rate", "none left"));

@@ -1,27 +1,27 @@
-//! Where a chart's bars, labels and axis stand.
+//! Lays out and draws a chart: bars, labels and axis.
 
-use super::file::{Chart, Shape};
+use super::file::{Chart, SeriesShape};
 use crate::figures::count;
 use crate::out::svg::{Anchor, Font, LINE, Svg, width_of};
 
 const WIDTH: f64 = 900.0;
 const MARGIN: f64 = 20.0;
-/// From the top to the legend, and to the first group.
+/// Distance from the top to the legend, and to the first group.
 const LEGEND: f64 = 54.0;
 const TOP: f64 = 80.0;
 const BAR: f64 = 14.0;
 const BETWEEN_BARS: f64 = 3.0;
 const BETWEEN_GROUPS: f64 = 16.0;
-/// A group's two lines of text need so much.
+/// Height of a group's two lines of text.
 const LABEL_HEIGHT: f64 = 30.0;
-/// Of the bars, the first series in the first colour.
+/// Colours of the bars, by series.
 const BARS: [&str; 4] = ["#2f6db3", "#8c9bab", "#c3ccd5", "#dfe4ea"];
 const MARK: &str = "#d1741a";
 const NOTE: f64 = 17.0;
 
 /// The chart as the text of an SVG file.
 pub fn draw(chart: &Chart) -> String {
-    let layout = Layout::of(chart);
+    let layout = ChartLayout::of(chart);
     let notes = NOTE * chart.notes.len() as f64;
     let mut svg = Svg::new(WIDTH, layout.bottom + 34.0 + notes + 8.0);
     svg.words(MARGIN, 28.0, Font::Title, Anchor::Start, &chart.title);
@@ -41,11 +41,11 @@ pub fn draw(chart: &Chart) -> String {
     svg.finish()
 }
 
-struct Layout {
-    /// Where bars begin, and how long the axis is, in pixels.
+struct ChartLayout {
+    /// Left end and length of the axis, in pixels.
     left: f64,
     width: f64,
-    /// What the whole axis stands for, and each part between two grid lines.
+    /// Value at the end of the axis, and value between two grid lines.
     most: f64,
     step: f64,
     /// Height of a group's bars.
@@ -53,20 +53,27 @@ struct Layout {
     bottom: f64,
 }
 
-impl Layout {
-    fn of(chart: &Chart) -> Layout {
+impl ChartLayout {
+    fn of(chart: &Chart) -> ChartLayout {
         let labels = chart.groups.iter().flat_map(|group| [&group.label, &group.detail]).map(|label| width_of(label));
         let left = MARGIN + labels.fold(0.0, f64::max) + 12.0;
-        // The longest bar's value stands right of it.
+        // Leave room for the value to the right of the longest bar.
         let beside =
             (0..chart.series.len()).flat_map(|series| (0..chart.groups.len()).map(move |group| (series, group)));
         let room = beside.map(|(series, group)| width_of(&said(chart, series, group))).fold(0.0, f64::max) + 6.0;
         let most = chart.series.iter().flat_map(|series| &series.values).copied().fold(0.0, f64::max);
         let step = grid_step(most);
-        let bars = chart.series.iter().filter(|series| series.shape == Shape::Bar).count() as f64;
+        let bars = chart.series.iter().filter(|series| series.shape == SeriesShape::Bar).count() as f64;
         let group = (bars * (BAR + BETWEEN_BARS) - BETWEEN_BARS).max(LABEL_HEIGHT);
         let bottom = TOP + chart.groups.len() as f64 * (group + BETWEEN_GROUPS) - BETWEEN_GROUPS + 8.0;
-        Layout { left, width: WIDTH - MARGIN - room - left, most: most.max(f64::MIN_POSITIVE), step, group, bottom }
+        ChartLayout {
+            left,
+            width: WIDTH - MARGIN - room - left,
+            most: most.max(f64::MIN_POSITIVE),
+            step,
+            group,
+            bottom,
+        }
     }
 
     fn top_of(&self, group: usize) -> f64 {
@@ -78,7 +85,7 @@ impl Layout {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, four to eight of which make `most`.
+/// A step of 1, 2 or 5 times a power of ten, so that `most` is four to eight steps.
 fn grid_step(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;
@@ -92,11 +99,11 @@ fn legend(svg: &mut Svg, chart: &Chart) {
     let mut bar = 0;
     for series in &chart.series {
         match series.shape {
-            Shape::Bar => {
+            SeriesShape::Bar => {
                 svg.rect(x, LEGEND - 10.0, 12.0, 12.0, BARS[bar % BARS.len()]);
                 bar += 1;
             }
-            Shape::Mark => svg.line((x + 6.0, LEGEND - 11.0), (x + 6.0, LEGEND + 3.0), 2.0, MARK),
+            SeriesShape::Mark => svg.line((x + 6.0, LEGEND - 11.0), (x + 6.0, LEGEND + 3.0), 2.0, MARK),
         }
         svg.words(x + 18.0, LEGEND, Font::Plain, Anchor::Start, &series.name);
         x += 18.0 + width_of(&series.name) + 16.0;
@@ -104,7 +111,7 @@ fn legend(svg: &mut Svg, chart: &Chart) {
     svg.words(WIDTH - MARGIN, LEGEND, Font::Muted, Anchor::End, &chart.unit);
 }
 
-fn grid(svg: &mut Svg, chart: &Chart, layout: &Layout) {
+fn grid(svg: &mut Svg, chart: &Chart, layout: &ChartLayout) {
     let lines = (layout.most / layout.step).floor() as usize;
     for line in 0..=lines {
         let value = line as f64 * layout.step;
@@ -114,9 +121,9 @@ fn grid(svg: &mut Svg, chart: &Chart, layout: &Layout) {
     }
 }
 
-fn bars(svg: &mut Svg, chart: &Chart, layout: &Layout, group: usize) {
+fn bars(svg: &mut Svg, chart: &Chart, layout: &ChartLayout, group: usize) {
     let top = layout.top_of(group);
-    let is_bar = |series: &usize| chart.series[*series].shape == Shape::Bar;
+    let is_bar = |series: &usize| chart.series[*series].shape == SeriesShape::Bar;
     let y = |place: usize| top + place as f64 * (BAR + BETWEEN_BARS);
     let end = |series: usize| layout.x(chart.series[series].values[group]);
     let bars: Vec<usize> = (0..chart.series.len()).filter(is_bar).collect();
@@ -134,7 +141,7 @@ fn bars(svg: &mut Svg, chart: &Chart, layout: &Layout, group: usize) {
     }
 }
 
-/// What stands beside a bar: its value, and beside the first series' how it compares.
+/// The label of a bar: its value and, for the first series, the ratio to the series it is compared with.
 fn said(chart: &Chart, series: usize, group: usize) -> String {
     let value = chart.series[series].values[group];
     let figure = figure(value, chart);
@@ -144,7 +151,7 @@ fn said(chart: &Chart, series: usize, group: usize) -> String {
     }
 }
 
-/// Whole numbers where the chart's values are large, else one digit behind the point.
+/// Formats a value: as an integer if the chart's values are large, else with one decimal.
 fn figure(value: f64, chart: &Chart) -> String {
     let most = chart.series.iter().flat_map(|series| &series.values).copied().fold(0.0, f64::max);
     match most >= 100.0 {

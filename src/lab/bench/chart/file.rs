@@ -1,5 +1,5 @@
-//! A chart file and the figures that it names. Paths in it are relative to it; a recorded file holds a JSON object a line, lines of
-//! other text between them are passed over.
+//! Reads a chart file and the figures that it names. Paths are relative to the chart file. A recorded file has one JSON
+//! object per line; other lines are skipped.
 //!
 //! | key | value |
 //! |---|---|
@@ -46,13 +46,13 @@ struct SeriesFile {
     key: Vec<String>,
     value: String,
     #[serde(default, rename = "as")]
-    shape: Shape,
+    shape: SeriesShape,
 }
 
 /// How a series is drawn: as bars, or as a mark across the other bars of its group (a bound, say).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Shape {
+pub enum SeriesShape {
     #[default]
     Bar,
     Mark,
@@ -66,12 +66,12 @@ pub struct Chart {
     pub unit: String,
     /// The series that the first one is compared with.
     pub over: Option<usize>,
-    pub groups: Vec<Group>,
+    pub groups: Vec<ChartGroup>,
     pub series: Vec<Series>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct ChartGroup {
     pub label: String,
     pub detail: String,
 }
@@ -79,7 +79,7 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    pub shape: Shape,
+    pub shape: SeriesShape,
     /// One for each group, none negative.
     pub values: Vec<f64>,
 }
@@ -87,8 +87,7 @@ pub struct Series {
 impl Chart {
     /// Reads a chart file and the recorded files that it names.
     ///
-    /// # Errors
-    /// A file cannot be read, is not of this form, or has not exactly one line for a series and a group.
+    /// A file cannot be read, is not of this form, or does not have exactly one line for each series and group.
     pub fn read(path: &Path) -> Result<Chart> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
         let file: ChartFile = serde_json::from_str(&text)
@@ -99,7 +98,8 @@ impl Chart {
         let over = file.over.as_deref().map(|name| over(path, &file.series, name)).transpose()?;
         let series = file.series.into_iter().map(|series| read_series(path, series, &file.groups));
         let series = series.collect::<Result<Vec<_>>>()?;
-        let groups = file.groups.into_iter().map(|group| Group { label: group.label, detail: group.detail }).collect();
+        let groups =
+            file.groups.into_iter().map(|group| ChartGroup { label: group.label, detail: group.detail }).collect();
         Ok(Chart { title: file.title, notes: file.notes, unit: file.unit, over, groups, series })
     }
 }

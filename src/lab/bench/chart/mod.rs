@@ -1,5 +1,5 @@
-//! `offshoot bench chart`: recorded figures as horizontal bars in SVG. A chart file (JSON) says which lines of which recorded files
-//! are shown, `file` reads them; nothing is measured here.
+//! `offshoot bench chart`: draws recorded figures as horizontal bars in SVG. A chart file (JSON) selects the lines of
+//! recorded files, `file` reads them; nothing is measured here.
 
 mod drawing;
 mod file;
@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::out;
 
 pub use drawing::draw;
-pub use file::{Chart, Group, Series};
+pub use file::{Chart, ChartGroup, Series};
 
-/// Which chart is drawn, and where.
+/// The options of `bench chart`.
 #[derive(Clone, Debug)]
 pub struct ChartOptions {
     /// The chart file.
@@ -22,8 +22,7 @@ pub struct ChartOptions {
 
 /// Draws the chart.
 ///
-/// # Errors
-/// The chart file or a recorded file cannot be read, or a bar has not exactly one line.
+/// The chart file or a recorded file cannot be read, or a bar does not have exactly one line.
 pub fn main(options: &ChartOptions) -> Result<()> {
     let chart = Chart::read(&options.chart)?;
     std::fs::write(&options.svg, draw(&chart)).map_err(Error::io(&options.svg, "write"))?;

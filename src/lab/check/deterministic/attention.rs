@@ -1,4 +1,4 @@
-//! Attention of the rows of a forest, all together, some of them and one alone, by every planner.
+//! Attention of the rows of a forest: all together, some of them, and one alone, with every planner.
 
 use rayon::prelude::*;
 
@@ -7,25 +7,31 @@ use crate::backend::{Backend, Dtype, HeadLayout, KvDtype};
 use crate::error::{Error, Result};
 use crate::kv::StepRow;
 use crate::lab::check::attention::{Setting, attend, context, filled, hints, queries, sharpness};
-use crate::lab::check::device::Effort;
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
-use crate::lab::check::forests::{Grown, Shape, grow};
-use crate::lab::check::report::Report;
+use crate::lab::check::forests::{ForestShape, GrownForest, grow};
+use crate::lab::check::report::CheckReport;
 use crate::plan::Planner;
 
 /// Query heads, key heads, and their width: those that tensor cores take, then others.
 const HEADS: [(usize, usize, usize); 6] = [(8, 2, 128), (4, 4, 64), (16, 1, 128), (7, 1, 64), (2, 2, 80), (4, 1, 16)];
 /// None, longer than a tile of any device, and shorter.
 const WINDOWS: [Option<u32>; 4] = [None, Some(700), None, Some(45)];
-const SHAPES: [Shape; 6] =
-    [Shape::Document(40), Shape::DeepChain, Shape::MidPageForks, Shape::EmptyLeaves, Shape::Many(200), Shape::Ragged];
-/// Rows that are held against the definition, which is slow.
+const SHAPES: [ForestShape; 6] = [
+    ForestShape::Document(40),
+    ForestShape::DeepChain,
+    ForestShape::MidPageForks,
+    ForestShape::EmptyLeaves,
+    ForestShape::Many(200),
+    ForestShape::Ragged,
+];
+/// Rows that are checked against the definition, which is slow.
 const CHECKED: usize = 12;
 
-pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
-    let shapes = if effort == Effort::Quick { &SHAPES[..1] } else { &SHAPES };
-    // Only where they are computed apart do heads of other widths come by other kernels.
-    let heads = if effort == Effort::Full && B::IS_ASYNC { HEADS.len() } else { 1 };
+pub fn attention<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    let shapes = if effort == CheckEffort::Quick { &SHAPES[..1] } else { &SHAPES };
+    // Only asynchronous devices have different kernels for other head widths.
+    let heads = if effort == CheckEffort::Full && B::IS_ASYNC { HEADS.len() } else { 1 };
     for (d, dtype) in Dtype::ALL.into_iter().enumerate() {
         for (seed, &shape) in (0u64..).zip(shapes) {
             for i in (d + seed as usize..).take(heads) {
@@ -48,15 +54,15 @@ pub fn attention<B: Backend>(backend: &mut B, effort: Effort, report: &mut Repor
 }
 
 /// A forest, with its keys and values on the device.
-struct Planted<'a, B: Backend> {
+struct StoredForest<'a, B: Backend> {
     setting: &'a Setting,
-    grown: Grown,
+    grown: GrownForest,
     kv: B::Kv,
-    /// Of all rows, `[rows, qkv width]`.
+    /// Queries of all rows, `[rows, qkv width]`.
     queries: Vec<f32>,
 }
 
-impl<B: Backend> Planted<'_, B> {
+impl<B: Backend> StoredForest<'_, B> {
     /// The results of the rows `names`, `[names, q width]`, and whether the same step gave the same bits.
     fn attend(&self, backend: &mut B, names: &[usize], planner: Planner) -> Result<(Vec<f32>, bool)> {
         let Setting { heads, dtype, window, .. } = *self.setting;
@@ -70,16 +76,22 @@ impl<B: Backend> Planted<'_, B> {
     }
 }
 
-fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u64, report: &mut Report) -> Result<()> {
+fn forest<B: Backend>(
+    backend: &mut B,
+    setting: &Setting,
+    shape: ForestShape,
+    seed: u64,
+    report: &mut CheckReport,
+) -> Result<()> {
     backend.set_kv_dtype(setting.kv);
     let grown = grow(shape, backend.page_tokens(), seed);
     let contexts: Vec<_> = (0..grown.rows.len()).map(|row| context(&grown.forest, row)).collect();
     let kv = filled(backend, setting, contexts.iter().flatten().copied(), 0)?;
     let queries = queries(setting, &grown.forest.row_positions);
-    let planted = Planted { setting, grown, kv, queries };
+    let stored = StoredForest { setting, grown, kv, queries };
     let case = format!("{shape:?}, seed {seed}, {setting}");
     let (all, width): (Vec<usize>, _) = ((0..contexts.len()).collect(), setting.heads.q_width());
-    let (found, repeats) = planted.attend(backend, &all, Planner::Tree)?;
+    let (found, repeats) = stored.attend(backend, &all, Planner::Tree)?;
 
     let checked: Vec<usize> = all.iter().copied().step_by(all.len().div_ceil(CHECKED)).collect();
     let exact: Vec<Vec<f64>> = checked.par_iter().map(|&row| setting.dense(row, &contexts[row])).collect();
@@ -90,7 +102,7 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
     let some: Vec<usize> = all.iter().copied().filter(|_| dice.one_in(4)).collect();
     let one = [dice.pick(&all)];
     // The longest context has the most states to merge.
-    let longest = all.iter().copied().max_by_key(|&row| planted.grown.forest.row_positions[row]).map(|row| [row]);
+    let longest = all.iter().copied().max_by_key(|&row| stored.grown.forest.row_positions[row]).map(|row| [row]);
     let longest = longest.expect("a forest has rows");
     let mut steps: Vec<(&[usize], Planner)> = Planner::ALL.into_iter().map(|planner| (&all[..], planner)).collect();
     steps.extend([(&one[..], Planner::Balanced), (&one, Planner::Flat), (&longest, Planner::Tree)]);
@@ -99,7 +111,7 @@ fn forest<B: Backend>(backend: &mut B, setting: &Setting, shape: Shape, seed: u6
     }
     let mut differences = Differences::default();
     for (names, planner) in steps {
-        let (fewer, _) = planted.attend(backend, names, planner)?;
+        let (fewer, _) = stored.attend(backend, names, planner)?;
         for (&row, fewer) in names.iter().zip(fewer.chunks_exact(width)) {
             let how = format_args!("row {row} of {}, among {} by {planner}", all.len(), names.len());
             differences.see(how, &found[row * width..][..width], fewer);

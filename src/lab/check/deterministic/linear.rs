@@ -1,4 +1,4 @@
-//! Linear layers: each row of a product of many rows beside the same row of a product of fewer.
+//! Linear layers: each row of a product of many rows is compared with the same row of a product of fewer rows.
 
 use std::fmt;
 
@@ -6,70 +6,70 @@ use super::Differences;
 use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Uniform};
 use crate::error::Result;
 use crate::lab::check::case::{buffer, numbers, vector};
-use crate::lab::check::device::Effort;
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
-use crate::lab::check::report::Report;
+use crate::lab::check::report::CheckReport;
 
-/// Numbers of rows of large layers, and of others; the last is the most.
+/// Numbers of rows for large layers, and for others, in rising order.
 const FEW_ROWS: [usize; 9] = [1, 8, 40, 128, 256, 304, 512, 1024, 2560];
 const ROWS: [usize; 20] = [1, 2, 7, 8, 9, 16, 24, 33, 64, 96, 128, 200, 256, 304, 512, 1000, 1024, 1600, 2048, 2560];
 
 #[derive(Clone, Copy)]
-enum Into {
+enum LayerDestination {
     Replace(fn(Dtype) -> ActivationDtype),
     Add,
 }
 
-/// A layer's outputs and inputs, where its result goes, and whether it has a bias.
+/// A layer: its outputs and inputs, where its result goes, and whether it has a bias.
 #[derive(Clone, Copy)]
-struct Layer {
+struct TestLayer {
     outputs: usize,
     inputs: usize,
-    into: Into,
+    into: LayerDestination,
     biased: bool,
 }
 
-const fn layer(outputs: usize, inputs: usize, into: Into, biased: bool) -> Layer {
-    Layer { outputs, inputs, into, biased }
+const fn layer(outputs: usize, inputs: usize, into: LayerDestination, biased: bool) -> TestLayer {
+    TestLayer { outputs, inputs, into, biased }
 }
 
-const OPERANDS: Into = Into::Replace(ActivationDtype::Operands);
-const SUMS: Into = Into::Replace(|_| ActivationDtype::Sums);
+const OPERANDS: LayerDestination = LayerDestination::Replace(ActivationDtype::Operands);
+const SUMS: LayerDestination = LayerDestination::Replace(|_| ActivationDtype::Sums);
 
 /// Odd shapes, then those of models up to a width of 768.
-const SMALL: [Layer; 7] = [
+const SMALL: [TestLayer; 7] = [
     layer(33, 40, OPERANDS, true),
-    layer(300, 193, Into::Add, false),
-    layer(96, 320, Into::Add, true),
+    layer(300, 193, LayerDestination::Add, false),
+    layer(96, 320, LayerDestination::Add, true),
     layer(1000, 256, SUMS, false),
     layer(260, 1025, SUMS, true),
     layer(2304, 768, OPERANDS, true),
-    layer(768, 2048, Into::Add, false),
+    layer(768, 2048, LayerDestination::Add, false),
 ];
-/// Of llama3-8b and codellama-7b, but for the rest of their vocabularies.
-const LARGE: [Layer; 7] = [
+/// Layers of llama3-8b and codellama-7b, without the full vocabularies.
+const LARGE: [TestLayer; 7] = [
     layer(6144, 4096, OPERANDS, false),
     layer(12288, 4096, OPERANDS, false),
-    layer(4096, 4096, Into::Add, false),
+    layer(4096, 4096, LayerDestination::Add, false),
     layer(28672, 4096, OPERANDS, false),
-    layer(4096, 14336, Into::Add, false),
-    layer(4096, 11008, Into::Add, false),
+    layer(4096, 14336, LayerDestination::Add, false),
+    layer(4096, 11008, LayerDestination::Add, false),
     layer(32016, 4096, SUMS, false),
 ];
 
-pub fn linear<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let mut dice = Dice::new(3);
     for dtype in Dtype::ALL {
         let (small, rows) = match effort {
-            Effort::Quick => (&SMALL[..3], &ROWS[..9]),
-            Effort::Full if B::IS_ASYNC => (&SMALL[..], &ROWS[..]),
-            Effort::Full => (&SMALL[..], &ROWS[..15]),
+            CheckEffort::Quick => (&SMALL[..3], &ROWS[..9]),
+            CheckEffort::Full if B::IS_ASYNC => (&SMALL[..], &ROWS[..]),
+            CheckEffort::Full => (&SMALL[..], &ROWS[..15]),
         };
         for layer in small {
             layer.hold(backend, dtype, rows, &mut dice, report)?;
         }
-        // What they show is how a GPU's library works, which for f32 nobody asks.
-        if effort == Effort::Full && B::IS_ASYNC && dtype != Dtype::F32 {
+        // These layers test a GPU's library, which is not used for f32 models.
+        if effort == CheckEffort::Full && B::IS_ASYNC && dtype != Dtype::F32 {
             for layer in &LARGE {
                 layer.hold(backend, dtype, &FEW_ROWS, &mut dice, report)?;
             }
@@ -78,34 +78,34 @@ pub fn linear<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) 
     Ok(())
 }
 
-impl Layer {
+impl TestLayer {
     fn hold<B: Backend>(
         &self,
         backend: &mut B,
         dtype: Dtype,
         counts: &[usize],
         dice: &mut Dice,
-        report: &mut Report,
+        report: &mut CheckReport,
     ) -> Result<()> {
-        let Layer { outputs, inputs, biased, .. } = *self;
+        let TestLayer { outputs, inputs, biased, .. } = *self;
         let most = counts[counts.len() - 1];
         let reach = Uniform { stream: dice.next(), centre: 0.0, reach: 1.0 };
         let w = RandomWeight { dtype, rows: outputs, cols: inputs, numbers: reach };
         let w = backend.matrix(&[MatrixPart::Random(w)])?;
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);
-        // What the residual held before.
-        let before = if matches!(self.into, Into::Add) { dice.numbers(most * outputs) } else { Vec::new() };
+        // Contents of the residual before.
+        let before = if matches!(self.into, LayerDestination::Add) { dice.numbers(most * outputs) } else { Vec::new() };
         let product = |backend: &mut B, first: usize, rows: usize| -> Result<Vec<f32>> {
             let part = &x[first * inputs..][..rows * inputs];
             let x = buffer(backend, ActivationDtype::Operands(dtype), rows, inputs, part)?;
             let out = match self.into {
-                Into::Replace(holds) => {
+                LayerDestination::Replace(holds) => {
                     let mut out = buffer(backend, holds(dtype), rows, outputs, &[])?;
                     backend.linear(&mut out, &x, &w, bias.as_ref());
                     out
                 }
-                Into::Add => {
+                LayerDestination::Add => {
                     let before = &before[first * outputs..][..rows * outputs];
                     let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
                     backend.linear_add(&mut out, &x, &w, bias.as_ref());
@@ -129,11 +129,11 @@ impl Layer {
     }
 }
 
-impl fmt::Display for Layer {
+impl fmt::Display for TestLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let into = match self.into {
-            Into::Replace(holds) => format!("into {:?}", holds(Dtype::F32)),
-            Into::Add => "added".to_owned(),
+            LayerDestination::Replace(holds) => format!("into {:?}", holds(Dtype::F32)),
+            LayerDestination::Add => "added".to_owned(),
         };
         let bias = if self.biased { "with bias" } else { "no bias" };
         write!(f, "{} -> {}, {into}, {bias}", self.inputs, self.outputs)

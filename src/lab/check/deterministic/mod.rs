@@ -1,6 +1,7 @@
-//! The deterministic mode, bit by bit: what is computed for a row alone, among others, by another planner, after others were
-//! pruned and in other steps is held against itself. Attention and linear layers by themselves, then whole models; how exact
-//! the same numbers are is the rest of the suite's affair, but for attention, whose kernels are others in this mode.
+//! Checks the deterministic mode bit by bit: the result of a row alone, among others, with another planner, after
+//! others were pruned and in other steps must be the same. Attention and linear layers are checked separately, then
+//! whole models. Accuracy is checked by the rest of the suite, except for attention, which uses other kernels in this
+//! mode.
 
 mod attention;
 mod linear;
@@ -8,20 +9,20 @@ mod model;
 
 use std::fmt::Display;
 
-use super::device::Effort;
-use super::report::{Found, Report, Row, Worst};
+use super::device::CheckEffort;
+use super::report::{CaseResult, CheckReport, ReportRow, WorstError};
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
 
-/// Runs all cases on devices that `open` opens; `done` is told each part's rows.
+/// Runs all cases on devices opened by `open`; `done` gets each part's rows.
 pub fn deterministic<B: Backend>(
     open: impl Fn() -> Result<B>,
-    effort: Effort,
-    mut done: impl FnMut(&[Row]) -> Result<()>,
-) -> Result<Report> {
+    effort: CheckEffort,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<CheckReport> {
     let mut backend = open()?;
     backend.set_batch_invariant();
-    let mut report = Report::default();
+    let mut report = CheckReport::default();
     for part in [attention::attention, linear::linear] {
         let before = report.rows.len();
         part(&mut backend, effort, &mut report)?;
@@ -34,7 +35,7 @@ pub fn deterministic<B: Backend>(
     Ok(report)
 }
 
-/// Values that should be the same to the last bit and are not: how many, and which was the first.
+/// Counts values that should be bit-identical and are not, and describes the first.
 #[derive(Default)]
 struct Differences {
     count: usize,
@@ -42,7 +43,7 @@ struct Differences {
 }
 
 impl Differences {
-    /// Compares two results of one row; `row` names it and how the second came about.
+    /// Compares two results of one row; `row` names the row and how the second result was computed.
     fn see(&mut self, row: impl Display, expected: &[f32], found: &[f32]) {
         let differ = |(expected, found): (&f32, &f32)| expected.to_bits() != found.to_bits();
         let count = expected.iter().zip(found).filter(|&(a, b)| differ((a, b))).count();
@@ -65,9 +66,9 @@ impl Differences {
         self.first.get_or_insert_with(what);
     }
 
-    /// Files them as one case, which none of them may be in.
-    fn file(self, report: &mut Report, op: &'static str, dtype: Dtype, case: impl Display) {
-        let found = Found::once(Worst { error: self.count as f64, tolerance: 0.0 });
+    /// Adds the differences to the report as one case, which fails if there are any.
+    fn file(self, report: &mut CheckReport, op: &'static str, dtype: Dtype, case: impl Display) {
+        let found = CaseResult::once(WorstError { error: self.count as f64, tolerance: 0.0 });
         match self.first {
             Some(first) => report.see(op, Some(dtype), format_args!("{case}: {first}"), found),
             None => report.see(op, Some(dtype), case, found),
@@ -79,8 +80,8 @@ impl Differences {
 mod tests {
     use super::*;
 
-    fn filed(expected: &[f32], found: &[f32]) -> Report {
-        let (mut report, mut differences) = (Report::default(), Differences::default());
+    fn filed(expected: &[f32], found: &[f32]) -> CheckReport {
+        let (mut report, mut differences) = (CheckReport::default(), Differences::default());
         differences.see("row 1", &[1.0], &[1.0]);
         differences.see("row 2", expected, found);
         differences.file(&mut report, "alone", Dtype::Bf16, "a case");

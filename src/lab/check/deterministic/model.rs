@@ -1,16 +1,17 @@
-//! Small models through the engine: samples of some prompts, drawn together, and the same ones drawn alone, by other planners, in
-//! other steps, after others were cancelled and where a run is gone on with. Prompts are longer than a tile of any device.
+//! Small models through the engine: samples of some prompts, sampled together, must equal the same samples sampled
+//! alone, with other planners, in other steps, after others were cancelled, and in a resumed run. Prompts are longer
+//! than a tile of any device.
 
 use super::Differences;
 use crate::backend::{Backend, Dtype};
 use crate::engine::{
-    CoinKey, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
+    Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
-use crate::lab::check::device::Effort;
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
-use crate::lab::check::report::Report;
+use crate::lab::check::report::CheckReport;
 use crate::model::check::chunks;
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
@@ -22,13 +23,13 @@ const FAMILIES: [(&str, &str); 3] = [
     ("qwen2", r#""sliding_window": 90, "use_sliding_window": true, "max_window_layers": 2"#),
 ];
 
-pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: &mut Report) -> Result<()> {
-    // Each dtype has kernels of its own where models are computed apart; f16 has those of bf16.
+pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+    // Asynchronous devices have different kernels per dtype; f16 uses those of bf16.
     let few = &FAMILIES[..1];
     let dtypes: &[(Dtype, &[_])] = match effort {
-        Effort::Quick => &[(Dtype::Bf16, few)],
-        Effort::Full if B::IS_ASYNC => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
-        Effort::Full => &[(Dtype::F32, &FAMILIES)],
+        CheckEffort::Quick => &[(Dtype::Bf16, few)],
+        CheckEffort::Full if B::IS_ASYNC => &[(Dtype::Bf16, &FAMILIES), (Dtype::F32, few)],
+        CheckEffort::Full => &[(Dtype::F32, &FAMILIES)],
     };
     for &(dtype, families) in dtypes {
         for (family, changes) in families {
@@ -37,7 +38,7 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: 
                     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000,
                     "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, {changes} }}"#
             ))?;
-            let setup = Setup { open: &open, config, dtype };
+            let setup = ModelSetup { open: &open, config, dtype };
             let case = format!("{family}, {changes}");
             in_chunks(&setup, &case, report)?;
             through_the_engine(&setup, effort, &case, report)?;
@@ -46,24 +47,24 @@ pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: Effort, report: 
     Ok(())
 }
 
-/// A model of random weights, on any number of devices.
-struct Setup<'a, F> {
+/// A model with random weights, to be loaded on several devices.
+struct ModelSetup<'a, F> {
     open: &'a F,
     config: ModelConfig,
     dtype: Dtype,
 }
 
-impl<B: Backend, F: Fn() -> Result<B>> Setup<'_, F> {
+impl<B: Backend, F: Fn() -> Result<B>> ModelSetup<'_, F> {
     fn load(&self) -> Result<(B, Decoder<B>)> {
         let mut backend = (self.open)()?;
         let decoder = Decoder::random(&mut backend, self.config.clone(), self.dtype, 9)?;
         Ok((backend, decoder))
     }
 
-    fn engine(&self, steps: Steps) -> Result<EngineHandle> {
+    fn engine(&self, steps: EngineSteps) -> Result<EngineHandle> {
         let (backend, decoder) = self.load()?;
         let useful = 16 * self.config.context * decoder.kv_bytes_per_token();
-        let Steps { planner, max_branches, step_rows } = steps;
+        let EngineSteps { planner, max_branches, step_rows } = steps;
         let config = EngineConfig {
             planner,
             max_branches,
@@ -78,18 +79,22 @@ impl<B: Backend, F: Fn() -> Result<B>> Setup<'_, F> {
     }
 }
 
-/// How an engine goes about what it is asked.
+/// Settings that change how an engine forms its steps.
 #[derive(Clone, Copy)]
-struct Steps {
+struct EngineSteps {
     planner: Planner,
     max_branches: usize,
     step_rows: usize,
 }
 
-const USUAL: Steps = Steps { planner: Planner::Balanced, max_branches: 64, step_rows: 256 };
+const USUAL: EngineSteps = EngineSteps { planner: Planner::Balanced, max_branches: 64, step_rows: 256 };
 
 /// The logits of every position of a text, in one step and in chunks.
-fn in_chunks<B: Backend, F: Fn() -> Result<B>>(setup: &Setup<'_, F>, case: &str, report: &mut Report) -> Result<()> {
+fn in_chunks<B: Backend, F: Fn() -> Result<B>>(
+    setup: &ModelSetup<'_, F>,
+    case: &str,
+    report: &mut CheckReport,
+) -> Result<()> {
     let (mut backend, mut decoder) = setup.load()?;
     decoder.set_batch_invariant(&mut backend);
     let text = Dice::new(5).text(700, setup.config.vocab);
@@ -102,20 +107,20 @@ fn in_chunks<B: Backend, F: Fn() -> Result<B>>(setup: &Setup<'_, F>, case: &str,
     Ok(())
 }
 
-/// What is drawn: so many samples of each prompt, each of so many tokens.
-struct Job {
+/// The samples to compare: `samples` of each prompt, each of `tokens` tokens.
+struct SampledPrompts {
     prompts: Vec<Vec<TokenId>>,
     samples: u64,
     tokens: usize,
 }
 
-impl Job {
-    fn new(effort: Effort, vocab: usize) -> Self {
-        let (prompts, samples, tokens) = if effort == Effort::Quick { (2, 2, 6) } else { (3, 5, 70) };
+impl SampledPrompts {
+    fn new(effort: CheckEffort, vocab: usize) -> Self {
+        let (prompts, samples, tokens) = if effort == CheckEffort::Quick { (2, 2, 6) } else { (3, 5, 70) };
         let header = Dice::new(6).text(960, vocab);
         let own = |prompt: usize| Dice::new(100 + prompt as u64).text(40 + 67 * prompt, vocab);
         let prompts = (0..prompts).map(|prompt| [header.clone(), own(prompt)].concat()).collect();
-        Job { prompts, samples, tokens }
+        SampledPrompts { prompts, samples, tokens }
     }
 
     /// All samples: prompt and number.
@@ -123,12 +128,12 @@ impl Job {
         (0..self.prompts.len()).flat_map(|prompt| (0..self.samples).map(move |sample| (prompt, sample))).collect()
     }
 
-    /// Sample `sample` of prompt `prompt`, from its token `from` on.
+    /// The extend of sample `sample` of prompt `prompt`, starting at its token `from`.
     fn draw(&self, branch: BranchId, (prompt, sample): (usize, u64), from: usize) -> Extend {
-        let coins = CoinKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
+        let uniforms = UniformKey::root(1, &prompt.to_string()).child(ForkKind::Sample, sample);
         let params = SamplingParams { top_p: 0.95, top_logprobs: Some(2), ..SamplingParams::default() };
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(self.tokens - from) };
-        Extend::sampled(branch, &params, &stop, coins)
+        Extend::sampled(branch, &params, &stop, uniforms)
     }
 
     /// A branch for each of `samples`, forked from their prompts.
@@ -145,12 +150,12 @@ impl Job {
 }
 
 fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
-    setup: &Setup<'_, F>,
-    effort: Effort,
+    setup: &ModelSetup<'_, F>,
+    effort: CheckEffort,
     case: &str,
-    report: &mut Report,
+    report: &mut CheckReport,
 ) -> Result<()> {
-    let job = Job::new(effort, setup.config.vocab);
+    let job = SampledPrompts::new(effort, setup.config.vocab);
     let all = job.all();
     let expected = drawn(&setup.engine(USUAL)?, &job, &all)?;
     let mut differences = Differences::default();
@@ -161,9 +166,9 @@ fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
         }
     };
     for planner in [Planner::Flat, Planner::SingleLevel, Planner::Tree] {
-        see(&format!("by {planner}"), &all, 0, &drawn(&setup.engine(Steps { planner, ..USUAL })?, &job, &all)?);
+        see(&format!("by {planner}"), &all, 0, &drawn(&setup.engine(EngineSteps { planner, ..USUAL })?, &job, &all)?);
     }
-    let few = Steps { max_branches: 2, step_rows: 37, ..USUAL };
+    let few = EngineSteps { max_branches: 2, step_rows: 37, ..USUAL };
     see("in small steps", &all, 0, &drawn(&setup.engine(few)?, &job, &all)?);
     for &alone in [all.first(), all.last()].into_iter().flatten() {
         see("alone", &[alone], 0, &drawn(&setup.engine(USUAL)?, &job, &[alone])?);
@@ -183,15 +188,15 @@ fn through_the_engine<B: Backend, F: Fn() -> Result<B>>(
     Ok(())
 }
 
-/// What `samples` come to, drawn together.
-fn drawn(engine: &EngineHandle, job: &Job, samples: &[(usize, u64)]) -> Result<Vec<Finish>> {
+/// Samples `samples` together.
+fn drawn(engine: &EngineHandle, job: &SampledPrompts, samples: &[(usize, u64)]) -> Result<Vec<Finish>> {
     engine.finish(job.extends(engine, samples)?)
 }
 
-/// What `kept` come to where `pruned` begin beside them and are given up with the first token that is told.
+/// Samples `kept` while `pruned` start with them and are cancelled at the first token event.
 fn drawn_while_pruning(
     engine: &EngineHandle,
-    job: &Job,
+    job: &SampledPrompts,
     kept: &[(usize, u64)],
     pruned: &[(usize, u64)],
 ) -> Result<Vec<Finish>> {
@@ -220,10 +225,11 @@ fn drawn_while_pruning(
     }
     finished.truncate(kept.len());
     let all = finished.into_iter().collect::<Option<Vec<_>>>();
-    all.ok_or_else(|| Error::Internal("a branch that nobody cancelled did not finish".to_owned()))
+    all.ok_or_else(|| Error::Internal("a branch that was not cancelled did not finish".to_owned()))
 }
 
-/// `expected` from its token `from` on, beside `found`: tokens, their log-probabilities, and those of the likeliest.
+/// Compares `expected`, from its token `from` on, with `found`: tokens, their log-probabilities, and those of the most
+/// likely tokens.
 fn compare(differences: &mut Differences, how: String, expected: &Finish, from: usize, found: &Finish) {
     let tokens = &expected.tokens[from..];
     if let Some(at) = tokens.iter().zip(&found.tokens).position(|(a, b)| a != b) {

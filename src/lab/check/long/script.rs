@@ -1,70 +1,72 @@
-//! What becomes of the tree of a long decode, round by round: which branches are dropped, forked and begun, and how far each
-//! draws. It knows no engine: whoever plays the same script has the same branches with the same tokens, however its steps fall.
+//! Generates what happens to the tree of a long decode, round by round: which branches are dropped, forked and started,
+//! and how many tokens each samples. It is independent of the engine: every engine that runs the same script has the
+//! same branches with the same tokens, whatever its steps.
 
 use crate::ids::TokenId;
-use crate::lab::check::device::Effort;
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 
-/// Tokens of the model: a power of two, so that a coin names its token without rounding.
+/// Vocabulary of the model: a power of two, so that a random number determines its token without rounding.
 pub const VOCAB: usize = 256;
 
-/// A branch of the script, by how many were made before it.
+/// A branch of the script, numbered in order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Name(pub u32);
+pub struct BranchName(pub u32);
 
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum ScriptAction {
     Root {
-        name: Name,
+        name: BranchName,
         text: Vec<TokenId>,
     },
-    /// `at` rests.
+    /// `at` is idle.
     Fork {
-        at: Name,
-        name: Name,
+        at: BranchName,
+        name: BranchName,
     },
-    /// Draws so many tokens, the first of which stands at `position`.
+    /// Samples `tokens` tokens, the first at `position`.
     Draw {
-        name: Name,
+        name: BranchName,
         position: u32,
         tokens: u32,
     },
-    /// Drops it, while it draws or later: pages that nobody else holds are free at once.
-    Prune(Name),
-    /// Drops a branch that rests: its pages stay until others need them.
-    Release(Name),
+    /// Drops the branch, while it runs or later: pages that only it holds are free at once.
+    Prune(BranchName),
+    /// Drops an idle branch: its pages stay cached until others need them.
+    Release(BranchName),
 }
 
-/// Orders for branches that draw together.
-pub struct Round {
-    /// It draws the most tokens of those that begin together.
-    pub leader: Name,
-    /// Each with how many tokens the leader has drawn by then, in rising order; fewer than it draws in all.
-    pub orders: Vec<(u32, Order)>,
+/// Actions on branches that run together.
+pub struct ScriptRound {
+    /// The branch with the most tokens of those that start together.
+    pub leader: BranchName,
+    /// Each action with the number of tokens that the leader has by then, in rising order; fewer than the leader
+    /// samples in total.
+    pub orders: Vec<(u32, ScriptAction)>,
 }
 
 /// How large a script is.
 #[derive(Clone, Copy)]
-pub struct Sizes {
-    /// Taken at least.
+pub struct ScriptSizes {
+    /// Fewest steps.
     pub steps: u32,
-    /// Branches that begin a round together, at least and at most.
+    /// Fewest and most branches that start a round together.
     rows: (u32, u32),
-    /// Tokens that all prompts have in common, and the most that each has of its own.
+    /// Tokens that all prompts share, and most own tokens of each.
     header: u32,
     own: u32,
-    /// A branch longer than this is not gone on with.
+    /// Longer branches are not continued.
     longest: u32,
-    /// Tokens of the leaders of short, usual and long rounds, at least and at most.
+    /// Fewest and most tokens of the leaders of short, usual and long rounds.
     lengths: [(u32, u32); 3],
-    /// Tokens for which there are pages: fewer than are computed, so that pages go from branch to branch.
+    /// Size of the pool in tokens: fewer than are computed, so that pages are reused.
     pub pool: usize,
 }
 
-impl Sizes {
-    pub fn of(effort: Effort) -> Self {
+impl ScriptSizes {
+    pub fn of(effort: CheckEffort) -> Self {
         match effort {
-            Effort::Quick => Sizes {
+            CheckEffort::Quick => ScriptSizes {
                 steps: 300,
                 rows: (4, 9),
                 header: 70,
@@ -73,7 +75,7 @@ impl Sizes {
                 lengths: [(2, 5), (9, 20), (35, 50)],
                 pool: 1600,
             },
-            Effort::Full => Sizes {
+            CheckEffort::Full => ScriptSizes {
                 steps: 2000,
                 rows: (6, 22),
                 header: 150,
@@ -86,49 +88,49 @@ impl Sizes {
     }
 }
 
-/// What the orders came to.
+/// Counts of the actions.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    /// Forks, and of these the ones beside branches that draw.
+pub struct ScriptCounts {
+    /// Forks, and those among them while branches run.
     pub forks: u32,
     pub late_forks: u32,
-    /// Prompts that begin beside branches that draw.
+    /// Prompts that start while branches run.
     pub late_roots: u32,
-    /// Branches that are dropped where they end, and while others draw beside them.
+    /// Dropped branches, and those among them while others run.
     pub prunes: u32,
     pub late_prunes: u32,
 }
 
-/// A branch that rests, and how many tokens it has.
+/// An idle branch, and its length in tokens.
 #[derive(Clone, Copy)]
 struct Resting {
-    name: Name,
+    name: BranchName,
     tokens: u32,
 }
 
-pub struct Script {
-    sizes: Sizes,
+pub struct LongScript {
+    sizes: ScriptSizes,
     dice: Dice,
     header: Vec<TokenId>,
     named: u32,
-    /// Steps that the rounds take at least.
+    /// Fewest steps of the rounds so far.
     steps: u32,
-    /// Where the round before ended, and what its branches were forked from.
+    /// Branches at the end of the previous round, and the branches that they were forked from.
     live: Vec<Resting>,
     parents: Vec<Resting>,
-    pub counts: Counts,
+    pub counts: ScriptCounts,
 }
 
-impl Script {
-    pub fn new(sizes: Sizes, seed: u64) -> Self {
+impl LongScript {
+    pub fn new(sizes: ScriptSizes, seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let header = dice.text(sizes.header as usize, VOCAB);
         let (live, parents) = (Vec::new(), Vec::new());
-        Script { sizes, dice, header, named: 0, steps: 0, live, parents, counts: Counts::default() }
+        LongScript { sizes, dice, header, named: 0, steps: 0, live, parents, counts: ScriptCounts::default() }
     }
 
-    /// `None` once the steps are taken.
-    pub fn next_round(&mut self) -> Option<Round> {
+    /// The next round; `None` once the steps are done.
+    pub fn next_round(&mut self) -> Option<ScriptRound> {
         if self.steps >= self.sizes.steps {
             return None;
         }
@@ -143,12 +145,12 @@ impl Script {
             self.come_between(leader, moment, length, &mut orders);
         }
         orders.sort_by_key(|(moment, _)| *moment);
-        Some(Round { leader, orders })
+        Some(ScriptRound { leader, orders })
     }
 
-    /// Leaves a few of the branches of the round before, from which those of this one are forked.
-    fn clear_away(&mut self, length: u32, orders: &mut Vec<(u32, Order)>) {
-        orders.extend(self.parents.drain(..).map(|parent| (0, Order::Release(parent.name))));
+    /// Keeps a few branches of the previous round, from which those of this round are forked.
+    fn clear_away(&mut self, length: u32, orders: &mut Vec<(u32, ScriptAction)>) {
+        orders.extend(self.parents.drain(..).map(|parent| (0, ScriptAction::Release(parent.name))));
         let mut kept = std::mem::take(&mut self.live);
         let most_kept = self.dice.within(1, 5) as usize;
         while kept.len() > most_kept {
@@ -165,8 +167,8 @@ impl Script {
         }
     }
 
-    /// The branches that begin together, at least one for each parent. Returns the one that draws all of `length`.
-    fn branch_out(&mut self, length: u32, orders: &mut Vec<(u32, Order)>) -> Name {
+    /// Starts the branches of the round, at least one per parent. Returns the one with `length` tokens.
+    fn branch_out(&mut self, length: u32, orders: &mut Vec<(u32, ScriptAction)>) -> BranchName {
         let rows = self.dice.within(self.sizes.rows.0, self.sizes.rows.1).max(small(self.parents.len()));
         for number in 0..rows as usize {
             let parent = self.parents.get(number).copied().unwrap_or_else(|| self.dice.pick(&self.parents));
@@ -176,8 +178,8 @@ impl Script {
         self.live[0].name
     }
 
-    /// While others draw, a branch gets a sibling, a prompt begins, or a branch is dropped.
-    fn come_between(&mut self, leader: Name, moment: u32, length: u32, orders: &mut Vec<(u32, Order)>) {
+    /// While others run, adds a sibling of a branch, starts a prompt, or drops a branch.
+    fn come_between(&mut self, leader: BranchName, moment: u32, length: u32, orders: &mut Vec<(u32, ScriptAction)>) {
         let tokens = self.dice.within(1, length - moment);
         match self.dice.within(0, 2) {
             0 => {
@@ -192,10 +194,10 @@ impl Script {
             }
             _ => {
                 let gone = self.dice.pick(&self.live).name;
-                // Whoever begins later could not be dropped now.
-                let began = orders
-                    .iter()
-                    .any(|(moment, order)| *moment == 0 && matches!(order, Order::Draw { name, .. } if *name == gone));
+                // A branch that starts later cannot be dropped yet.
+                let began = orders.iter().any(|(moment, order)| {
+                    *moment == 0 && matches!(order, ScriptAction::Draw { name, .. } if *name == gone)
+                });
                 if gone != leader && began {
                     self.live.retain(|branch| branch.name != gone);
                     self.prune(gone, moment, orders);
@@ -205,35 +207,35 @@ impl Script {
         }
     }
 
-    fn name(&mut self) -> Name {
+    fn name(&mut self) -> BranchName {
         self.named += 1;
-        Name(self.named - 1)
+        BranchName(self.named - 1)
     }
 
-    fn root(&mut self, moment: u32, orders: &mut Vec<(u32, Order)>) -> Resting {
+    fn root(&mut self, moment: u32, orders: &mut Vec<(u32, ScriptAction)>) -> Resting {
         let name = self.name();
         let own = self.dice.within(1, self.sizes.own);
         let text = [self.header.clone(), self.dice.text(own as usize, VOCAB)].concat();
         let tokens = small(text.len());
-        orders.push((moment, Order::Root { name, text }));
+        orders.push((moment, ScriptAction::Root { name, text }));
         Resting { name, tokens }
     }
 
-    fn fork(&mut self, at: Resting, tokens: u32, moment: u32, orders: &mut Vec<(u32, Order)>) {
+    fn fork(&mut self, at: Resting, tokens: u32, moment: u32, orders: &mut Vec<(u32, ScriptAction)>) {
         let name = self.name();
-        orders.push((moment, Order::Fork { at: at.name, name }));
+        orders.push((moment, ScriptAction::Fork { at: at.name, name }));
         self.draw(Resting { name, ..at }, tokens, moment, orders);
         self.counts.forks += 1;
     }
 
-    fn draw(&mut self, branch: Resting, tokens: u32, moment: u32, orders: &mut Vec<(u32, Order)>) {
+    fn draw(&mut self, branch: Resting, tokens: u32, moment: u32, orders: &mut Vec<(u32, ScriptAction)>) {
         let Resting { name, tokens: position } = branch;
-        orders.push((moment, Order::Draw { name, position, tokens }));
+        orders.push((moment, ScriptAction::Draw { name, position, tokens }));
         self.live.push(Resting { name, tokens: position + tokens });
     }
 
-    fn prune(&mut self, gone: Name, moment: u32, orders: &mut Vec<(u32, Order)>) {
-        orders.push((moment, Order::Prune(gone)));
+    fn prune(&mut self, gone: BranchName, moment: u32, orders: &mut Vec<(u32, ScriptAction)>) {
+        orders.push((moment, ScriptAction::Prune(gone)));
         self.counts.prunes += 1;
     }
 }

@@ -1,61 +1,62 @@
-//! One of the two engines that play a script, turn by turn, and what it told of each branch.
+//! Runs a script on one of the two engines, turn by turn, and collects the tokens of each branch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::script::{Name, Order, Round, VOCAB};
+use super::script::{BranchName, ScriptAction, ScriptRound, VOCAB};
 use crate::backend::Backend;
 use crate::engine::{
-    CoinKey, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
-    SamplingParams, Stop, Turn,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
+    SamplingParams, Stop, Turn, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
 use crate::model::Decoder;
 
-/// At this temperature all tokens are equally likely to the last bit, so that a coin names its token, whatever the logits are.
+/// At this temperature all tokens are equally likely to the last bit, so that the random number determines the token,
+/// whatever the logits are.
 const TEMPERATURE: f32 = 1e20;
-/// Takes nothing of a logit, but steps with penalties are planned anew, each of them.
+/// Too small to change a logit, but every step with a penalty is planned from scratch.
 const NO_PENALTY: f32 = 1e-30;
 
-/// A token that was drawn.
-pub struct Told {
-    /// In which step, from 1 up.
+/// A sampled token, as reported by the engine.
+pub struct ReportedToken {
+    /// The number of its step, from 1.
     pub step: u64,
     pub position: u32,
     pub token: TokenId,
-    /// Of each token of the vocabulary.
+    /// Log-probability of each token of the vocabulary.
     pub logprobs: Vec<f32>,
 }
 
-/// What became of the steps.
+/// Counts of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
+pub struct StepCounts {
     pub all: u64,
-    /// Planned anew; the others were the step before, every row one token further.
+    /// Steps planned from scratch; the others were the previous step advanced by a token.
     pub replanned: u64,
-    /// Pages that rows turned in the others.
+    /// New pages started by rows of advanced steps.
     pub turned: u64,
 }
 
-pub struct Side<B: Backend> {
+pub struct ScriptPlayer<B: Backend> {
     engine: Engine<B>,
     handle: EngineHandle,
     receiver: EventReceiver,
     params: SamplingParams,
     run_ahead: bool,
-    branches: HashMap<Name, BranchId>,
-    /// Those that draw, and where their next token stands.
-    drawing: HashMap<BranchId, (Name, u32)>,
-    told: BTreeMap<Name, Vec<Told>>,
-    /// Of each step, whether it was advanced.
+    branches: HashMap<BranchName, BranchId>,
+    /// Running branches, and the position of their next token.
+    drawing: HashMap<BranchId, (BranchName, u32)>,
+    told: BTreeMap<BranchName, Vec<ReportedToken>>,
+    /// For each step, whether it was advanced.
     advanced: Vec<bool>,
     turned: u64,
 }
 
-impl<B: Backend> Side<B> {
-    /// `replans`: whether no step is made from the one before it.
+impl<B: Backend> ScriptPlayer<B> {
+    /// `replans`: whether every step is planned from scratch.
     pub fn new(backend: B, model: Decoder<B>, config: EngineConfig, replans: bool) -> Result<Self> {
         let run_ahead = config.run_ahead;
         let (engine, handle) = Engine::build(backend, model, None, config)?;
@@ -65,7 +66,7 @@ impl<B: Backend> Side<B> {
             top_logprobs: Some(VOCAB),
             ..SamplingParams::default()
         };
-        Ok(Side {
+        Ok(ScriptPlayer {
             engine,
             receiver: handle.receiver(Hear::Tokens),
             handle,
@@ -83,18 +84,19 @@ impl<B: Backend> Side<B> {
         self.engine.metrics()
     }
 
-    pub fn steps(&self) -> Steps {
+    pub fn steps(&self) -> StepCounts {
         let Metrics { steps, steps_replanned, .. } = *self.metrics();
-        Steps { all: steps, replanned: steps_replanned, turned: self.turned }
+        StepCounts { all: steps, replanned: steps_replanned, turned: self.turned }
     }
 
-    /// Whether this step was the one before it, every row one token further.
+    /// Whether this step was the previous one advanced by a token.
     pub fn was_advanced(&self, step: u64) -> bool {
         usize::try_from(step).is_ok_and(|step| self.advanced.get(step.wrapping_sub(1)) == Some(&true))
     }
 
-    /// Carries a round out. What each branch drew; of those that were pruned on the way perhaps more on one side than on another.
-    pub fn play(&mut self, round: &Round) -> Result<BTreeMap<Name, Vec<Told>>> {
+    /// Runs a round and returns the tokens of each branch; for pruned branches, the two sides may differ in the number
+    /// of tokens.
+    pub fn play(&mut self, round: &ScriptRound) -> Result<BTreeMap<BranchName, Vec<ReportedToken>>> {
         let mut orders = round.orders.iter().peekable();
         loop {
             let led = self.told.get(&round.leader).map_or(0, Vec::len);
@@ -110,23 +112,23 @@ impl<B: Backend> Side<B> {
         }
     }
 
-    fn obey(&mut self, order: &Order) -> Result<()> {
+    fn obey(&mut self, order: &ScriptAction) -> Result<()> {
         match order {
-            Order::Root { name, text } => {
+            ScriptAction::Root { name, text } => {
                 self.branches.insert(*name, self.handle.root(text.clone())?);
             }
-            Order::Fork { at, name } => {
+            ScriptAction::Fork { at, name } => {
                 let forks = self.handle.fork(self.branches[at], 1)?;
                 self.branches.insert(*name, forks[0]);
             }
-            &Order::Draw { name, position, tokens } => {
+            &ScriptAction::Draw { name, position, tokens } => {
                 let branch = self.branches[&name];
                 let stop = Stop { ignore_eos: true, ..Stop::max_tokens(tokens as usize) };
                 self.drawing.insert(branch, (name, position));
-                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, coins(name))])?;
+                self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, uniforms(name))])?;
             }
-            Order::Prune(name) => self.handle.discard(&[self.branches[name]]),
-            Order::Release(name) => self.handle.release(&[self.branches[name]]),
+            ScriptAction::Prune(name) => self.handle.discard(&[self.branches[name]]),
+            ScriptAction::Release(name) => self.handle.release(&[self.branches[name]]),
         }
         Ok(())
     }
@@ -139,7 +141,7 @@ impl<B: Backend> Side<B> {
         if submitted {
             self.advanced.push(after.replanned == before.replanned);
         }
-        // Where steps run ahead, what is told was drawn by the step before the one that was submitted.
+        // With run-ahead, reported tokens were sampled by the step before the submitted one.
         let step = after.all - u64::from(submitted && self.run_ahead);
         while let Poll::Ready(Some(event)) = self.receiver.poll(Duration::ZERO) {
             self.note(event, step)?;
@@ -168,8 +170,8 @@ impl<B: Backend> Side<B> {
         *next += 1;
         let mut logprobs = vec![f32::NAN; VOCAB];
         top.iter().for_each(|&(token, logprob)| logprobs[token.ix()] = logprob);
-        let told = Told { step, position, token, logprobs };
-        // The row that drew it stands one position before it, and began a page there.
+        let told = ReportedToken { step, position, token, logprobs };
+        // The row that sampled it is one position earlier, and started a page there.
         let page_tokens = u32::try_from(self.handle.facts().page_tokens).expect("pages are small");
         let began_page = (position - 1).is_multiple_of(page_tokens);
         self.told.entry(name).or_default().push(told);
@@ -177,13 +179,14 @@ impl<B: Backend> Side<B> {
     }
 }
 
-/// Every branch that was not pruned has drawn all that it was told to.
-fn check_told(round: &Round, told: &BTreeMap<Name, Vec<Told>>) -> Result<()> {
-    let is_pruned =
-        |name: Name| round.orders.iter().any(|(_, order)| matches!(order, Order::Prune(other) if *other == name));
-    let mut expected = BTreeMap::<Name, usize>::new();
+/// Checks that every branch that was not pruned has all of its tokens.
+fn check_told(round: &ScriptRound, told: &BTreeMap<BranchName, Vec<ReportedToken>>) -> Result<()> {
+    let is_pruned = |name: BranchName| {
+        round.orders.iter().any(|(_, order)| matches!(order, ScriptAction::Prune(other) if *other == name))
+    };
+    let mut expected = BTreeMap::<BranchName, usize>::new();
     for (_, order) in &round.orders {
-        if let &Order::Draw { name, tokens, .. } = order {
+        if let &ScriptAction::Draw { name, tokens, .. } = order {
             *expected.entry(name).or_default() += tokens as usize;
         }
     }
@@ -197,11 +200,11 @@ fn check_told(round: &Round, told: &BTreeMap<Name, Vec<Told>>) -> Result<()> {
     Ok(())
 }
 
-fn coins(name: Name) -> CoinKey {
-    CoinKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
+fn uniforms(name: BranchName) -> UniformKey {
+    UniformKey::root(0, "long").child(ForkKind::Sample, u64::from(name.0))
 }
 
-/// The token that every engine draws there.
-pub fn named(name: Name, position: u32) -> TokenId {
-    TokenId::new((coins(name).coin(position) * VOCAB as f64) as usize)
+/// The token that every engine must sample at this position.
+pub fn named(name: BranchName, position: u32) -> TokenId {
+    TokenId::new((uniforms(name).uniform(position) * VOCAB as f64) as usize)
 }

@@ -1,39 +1,39 @@
-//! `gated_silu` and `gelu`, over all sizes of numbers.
+//! `gated_silu` and `gelu`, for numbers of all magnitudes.
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
-use crate::lab::check::case::{Case, F32, buffer, rounded};
+use crate::lab::check::case::{F32, OpCase, buffer, rounded};
 use crate::lab::check::dice::Dice;
 
-/// Where exponentials overflow, vanish, or must not; all within f16.
+/// Inputs at which exponentials overflow or vanish, or must not; all within f16's range.
 const EDGES: [f32; 10] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0];
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let mut x: Vec<f32> = (0..2 * rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
         x.iter_mut().zip(EDGES).for_each(|(x, edge)| *x = dtype.round(edge));
-        suite.hold("gelu", &Gelu { dtype, width, x: x.clone() })?;
+        suite.hold("gelu", &GeluCase { dtype, width, x: x.clone() })?;
         // Ups of at most 2 keep products within f16.
         for row in x.chunks_exact_mut(2 * width) {
             row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
         }
-        suite.hold("gated_silu", &GatedSilu { dtype, width, x })?;
+        suite.hold("gated_silu", &GatedSiluCase { dtype, width, x })?;
     }
     Ok(())
 }
 
-struct GatedSilu {
+struct GatedSiluCase {
     dtype: Dtype,
-    /// Of the result; `x` is twice as wide.
+    /// Width of the result; `x` is twice as wide.
     width: usize,
     x: Vec<f32>,
 }
 
-impl Case for GatedSilu {
+impl OpCase for GatedSiluCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width / 2;
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
@@ -42,8 +42,8 @@ impl Case for GatedSilu {
         backend.read(&out, rows)
     }
 
-    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are around
-    /// it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
+    /// The exponential of a gate g, taken as a power of two, is off by |g| roundings and a few; a few operations are
+    /// around it; on both sides. e^-g of a very negative gate is cut off at e^88, which leaves less than |g| e^-87.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
         let (gate, up) = (self.x[row * 2 * self.width + i], self.x[(row * 2 + 1) * self.width + i]);
@@ -52,19 +52,19 @@ impl Case for GatedSilu {
     }
 }
 
-impl fmt::Display for GatedSilu {
+impl fmt::Display for GatedSiluCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}", self.x.len() / self.width / 2, self.width)
     }
 }
 
-struct Gelu {
+struct GeluCase {
     dtype: Dtype,
     width: usize,
     x: Vec<f32>,
 }
 
-impl Case for Gelu {
+impl OpCase for GeluCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
         let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
@@ -72,8 +72,8 @@ impl Case for Gelu {
         backend.read(&x, rows)
     }
 
-    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of tanh
-    /// there; on both sides.
+    /// 1 + tanh is off by a few roundings of numbers up to 2, and by the roundings of the inner sum times the slope of
+    /// tanh there; on both sides.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
@@ -82,7 +82,7 @@ impl Case for Gelu {
     }
 }
 
-impl fmt::Display for Gelu {
+impl fmt::Display for GeluCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}", self.x.len() / self.width, self.width)
     }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, RopeTable};
 use crate::error::Result;
-use crate::lab::check::case::{ANY_VOCAB, Case, F32, buffer, numbers, rounded, rows_at, vector};
-use crate::lab::check::device::Effort;
+use crate::lab::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, rounded, rows_at, vector};
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-6;
@@ -24,22 +24,22 @@ const LAYOUTS: [HeadLayout; 8] = [
     HeadLayout { q_heads: 2, kv_heads: 1, head_dim: 256 },
 ];
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    let layouts = if suite.effort == Effort::Quick { &LAYOUTS[1..2] } else { &LAYOUTS[..] };
+    let layouts = if suite.effort == CheckEffort::Quick { &LAYOUTS[1..2] } else { &LAYOUTS[..] };
     for &heads in layouts {
         let rows = dice.pick(&[1, 2, 7, 33]);
         let qkv = numbers(dice, dtype, rows * heads.qkv_width());
         for kind in [HeadKind::Query, HeadKind::Key] {
             let weight = dice.numbers(heads.head_dim);
-            suite.hold("head_norm", &HeadNorm { dtype, heads, kind, qkv: qkv.clone(), weight })?;
+            suite.hold("head_norm", &HeadNormCase { dtype, heads, kind, qkv: qkv.clone(), weight })?;
         }
         let whole = heads.head_dim;
         for rotary in [whole, whole / 2, (whole * 2 / 5).next_multiple_of(2)] {
             let (cos, sin) = (dice.numbers(POSITIONS * rotary / 2), dice.numbers(POSITIONS * rotary / 2));
             let positions = (0..rows).map(|_| dice.within(0, POSITIONS as u32 - 1)).collect();
             let table = RopeTable { rotary, cos, sin };
-            suite.hold("rope", &Rope { dtype, heads, positions, qkv: qkv.clone(), table })?;
+            suite.hold("rope", &RopeCase { dtype, heads, positions, qkv: qkv.clone(), table })?;
         }
     }
     Ok(())
@@ -51,7 +51,7 @@ fn place(heads: HeadLayout, at: usize) -> (usize, usize, usize) {
     (row, i / heads.head_dim, i % heads.head_dim)
 }
 
-struct HeadNorm {
+struct HeadNormCase {
     dtype: Dtype,
     heads: HeadLayout,
     kind: HeadKind,
@@ -59,7 +59,7 @@ struct HeadNorm {
     weight: Vec<f32>,
 }
 
-impl Case for HeadNorm {
+impl OpCase for HeadNormCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let width = self.heads.qkv_width();
         let rows = self.qkv.len() / width;
@@ -82,14 +82,14 @@ impl Case for HeadNorm {
     }
 }
 
-impl fmt::Display for HeadNorm {
+impl fmt::Display for HeadNormCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.qkv.len() / self.heads.qkv_width();
         write!(f, "{rows} rows, {:?} heads of {}", self.kind, heads_in_words(self.heads))
     }
 }
 
-struct Rope {
+struct RopeCase {
     dtype: Dtype,
     heads: HeadLayout,
     positions: Vec<u32>,
@@ -97,7 +97,7 @@ struct Rope {
     table: RopeTable,
 }
 
-impl Case for Rope {
+impl OpCase for RopeCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let table = backend.rope_table(&self.table)?;
         let mut step = backend.step(&[self.heads], self.dtype, ANY_VOCAB)?;
@@ -127,7 +127,7 @@ impl Case for Rope {
     }
 }
 
-impl fmt::Display for Rope {
+impl fmt::Display for RopeCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rows, rotary) = (self.positions.len(), self.table.rotary);
         write!(f, "{rows} rows, {rotary} rotated of {}", heads_in_words(self.heads))

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
-use crate::lab::check::case::{Case, F32, buffer, matrix, numbers, rounded, vector};
-use crate::lab::check::device::Effort;
+use crate::lab::check::case::{F32, OpCase, buffer, matrix, numbers, rounded, vector};
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 
 /// Rows, outputs and inputs.
@@ -29,16 +29,16 @@ const SHAPES: [(usize, usize, usize); 16] = [
     (300, 384, 256),
 ];
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let few = [(3, 15, 2), (5, 64, 48)];
-    let shapes: &[_] = if suite.effort == Effort::Quick { &few } else { &SHAPES };
+    let shapes: &[_] = if suite.effort == CheckEffort::Quick { &few } else { &SHAPES };
     for &(rows, outputs, inputs) in shapes {
         let x = numbers(dice, dtype, rows * inputs);
         let weights = numbers(dice, dtype, outputs * inputs);
         let (before, bias) = (dice.numbers(rows * outputs), dice.numbers(outputs));
         for bias in [None, Some(bias)] {
-            let linear = |into: Into| Linear {
+            let linear = |into: LinearDestination| LinearCase {
                 dtype,
                 into,
                 inputs,
@@ -47,9 +47,9 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
                 bias: bias.clone(),
                 norms: [norms(&x, inputs), norms(&weights, inputs)],
             };
-            suite.hold("linear", &linear(Into::Replace(ActivationDtype::Operands(dtype))))?;
-            suite.hold("linear", &linear(Into::Replace(ActivationDtype::Sums)))?;
-            suite.hold("linear_add", &linear(Into::Add(before.clone())))?;
+            suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Operands(dtype))))?;
+            suite.hold("linear", &linear(LinearDestination::Replace(ActivationDtype::Sums)))?;
+            suite.hold("linear_add", &linear(LinearDestination::Add(before.clone())))?;
         }
     }
     Ok(())
@@ -60,15 +60,15 @@ fn norms(values: &[f32], width: usize) -> Vec<f64> {
     values.chunks_exact(width).map(|row| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt()).collect()
 }
 
-enum Into {
+enum LinearDestination {
     Replace(ActivationDtype),
-    /// What the residual held before.
+    /// Contents of the residual before.
     Add(Vec<f32>),
 }
 
-struct Linear {
+struct LinearCase {
     dtype: Dtype,
-    into: Into,
+    into: LinearDestination,
     inputs: usize,
     x: Vec<f32>,
     weights: Vec<f32>,
@@ -77,7 +77,7 @@ struct Linear {
     norms: [Vec<f64>; 2],
 }
 
-impl Linear {
+impl LinearCase {
     fn rows(&self) -> usize {
         self.x.len() / self.inputs
     }
@@ -87,19 +87,19 @@ impl Linear {
     }
 }
 
-impl Case for Linear {
+impl OpCase for LinearCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let (rows, outputs) = (self.rows(), self.outputs());
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.inputs, &self.x)?;
         let weights = matrix(backend, self.dtype, outputs, &self.weights)?;
         let bias = self.bias.as_ref().map(|bias| vector(backend, bias)).transpose()?;
         let out = match &self.into {
-            Into::Replace(holds) => {
+            LinearDestination::Replace(holds) => {
                 let mut out = buffer(backend, *holds, rows, outputs, &[])?;
                 backend.linear(&mut out, &x, &weights, bias.as_ref());
                 out
             }
-            Into::Add(before) => {
+            LinearDestination::Add(before) => {
                 let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
                 backend.linear_add(&mut out, &x, &weights, bias.as_ref());
                 out
@@ -108,11 +108,11 @@ impl Case for Linear {
         backend.read(&out, rows)
     }
 
-    /// Of k products summed in f32 in any order, roundings add up like a random walk: with a probability beyond doubt at most
-    /// `8 sqrt(k)` of them, each of a sum that is at most the product of the rows' lengths (Higham and Mary, "A new approach
-    /// to probabilistic rounding error analysis", 2019); on both sides. Tensor cores cut off instead of rounding, once for
-    /// each 8 or 16 products: at most `k / 8` cuts of two roundings each of the partial sum, which is some `sqrt(k)` times
-    /// less than the bound. Products of numbers cut to fewer bits (TF32) do not pass.
+    /// Of k products summed in f32 in any order, roundings add up like a random walk: with a probability beyond doubt
+    /// at most `8 sqrt(k)` of them, each of a sum that is at most the product of the rows' lengths (Higham and Mary, "A
+    /// new approach to probabilistic rounding error analysis", 2019); on both sides. Tensor cores cut off instead of
+    /// rounding, once for each 8 or 16 products: at most `k / 8` cuts of two roundings each of the partial sum, which
+    /// is some `sqrt(k)` times less than the bound. Products of numbers cut to fewer bits (TF32) do not pass.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (row, output) = (at / self.outputs(), at % self.outputs());
         let size = self.norms[0][row] * self.norms[1][output];
@@ -120,18 +120,20 @@ impl Case for Linear {
         let bias = self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]).abs());
         match &self.into {
             // The bias may be added to a result that was stored already.
-            Into::Replace(ActivationDtype::Operands(dtype)) => walk + 2.0 * rounded(*dtype, y.abs() + bias),
-            Into::Replace(ActivationDtype::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
-            Into::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
+            LinearDestination::Replace(ActivationDtype::Operands(dtype)) => {
+                walk + 2.0 * rounded(*dtype, y.abs() + bias)
+            }
+            LinearDestination::Replace(ActivationDtype::Sums) => walk + 2.0 * F32 * (y.abs() + bias),
+            LinearDestination::Add(before) => walk + 4.0 * F32 * (y.abs() + bias + f64::from(before[at]).abs()),
         }
     }
 }
 
-impl fmt::Display for Linear {
+impl fmt::Display for LinearCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let into = match &self.into {
-            Into::Replace(holds) => format!("into {holds:?}"),
-            Into::Add(_) => "added".to_owned(),
+            LinearDestination::Replace(holds) => format!("into {holds:?}"),
+            LinearDestination::Add(_) => "added".to_owned(),
         };
         let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
         write!(f, "{} rows, {} -> {}, {into}, {bias}", self.rows(), self.inputs, self.outputs())

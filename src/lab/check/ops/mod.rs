@@ -1,6 +1,6 @@
-//! The ops that compute a row from a row, with random inputs: shapes odd and even, every dtype. Tolerances are stated beside
-//! each op, from the roundings that the prose at `Backend` allows: sums and intermediate results in f32, what is stored in the
-//! dtype of its buffer. Inputs are numbers that the dtype holds, so that rounding them changes nothing.
+//! Ops that compute rows from rows, with random inputs: odd and even shapes, every dtype. Tolerances are stated at each
+//! op; they follow from the rounding that the documentation of `Backend` allows: sums and intermediate results in f32,
+//! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype.
 
 mod activations;
 mod heads;
@@ -12,16 +12,16 @@ mod rows;
 use crate::backend::{Backend, Dtype};
 use crate::error::Result;
 
-use super::case::{Case, compare};
-use super::device::Effort;
+use super::case::{OpCase, compare};
+use super::device::CheckEffort;
 use super::dice::Dice;
-use super::report::Report;
+use super::report::CheckReport;
 
 /// Runs every op.
-pub fn ops<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> Result<()> {
+pub fn ops<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let mut dice = Dice::new(1);
     for dtype in Dtype::ALL {
-        let mut suite = Suite { backend, report, dtype, effort };
+        let mut suite = OpSuite { backend, report, dtype, effort };
         rows::check(&mut suite, &mut dice)?;
         norms::check(&mut suite, &mut dice)?;
         linear::check(&mut suite, &mut dice)?;
@@ -32,16 +32,16 @@ pub fn ops<B: Backend>(backend: &mut B, effort: Effort, report: &mut Report) -> 
     Ok(())
 }
 
-/// Where cases of one dtype are sent.
-struct Suite<'a, B: Backend> {
+/// Runs cases of one dtype and adds them to the report.
+struct OpSuite<'a, B: Backend> {
     backend: &'a mut B,
-    report: &'a mut Report,
+    report: &'a mut CheckReport,
     dtype: Dtype,
-    effort: Effort,
+    effort: CheckEffort,
 }
 
-impl<B: Backend> Suite<'_, B> {
-    fn hold(&mut self, op: &'static str, case: &impl Case) -> Result<()> {
+impl<B: Backend> OpSuite<'_, B> {
+    fn hold(&mut self, op: &'static str, case: &impl OpCase) -> Result<()> {
         let found = compare(self.backend, case)?;
         self.report.see(op, Some(self.dtype), case, found);
         Ok(())
@@ -50,8 +50,8 @@ impl<B: Backend> Suite<'_, B> {
     /// Rows and widths of plain rows: tiny, odd, no multiple of a vector, large.
     fn shapes(&self) -> &'static [(usize, usize)] {
         match self.effort {
-            Effort::Quick => &[(1, 33), (5, 64)],
-            Effort::Full => &[
+            CheckEffort::Quick => &[(1, 33), (5, 64)],
+            CheckEffort::Full => &[
                 (1, 1),
                 (1, 64),
                 (3, 37),

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::Result;
-use crate::lab::check::case::{Case, F32, buffer, rounded, vector};
+use crate::lab::check::case::{F32, OpCase, buffer, rounded, vector};
 use crate::lab::check::dice::Dice;
 
 const EPS: f32 = 1e-5;
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     for &(rows, width) in suite.shapes() {
         // Rows of all sizes: where they are small, epsilon counts.
         let size = dice.pick(&[1e-3, 1.0, 300.0]);
         let x: Vec<f32> = (0..rows * width).map(|_| size * (dice.number() + 0.2)).collect();
         let (weight, bias) = (dice.numbers(width), dice.numbers(width));
         let norm =
-            |bias: Option<Vec<f32>>| Norm { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), bias };
+            |bias: Option<Vec<f32>>| NormCase { dtype: suite.dtype, width, x: x.clone(), weight: weight.clone(), bias };
         let (rms, layer) = (norm(None), norm(Some(bias)));
         suite.hold("rms_norm", &rms)?;
         suite.hold("layer_norm", &layer)?;
@@ -25,7 +25,7 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
     Ok(())
 }
 
-struct Norm {
+struct NormCase {
     dtype: Dtype,
     width: usize,
     x: Vec<f32>,
@@ -34,7 +34,7 @@ struct Norm {
     bias: Option<Vec<f32>>,
 }
 
-impl Case for Norm {
+impl OpCase for NormCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
         let x = buffer(backend, ActivationDtype::Sums, rows, self.width, &self.x)?;
@@ -50,9 +50,9 @@ impl Case for Norm {
         backend.read(&out, rows)
     }
 
-    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few roundings
-    /// are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the root divides, and
-    /// its variance by twice that mean's error times the mean distance, which is less.
+    /// A sum of n squares is off by at most n roundings of itself in any order, its root by half of that, and a few
+    /// roundings are around it; on both sides. A layer norm's mean is off by n roundings of the mean size, which the
+    /// root divides, and its variance by twice that mean's error times the mean distance, which is less.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let (n, i) = (self.width as f64, at % self.width);
         let row = &self.x[at - i..][..self.width];
@@ -70,7 +70,7 @@ impl Case for Norm {
     }
 }
 
-impl fmt::Display for Norm {
+impl fmt::Display for NormCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} x {}", self.x.len() / self.width, self.width)
     }

@@ -1,25 +1,25 @@
-//! `kv_append`, `save_pages` and `restore_pages`, seen through attention: a row that sees one position alone gets its value,
-//! whatever the query; pages saved and put elsewhere give what they gave.
+//! `kv_append`, `save_pages` and `restore_pages`, checked by attention: a row that sees only one position gets its
+//! value, whatever the query; pages that are saved and restored elsewhere give the same results.
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, StepBatch};
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId};
 use crate::kv::KvSlot;
 use crate::lab::check::attention::{hints, solitary};
-use crate::lab::check::case::{ANY_VOCAB, Case, buffer, numbers, rounded, rows_at};
-use crate::lab::check::device::Effort;
+use crate::lab::check::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
+use crate::lab::check::device::CheckEffort;
 use crate::lab::check::dice::Dice;
 
 /// Layers of the memory; only the last one is written.
 const LAYERS: usize = 3;
 const LAYER: LayerIx = LayerIx(2);
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
-    let dims: &[usize] = if suite.effort == Effort::Quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256] };
+    let dims: &[usize] = if suite.effort == CheckEffort::Quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256] };
     for &head_dim in dims {
         let group = dice.pick(&[1, 2, 4]);
         let kv_heads = dice.pick(&[1, 3]);
@@ -30,14 +30,14 @@ pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()
             [(false, KvDtype::Model), (true, KvDtype::Model), (false, KvDtype::Fp8), (true, KvDtype::Fp8)]
         {
             let op = if moved { "restore_pages" } else { "kv_append" };
-            suite.hold(op, &Values { dtype, kv, heads, rows, qkv: qkv.clone(), moved })?;
+            suite.hold(op, &KvAppendCase { dtype, kv, heads, rows, qkv: qkv.clone(), moved })?;
         }
     }
     Ok(())
 }
 
-/// Every row in the first slot of a page of its own, at position 0.
-struct Values {
+/// A case with every row at position 0, in the first slot of its own page.
+struct KvAppendCase {
     dtype: Dtype,
     kv: KvDtype,
     heads: HeadLayout,
@@ -47,7 +47,7 @@ struct Values {
     moved: bool,
 }
 
-impl Values {
+impl KvAppendCase {
     /// The pages written, and those read.
     fn pages(&self) -> [Vec<PageId>; 2] {
         let written: Vec<PageId> = (0..self.rows).rev().map(PageId::new).collect();
@@ -65,7 +65,7 @@ impl Values {
     }
 }
 
-impl Case for Values {
+impl OpCase for KvAppendCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         backend.set_kv_dtype(self.kv);
         let [written, read] = self.pages();
@@ -104,7 +104,7 @@ impl Case for Values {
     }
 }
 
-impl fmt::Display for Values {
+impl fmt::Display for KvAppendCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HeadLayout { q_heads, kv_heads, head_dim } = self.heads;
         write!(f, "{} rows, {q_heads} / {kv_heads} x {head_dim}, --kv-dtype {}", self.rows, self.kv)

@@ -2,37 +2,40 @@
 
 use std::fmt;
 
-use super::Suite;
+use super::OpSuite;
 use crate::backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
 use crate::error::Result;
 use crate::ids::TokenId;
-use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, Case, buffer, matrix, numbers, rows_at};
+use crate::lab::check::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, matrix, numbers, rows_at};
 use crate::lab::check::dice::Dice;
 
-pub fn check<B: Backend>(suite: &mut Suite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let vocab = dice.pick(&[1, 7, 320, 1001]);
         let table = numbers(dice, dtype, vocab * width);
-        suite.hold("embed", &Embed { dtype, width, table, tokens: dice.text(rows, vocab) })?;
+        suite.hold("embed", &EmbedCase { dtype, width, table, tokens: dice.text(rows, vocab) })?;
         let x = numbers(dice, dtype, rows * width);
-        let mut wanted: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
-        wanted.sort_unstable();
+        let mut logit_rows: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
+        logit_rows.sort_unstable();
         for holds in [ActivationDtype::Sums, ActivationDtype::Operands(dtype)] {
-            suite.hold("select_rows", &SelectRows { holds, rows, width, x: x.clone(), wanted: wanted.clone() })?;
+            suite.hold(
+                "select_rows",
+                &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() },
+            )?;
         }
     }
     Ok(())
 }
 
-struct Embed {
+struct EmbedCase {
     dtype: Dtype,
     width: usize,
     table: Vec<f32>,
     tokens: Vec<TokenId>,
 }
 
-impl Case for Embed {
+impl OpCase for EmbedCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.tokens.len();
         let table = matrix(backend, self.dtype, self.table.len() / self.width, &self.table)?;
@@ -53,33 +56,33 @@ impl Case for Embed {
     }
 }
 
-impl fmt::Display for Embed {
+impl fmt::Display for EmbedCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rows of a table of {} x {}", self.tokens.len(), self.table.len() / self.width, self.width)
     }
 }
 
-struct SelectRows {
+struct SelectRowsCase {
     holds: ActivationDtype,
     rows: usize,
     width: usize,
     x: Vec<f32>,
-    wanted: Vec<u32>,
+    logit_rows: Vec<u32>,
 }
 
-impl Case for SelectRows {
+impl OpCase for SelectRowsCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, ANY_VOCAB)?;
-        let batch = StepBatch { wanted: self.wanted.clone(), ..rows_at(&vec![0; self.rows]) };
+        let batch = StepBatch { logit_rows: self.logit_rows.clone(), ..rows_at(&vec![0; self.rows]) };
         let shape = backend.load(&mut step, batch)?;
         let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
-        let mut out = buffer(backend, self.holds, shape.wanted, self.width, &[])?;
+        let mut out = buffer(backend, self.holds, shape.logit_rows, self.width, &[])?;
         backend.run(&mut step, shape, |backend, step| {
             backend.select_rows(&mut out, &x, step);
             Ok(())
         })?;
         backend.collect(&mut step)?;
-        backend.read(&out, self.wanted.len())
+        backend.read(&out, self.logit_rows.len())
     }
 
     fn tolerance(&self, _: usize, _: f64) -> f64 {
@@ -87,8 +90,8 @@ impl Case for SelectRows {
     }
 }
 
-impl fmt::Display for SelectRows {
+impl fmt::Display for SelectRowsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} x {} ({:?})", self.wanted.len(), self.rows, self.width, self.holds)
+        write!(f, "{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
     }
 }

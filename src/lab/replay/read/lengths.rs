@@ -1,17 +1,17 @@
-//! Traces of lengths alone, as RelayAttention's: `prompt,answer` a line, or a JSON array of prompts' lengths, each answered by
-//! one token. Nothing is shared in them.
+//! Traces of lengths only, such as RelayAttention's: `prompt,answer` per line, or a JSON array of prompt lengths, each
+//! with an answer of one token. Nothing is shared.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::job::{Job, Request};
-use super::super::prompt::{Prompt, Run};
-use super::super::synthetic::Lengths;
+use super::super::job::{ReplayJob, ReplayRequest};
+use super::super::prompt::{TextRun, TracePrompt};
+use super::super::synthetic::RequestLengths;
 use super::{MOST_TOKENS, none, text};
 use crate::error::{Error, Result};
 
 /// The lengths in a `.csv` (no header) or a `.json` file. Blank lines are skipped.
-pub fn read_lengths(path: &Path) -> Result<Vec<Lengths>> {
+pub fn read_lengths(path: &Path) -> Result<Vec<RequestLengths>> {
     let text = text(path)?;
     let lengths = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
         true => prompts(path, &text)?,
@@ -23,7 +23,7 @@ pub fn read_lengths(path: &Path) -> Result<Vec<Lengths>> {
     if lengths.is_empty() { Err(none(path)) } else { Ok(lengths) }
 }
 
-fn pair(path: &Path, number: usize, line: &str) -> Result<Lengths> {
+fn pair(path: &Path, number: usize, line: &str) -> Result<RequestLengths> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [prompt, answer] = fields[..] else {
         let found = format!("{} fields", fields.len());
@@ -36,13 +36,13 @@ fn pair(path: &Path, number: usize, line: &str) -> Result<Lengths> {
             Err(Error::field(path, format!("line {number}: {field}"), expected, format!("{text:?}")))
         }
     };
-    Ok(Lengths { prompt: length("prompt", prompt)?, output: length("answer", answer)? })
+    Ok(RequestLengths { prompt: length("prompt", prompt)?, output: length("answer", answer)? })
 }
 
-fn prompts(path: &Path, text: &str) -> Result<Vec<Lengths>> {
+fn prompts(path: &Path, text: &str) -> Result<Vec<RequestLengths>> {
     let lengths: Vec<u64> = serde_json::from_str(text).map_err(|fault| Error::format(path, fault.to_string()))?;
     let length = |(number, &length): (usize, &u64)| match (1..=MOST_TOKENS).contains(&length) {
-        true => Ok(Lengths { prompt: length as usize, output: 1 }),
+        true => Ok(RequestLengths { prompt: length as usize, output: 1 }),
         false => {
             let expected = format!("a number from 1 to {MOST_TOKENS}");
             Err(Error::field(path, format!("[{number}]"), expected, length.to_string()))
@@ -51,13 +51,13 @@ fn prompts(path: &Path, text: &str) -> Result<Vec<Lengths>> {
     lengths.iter().enumerate().map(length).collect()
 }
 
-/// A request for each, all at once.
-pub fn job(lengths: &[Lengths]) -> Job {
-    let request = |(text, &Lengths { prompt, output }): (u64, &Lengths)| Request {
-        prompt: Prompt::Runs(vec![Run { text, tokens: prompt }]),
+/// One request per pair of lengths; all arrive at once.
+pub fn job(lengths: &[RequestLengths]) -> ReplayJob {
+    let request = |(text, &RequestLengths { prompt, output }): (u64, &RequestLengths)| ReplayRequest {
+        prompt: TracePrompt::Runs(vec![TextRun { text, tokens: prompt }]),
         arrival: Duration::ZERO,
         samples: 1,
         output,
     };
-    Job::new((0..).zip(lengths).map(request).collect())
+    ReplayJob::new((0..).zip(lengths).map(request).collect())
 }

@@ -1,22 +1,22 @@
-//! Recorded traces: Mooncake's (a JSON object a line), lengths of prompt and answer (`N,M` a line), lengths of prompts (a JSON
-//! array). What is wrong is said with the line and the field.
+//! Reads recorded traces: Mooncake's (one JSON object per line), lengths of prompt and answer (`N,M` per line), lengths
+//! of prompts (a JSON array). Errors name the line and the field.
 
 mod lengths;
 mod mooncake;
 
 use std::path::Path;
 
-use super::job::Job;
+use super::job::ReplayJob;
 use crate::error::{Error, Result};
 
 pub use lengths::read_lengths;
 
-/// Longer than this is no prompt and no answer; it keeps sums of lengths exact.
+/// Longest prompt or answer, in tokens; keeps sums of lengths exact.
 const MOST_TOKENS: u64 = 1 << 24;
 
-/// The requests of a trace, by the ending of its name: `.jsonl` as Mooncake's, `.csv` and `.json` as lengths. Only Mooncake's
-/// say when requests arrive; those of the others arrive all at once.
-pub fn read_trace(path: &Path) -> Result<Job> {
+/// Reads a trace by its file extension: `.jsonl` is Mooncake's format, `.csv` and `.json` hold lengths. Only Mooncake's
+/// traces have arrival times; the requests of the others arrive all at once.
+pub fn read_trace(path: &Path) -> Result<ReplayJob> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
         Some("jsonl") => mooncake::read(path, &text(path)?),

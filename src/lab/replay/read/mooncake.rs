@@ -1,20 +1,20 @@
-//! Mooncake's traces (FAST '25): a JSON object a line, with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`: for
-//! each 512 tokens of the prompt a name, the same wherever these and all tokens before them are the same.
+//! Mooncake's traces (FAST '25): one JSON object per line, with `timestamp` (ms), `input_length`, `output_length` and
+//! `hash_ids`: a name for each 512 tokens of the prompt, equal if these and all earlier tokens are equal.
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::super::job::{Job, Request};
-use super::super::prompt::{Prompt, Run};
+use super::super::job::{ReplayJob, ReplayRequest};
+use super::super::prompt::{TextRun, TracePrompt};
 use super::{MOST_TOKENS, none};
 use crate::error::{Error, Result};
 
 const HASHED_TOKENS: u64 = 512;
 
 #[derive(Deserialize)]
-struct Line {
+struct MooncakeLine {
     timestamp: f64,
     input_length: u64,
     output_length: u64,
@@ -22,14 +22,14 @@ struct Line {
 }
 
 /// The requests of `text`, the content of `path`. Blank lines are skipped.
-pub fn read(path: &Path, text: &str) -> Result<Job> {
+pub fn read(path: &Path, text: &str) -> Result<ReplayJob> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
     let requests = lines.map(|(line, number)| request(path, number, line)).collect::<Result<Vec<_>>>()?;
-    if requests.is_empty() { Err(none(path)) } else { Ok(Job::new(requests)) }
+    if requests.is_empty() { Err(none(path)) } else { Ok(ReplayJob::new(requests)) }
 }
 
-fn request(path: &Path, number: usize, line: &str) -> Result<Request> {
-    let line: Line =
+fn request(path: &Path, number: usize, line: &str) -> Result<ReplayRequest> {
+    let line: MooncakeLine =
         serde_json::from_str(line).map_err(|fault| Error::format(path, format!("line {number}: {fault}")))?;
     let wrong = |field: &str, expected: String, found: String| {
         Error::field(path, format!("line {number}: {field}"), expected, found)
@@ -50,8 +50,8 @@ fn request(path: &Path, number: usize, line: &str) -> Result<Request> {
     let run = |text: u64| {
         let tokens = left.min(HASHED_TOKENS as usize);
         left -= tokens;
-        Run { text, tokens }
+        TextRun { text, tokens }
     };
-    let prompt = Prompt::Runs(line.hash_ids.into_iter().map(run).collect());
-    Ok(Request { prompt, arrival, samples: 1, output: line.output_length as usize })
+    let prompt = TracePrompt::Runs(line.hash_ids.into_iter().map(run).collect());
+    Ok(ReplayRequest { prompt, arrival, samples: 1, output: line.output_length as usize })
 }

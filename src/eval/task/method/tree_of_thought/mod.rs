@@ -1,5 +1,5 @@
-//! The settings of `tree_of_thought`: how thoughts are made, judged and chosen, and the texts with which the model is asked. All
-//! of it is data of the task file; the search itself is left to the driver.
+//! The settings of `tree_of_thought`: how thoughts are made, judged and chosen, and the texts with which the model is
+//! asked. All of it is data of the task file; the search itself is left to the driver.
 //!
 //! Its prompts have the shape of the task's `prompt`: Jinja templates over the item's fields and these names:
 //!
@@ -23,16 +23,16 @@ use serde_json::{Map, Value, json};
 
 use crate::error::Result;
 use crate::eval::task::items::Item;
-use crate::eval::task::prompt::{Prompt, PromptTemplate};
+use crate::eval::task::prompt::{PromptTemplate, TaskPrompt};
 use crate::figures::counted;
-use crate::search::tree_of_thought::{Evaluate, Generate, Search, ThoughtSearch};
+use crate::search::tree_of_thought::{Evaluate, Generate, ThoughtSearch, ThoughtTraversal};
 
 pub use texts::ItemTexts;
 
 /// Tree of thoughts (Yao et al., 2023): the search's settings, and how its texts are written and read.
 #[derive(Debug)]
 pub struct TreeOfThought {
-    pub settings: ThoughtSearch<Question>,
+    pub settings: ThoughtSearch<QuestionTemplate>,
     thought: Option<Regex>,
     end: Option<Regex>,
     extract: Vec<(String, Regex)>,
@@ -43,7 +43,7 @@ pub struct TreeOfThought {
 
 /// What the model is asked about paths.
 #[derive(Debug)]
-pub struct Question(Box<PromptTemplate>);
+pub struct QuestionTemplate(Box<PromptTemplate>);
 
 /// The same settings mean the same search.
 impl PartialEq for TreeOfThought {
@@ -59,8 +59,8 @@ impl TreeOfThought {
     pub fn described(&self) -> String {
         let how = &self.settings;
         let paths = match how.search {
-            Search::Bfs => format!("breadth {}", how.breadth),
-            Search::Dfs { visits, .. } => counted(visits.into(), "visit"),
+            ThoughtTraversal::Bfs => format!("breadth {}", how.breadth),
+            ThoughtTraversal::Dfs { visits, .. } => counted(visits.into(), "visit"),
         };
         let drawn = match how.generate {
             Generate::Sample { thoughts, .. } => counted(thoughts.into(), "thought"),
@@ -69,8 +69,8 @@ impl TreeOfThought {
         format!("{paths} x {drawn}, {}", counted(how.steps.into(), "step"))
     }
 
-    /// The thought that a generated text is, `None` if it is none: without white space at its ends, and where the task has a
-    /// regex for thoughts, what that finds (its first group, or the whole match).
+    /// The thought that a generated text is, `None` if it is none: without white space at its ends, and where the task
+    /// has a regex for thoughts, what that finds (its first group, or the whole match).
     pub fn thought(&self, text: &str) -> Option<String> {
         let text = text.trim();
         let thought = match &self.thought {
@@ -89,29 +89,29 @@ impl TreeOfThought {
     pub fn state(&self, item: &Item, thoughts: &[String]) -> Result<Option<String>> {
         let Some(template) = &self.state else { return Ok(None) };
         match template.render(&self.about(item, thoughts, []))? {
-            Prompt::Levels(levels) => Ok(Some(levels.concat())),
-            Prompt::Chat { .. } => unreachable!("a state is read as one template"),
+            TaskPrompt::Levels(levels) => Ok(Some(levels.concat())),
+            TaskPrompt::Chat { .. } => unreachable!("a state is read as one template"),
         }
     }
 
     /// A question about the path of `thoughts`.
-    pub fn ask(&self, question: &Question, item: &Item, thoughts: &[String]) -> Result<Prompt> {
+    pub fn ask(&self, question: &QuestionTemplate, item: &Item, thoughts: &[String]) -> Result<TaskPrompt> {
         question.0.render(&self.about(item, thoughts, []))
     }
 
     /// A question about the path of `thoughts` and the answer that it has come to.
     pub fn ask_about_answer(
         &self,
-        question: &Question,
+        question: &QuestionTemplate,
         item: &Item,
         thoughts: &[String],
         answer: &str,
-    ) -> Result<Prompt> {
+    ) -> Result<TaskPrompt> {
         question.0.render(&self.about(item, thoughts, [("answer", json!(answer))]))
     }
 
     /// A question about several paths.
-    pub fn ask_for_choice(&self, question: &Question, item: &Item, paths: &[&[String]]) -> Result<Prompt> {
+    pub fn ask_for_choice(&self, question: &QuestionTemplate, item: &Item, paths: &[&[String]]) -> Result<TaskPrompt> {
         let choices: Vec<String> = paths.iter().map(|thoughts| thoughts.join("\n")).collect();
         question.0.render(&self.about(item, &[], [("choices", json!(choices))]))
     }

@@ -1,23 +1,25 @@
-//! Reads the settings from the task file. Defaults are the paper's for its Game of 24: proposed thoughts valued by three samples,
-//! the best five kept; three steps and the answer after them make its four.
+//! Reads the settings from the task file. Defaults are the paper's for its Game of 24: proposed thoughts valued by
+//! three samples, the best five kept; three steps and the answer after them make its four.
 
 use regex::Regex;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::eval::answer::compile;
-use crate::eval::source::{Section, Source};
-use crate::eval::task::method::tree_of_thought::{Question, TreeOfThought};
+use crate::eval::source::{TaskSection, TaskSource};
+use crate::eval::task::method::tree_of_thought::{QuestionTemplate, TreeOfThought};
 use crate::eval::task::prompt::PromptTemplate;
 use crate::json::listed;
-use crate::search::tree_of_thought::{Answering, Drawing, Evaluate, Generate, Search, Select, ThoughtSearch, ValueBy};
+use crate::search::tree_of_thought::{
+    AnswerSettings, Evaluate, Generate, SamplingOverrides, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
+};
 
 const KEYS: [&str; 11] =
     ["steps", "breadth", "thought", "end", "extract", "state", "generate", "evaluate", "select", "search", "answer"];
 const STEPS: u32 = 3;
 const BREADTH: u32 = 5;
 const EVALUATIONS: u32 = 3;
-/// Keys of [`Drawing`].
+/// Keys of [`SamplingOverrides`].
 const DRAWING: [&str; 3] = ["temperature", "max_tokens", "stop"];
 /// What the paper's vote prompt asks to conclude with.
 const CHOICE: &str = r"(?is)best choice is.*?(\d+)";
@@ -26,8 +28,8 @@ const OWN_NAMES: [&str; 6] = ["thoughts", "last", "path", "step", "choices", "an
 
 impl TreeOfThought {
     /// `at`: the dotted path of `value`.
-    pub(crate) fn read(source: &Source, at: String, value: &Value) -> Result<TreeOfThought> {
-        let s = Section::open(source, at, value, &KEYS)?;
+    pub(crate) fn read(source: &TaskSource, at: String, value: &Value) -> Result<TreeOfThought> {
+        let s = TaskSection::open(source, at, value, &KEYS)?;
         let settings = ThoughtSearch {
             steps: s.count("steps", 1)?.unwrap_or(STEPS),
             breadth: s.count("breadth", 1)?.unwrap_or(BREADTH),
@@ -49,10 +51,10 @@ impl TreeOfThought {
 }
 
 /// The one key of an object that says which kind it is, and the settings in it.
-fn one_of<'a>(section: &Section<'a>, key: &str, kinds: &[&str]) -> Result<(&'a str, &'a Value)> {
+fn one_of<'a>(section: &TaskSection<'a>, key: &str, kinds: &[&str]) -> Result<(&'a str, &'a Value)> {
     let expected = format!("exactly one of {} with its settings", listed(kinds));
     let value = section.need(key, &expected)?;
-    let inside = Section::open(section.source, section.field(key), value, kinds)?;
+    let inside = TaskSection::open(section.source, section.field(key), value, kinds)?;
     let keys: Vec<&str> = inside.keys().collect();
     let [name] = keys[..] else {
         return Err(Error::field(
@@ -65,11 +67,11 @@ fn one_of<'a>(section: &Section<'a>, key: &str, kinds: &[&str]) -> Result<(&'a s
     Ok((name, inside.get(name).expect("`keys` lists what is there")))
 }
 
-fn generate(section: &Section) -> Result<Generate<Question>> {
+fn generate(section: &TaskSection) -> Result<Generate<QuestionTemplate>> {
     let (name, inside) = one_of(section, "generate", &["propose", "sample"])?;
     let open = |keys: &[&str]| {
         let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
-        Section::open(section.source, section.field(&format!("generate.{name}")), inside, &keys)
+        TaskSection::open(section.source, section.field(&format!("generate.{name}")), inside, &keys)
     };
     match name {
         "sample" => {
@@ -85,11 +87,11 @@ fn generate(section: &Section) -> Result<Generate<Question>> {
     }
 }
 
-fn evaluate(section: &Section) -> Result<Evaluate<Question>> {
+fn evaluate(section: &TaskSection) -> Result<Evaluate<QuestionTemplate>> {
     let (name, inside) = one_of(section, "evaluate", &["value", "vote"])?;
     let open = |keys: &[&str]| {
         let keys: Vec<&str> = keys.iter().chain(&DRAWING).copied().collect();
-        Section::open(section.source, section.field(&format!("evaluate.{name}")), inside, &keys)
+        TaskSection::open(section.source, section.field(&format!("evaluate.{name}")), inside, &keys)
     };
     match name {
         "value" => {
@@ -109,7 +111,7 @@ fn evaluate(section: &Section) -> Result<Evaluate<Question>> {
     }
 }
 
-fn value_by(section: &Section) -> Result<ValueBy> {
+fn value_by(section: &TaskSection) -> Result<ValueBy> {
     if !section.flag("exact")? {
         let samples = section.count("samples", 1)?.unwrap_or(EVALUATIONS);
         return Ok(ValueBy::Samples { samples, drawing: drawing(section)? });
@@ -120,7 +122,7 @@ fn value_by(section: &Section) -> Result<ValueBy> {
     }
 }
 
-fn words(section: &Section) -> Result<Vec<(String, f64)>> {
+fn words(section: &TaskSection) -> Result<Vec<(String, f64)>> {
     let expected =
         "an object of numbers from 0 up by word, such as {\"sure\": 20, \"likely\": 1, \"impossible\": 0.001}";
     let words = section.need("words", expected)?.as_object().filter(|words| !words.is_empty());
@@ -132,46 +134,46 @@ fn words(section: &Section) -> Result<Vec<(String, f64)>> {
     words.ok_or_else(wrong)?.iter().map(|entry| read(entry).ok_or_else(wrong)).collect()
 }
 
-fn select(section: &Section) -> Result<Select> {
+fn select(section: &TaskSection) -> Result<ThoughtSelect> {
     match section.text("select")? {
-        None | Some("greedy") => Ok(Select::Greedy),
-        Some("sample") => Ok(Select::Sample),
+        None | Some("greedy") => Ok(ThoughtSelect::Greedy),
+        Some("sample") => Ok(ThoughtSelect::Sample),
         Some(_) => Err(section.wrong("select", "`greedy` or `sample`")),
     }
 }
 
-fn search(section: &Section) -> Result<Search> {
+fn search(section: &TaskSection) -> Result<ThoughtTraversal> {
     let expected = "\"bfs\" or {\"dfs\": {\"threshold\", \"visits\"}}";
     match section.get("search") {
-        None => Ok(Search::Bfs),
-        Some(Value::String(name)) if name == "bfs" => Ok(Search::Bfs),
+        None => Ok(ThoughtTraversal::Bfs),
+        Some(Value::String(name)) if name == "bfs" => Ok(ThoughtTraversal::Bfs),
         Some(Value::Object(_)) => {
             let (_, inside) = one_of(section, "search", &["dfs"])?;
-            let s = Section::open(section.source, section.field("search.dfs"), inside, &["threshold", "visits"])?;
+            let s = TaskSection::open(section.source, section.field("search.dfs"), inside, &["threshold", "visits"])?;
             let threshold = s.real("threshold", "a number", |_| true)?;
             let threshold =
                 threshold.ok_or_else(|| s.wrong("threshold", "the least value of a thought to go on from"))?;
             let visits = s.count("visits", 1)?.ok_or_else(|| s.wrong("visits", "a whole number of at least 1"))?;
-            Ok(Search::Dfs { threshold, visits })
+            Ok(ThoughtTraversal::Dfs { threshold, visits })
         }
         Some(_) => Err(section.wrong("search", expected)),
     }
 }
 
-fn answering(section: &Section) -> Result<Option<Answering>> {
+fn answering(section: &TaskSection) -> Result<Option<AnswerSettings>> {
     let Some(value) = section.get("answer") else { return Ok(None) };
     let keys: Vec<&str> = ["best"].iter().chain(&DRAWING).copied().collect();
-    let s = Section::open(section.source, section.field("answer"), value, &keys)?;
-    Ok(Some(Answering { best: s.count("best", 1)?, drawing: drawing(&s)? }))
+    let s = TaskSection::open(section.source, section.field("answer"), value, &keys)?;
+    Ok(Some(AnswerSettings { best: s.count("best", 1)?, drawing: drawing(&s)? }))
 }
 
-fn drawing(section: &Section) -> Result<Drawing> {
+fn drawing(section: &TaskSection) -> Result<SamplingOverrides> {
     let temperature = |x: f64| x >= 0.0 && (x as f32).is_finite();
     let stop = section.get("stop").map(|_| section.texts("stop")).transpose()?;
     if stop.iter().flatten().any(String::is_empty) {
         return Err(section.wrong("stop", "strings that are not empty"));
     }
-    Ok(Drawing {
+    Ok(SamplingOverrides {
         temperature: section.real("temperature", "a 32-bit number of at least 0", temperature)?.map(|x| x as f32),
         max_tokens: section.count("max_tokens", 1)?,
         stop,
@@ -179,21 +181,21 @@ fn drawing(section: &Section) -> Result<Drawing> {
 }
 
 /// Stops at `stop` where the task file does not say where.
-fn with_stop(drawing: Drawing, stop: &str) -> Drawing {
-    Drawing { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
+fn with_stop(drawing: SamplingOverrides, stop: &str) -> SamplingOverrides {
+    SamplingOverrides { stop: drawing.stop.or_else(|| Some(vec![stop.to_string()])), ..drawing }
 }
 
-fn question(section: &Section, key: &str) -> Result<Question> {
+fn question(section: &TaskSection, key: &str) -> Result<QuestionTemplate> {
     section.need(key, "a prompt")?;
     PromptTemplate::read(section.source, &section.field(key), section.get(key))
-        .map(|template| Question(Box::new(template)))
+        .map(|template| QuestionTemplate(Box::new(template)))
 }
 
-fn regex(section: &Section, key: &str) -> Result<Option<Regex>> {
+fn regex(section: &TaskSection, key: &str) -> Result<Option<Regex>> {
     section.text(key)?.map(|pattern| compile(section.source, &section.field(key), pattern)).transpose()
 }
 
-fn extract(section: &Section) -> Result<Vec<(String, Regex)>> {
+fn extract(section: &TaskSection) -> Result<Vec<(String, Regex)>> {
     let Some(value) = section.get("extract") else { return Ok(Vec::new()) };
     let wrong = || section.wrong("extract", "an object of regexes by name");
     let read = |(name, pattern): (&String, &Value)| {
@@ -207,7 +209,7 @@ fn extract(section: &Section) -> Result<Vec<(String, Regex)>> {
     value.as_object().ok_or_else(wrong)?.iter().map(read).collect()
 }
 
-fn state(section: &Section) -> Result<Option<PromptTemplate>> {
+fn state(section: &TaskSection) -> Result<Option<PromptTemplate>> {
     if section.text("state")?.is_none() {
         return Ok(None);
     }

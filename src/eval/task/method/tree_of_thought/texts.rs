@@ -1,11 +1,11 @@
 //! The texts of a tree-of-thought search about one item, from the task's templates and regexes.
 
 use crate::error::Result;
-use crate::eval::task::{Item, Prompt};
+use crate::eval::task::{Item, TaskPrompt};
 use crate::ids::TokenId;
-use crate::search::tree_of_thought::{Rendered, Texts};
+use crate::search::tree_of_thought::{QuestionPrompt, Texts};
 
-use super::{Question, TreeOfThought};
+use super::{QuestionTemplate, TreeOfThought};
 
 /// A task's texts about `item`.
 #[derive(Clone, Copy)]
@@ -13,23 +13,28 @@ pub struct ItemTexts<'a> {
     pub how: &'a TreeOfThought,
     pub item: &'a Item,
     /// A prompt as text and tokens.
-    pub render: &'a dyn Fn(&Prompt) -> Result<Rendered>,
+    pub render: &'a dyn Fn(&TaskPrompt) -> Result<QuestionPrompt>,
     /// The tokens of a text that goes on from another.
     pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
 }
 
 impl Texts for ItemTexts<'_> {
-    type Question = Question;
+    type Question = QuestionTemplate;
 
-    fn ask(&self, question: &Question, thoughts: &[String]) -> Result<Rendered> {
+    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask(question, self.item, thoughts)?)
     }
 
-    fn ask_about_answer(&self, question: &Question, thoughts: &[String], answer: &str) -> Result<Rendered> {
+    fn ask_about_answer(
+        &self,
+        question: &QuestionTemplate,
+        thoughts: &[String],
+        answer: &str,
+    ) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_about_answer(question, self.item, thoughts, answer)?)
     }
 
-    fn ask_for_choice(&self, question: &Question, paths: &[&[String]]) -> Result<Rendered> {
+    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<QuestionPrompt> {
         (self.render)(&self.how.ask_for_choice(question, self.item, paths)?)
     }
 

@@ -1,5 +1,5 @@
-//! The warden: our own executable run again, which forks a supervisor for each candidate. It also makes once what all candidates
-//! can share, and finds out what the machine allows.
+//! The sandbox server: our own executable, run again, forks a supervisor for each candidate. It prepares once what all
+//! candidates can share, and finds out what the machine allows.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,24 +17,24 @@ use nix::sys::wait::wait;
 use nix::unistd::setsid;
 use serde::{Deserialize, Serialize};
 
-use super::cage::{Cage, Found};
+use super::cage::{Cage, CageFacts};
+use super::probe::{Probe, ProbeTarget};
 use super::running::Running;
-use super::trial::{Deed, Trial};
-use super::wire::{self, Ends, FAREWELL, Order, Request};
-use super::{Confined, InForce, Input, Isolation, Output, Setup, WorkFolder, folder, supervisor};
+use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ServerRequest};
+use super::{Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WorkFolder, folder, supervisor};
 use crate::error::{Error, Result};
 use crate::judge::problem::Limits;
 
 /// The name under which the helper is run: no program is called that way by its path.
 const HELPER: &str = "offshoot [sandbox helper]";
-/// Set for the helper, so that a program whose `main` does not begin with [`enter_if_helper`] notices instead of running itself
-/// for ever.
+/// Set for the helper. A program that does not begin `main` with [`enter_if_helper`] sees it and stops, instead of
+/// starting itself for ever.
 const MARK: &str = "OFFSHOOT_SANDBOX_HELPER";
-/// For the helper's first word.
+/// How long the helper may take until its first message.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Becomes the helper and never returns where this process was started as one. The first line of `main` of every program that
-/// uses a [`Sandbox`].
+/// Becomes the helper and never returns where this process was started as one. The first line of `main` of every
+/// program that uses a [`Sandbox`].
 pub fn enter_if_helper() {
     let mut arguments = std::env::args_os();
     if arguments.next().is_none_or(|name| name != HELPER)
@@ -58,9 +58,9 @@ pub fn enter_if_helper() {
     std::process::exit(code);
 }
 
-/// What the caller tells the warden first; it answers with what it has [`Found`].
+/// The caller's first message to the server; the server answers with its [`CageFacts`].
 #[derive(Serialize, Deserialize)]
-struct Wanted {
+struct ServerSetup {
     namespaces: bool,
     /// Where the caller makes its folders.
     folders: PathBuf,
@@ -68,7 +68,7 @@ struct Wanted {
 
 fn serve(mut caller: UnixStream) -> io::Result<()> {
     let caller_process = parent_id();
-    let wanted: Wanted = wire::hear(&mut caller)?;
+    let wanted: ServerSetup = wire::hear(&mut caller)?;
     // In a session of its own: what a terminal sends to its programs is the caller's to handle.
     let _ = setsid();
     // SAFETY: ignoring a signal runs no code of ours; children are reaped by the kernel.
@@ -78,10 +78,10 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
     let first = cage.identity;
     let mut number = 0u32;
     loop {
-        let ends = match Ends::receive(&caller)? {
-            Request::Run(ends) => ends,
-            Request::Farewell => return Ok(()),
-            Request::Gone => {
+        let ends = match CandidateFds::receive(&caller)? {
+            ServerRequest::Run(ends) => ends,
+            ServerRequest::Farewell => return Ok(()),
+            ServerRequest::Gone => {
                 // The kernel reaps the supervisors: this only fails, when none is left.
                 let _ = wait();
                 folder::sweep_behind(caller_process, &wanted.folders);
@@ -91,45 +91,46 @@ fn serve(mut caller: UnixStream) -> io::Result<()> {
         cage.identity = first.of(number);
         number = number.wrapping_add(1);
         match fork_into(cage.namespaced) {
-            Ok(Forked::Child) => {
+            Ok(ForkSide::Child) => {
                 drop(caller);
                 supervisor::supervise(ends, &cage);
             }
-            Ok(Forked::Parent) => {}
+            Ok(ForkSide::Parent) => {}
             // The caller sees its control stream close.
             Err(error) => eprintln!("offshoot: no supervisor can be started: {error}"),
         }
     }
 }
 
-enum Forked {
+enum ForkSide {
     Parent,
     Child,
 }
 
 /// Forks; with namespaces, into a pid and a mount namespace of the child's own.
-fn fork_into(namespaces: bool) -> io::Result<Forked> {
+fn fork_into(namespaces: bool) -> io::Result<ForkSide> {
     let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS } else { 0 };
     // SAFETY: as fork(2), and this process has one thread, so the child may do whatever the parent may.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
-    Ok(if Errno::result(child)? == 0 { Forked::Child } else { Forked::Parent })
+    Ok(if Errno::result(child)? == 0 { ForkSide::Child } else { ForkSide::Parent })
 }
 
 /// A place where programs run confined; see the module.
 #[derive(Debug)]
 pub struct Sandbox {
     caller: UnixStream,
-    warden: Mutex<Child>,
+    server: Mutex<Child>,
     in_force: InForce,
 }
 
 impl Sandbox {
-    /// Starts the helper and finds out what is in force. An error, in one sentence, where isolation is required and cannot be had.
+    /// Starts the helper and finds out what is in force. An error, in one sentence, where isolation is required and
+    /// cannot be had.
     pub fn probe(isolation: Isolation) -> Result<Sandbox> {
-        Sandbox::set_up(&Setup::new(isolation))
+        Sandbox::set_up(&SandboxSetup::new(isolation))
     }
 
-    pub fn set_up(setup: &Setup) -> Result<Sandbox> {
+    pub fn set_up(setup: &SandboxSetup) -> Result<Sandbox> {
         if std::env::var_os(MARK).is_some() {
             return Err(Error::Internal(
                 "the main function of this program does not begin with enter_if_helper()".into(),
@@ -140,11 +141,11 @@ impl Sandbox {
             None => std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))?,
         };
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_warden(&helper, setup.namespaces)?;
+        let (mut sandbox, found) = Sandbox::start_server(&helper, setup.namespaces)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed and yet not be enough for a root and a /proc of its own.
             Err(error) if found.namespaces.is_ok() => {
-                let (again, mut found) = Sandbox::start_warden(&helper, false)?;
+                let (again, mut found) = Sandbox::start_server(&helper, false)?;
                 sandbox = again;
                 found.namespaces = Err(format!("they do not suffice ({error})"));
                 let tried = sandbox.try_out()?;
@@ -157,19 +158,19 @@ impl Sandbox {
                 tried
             }
         };
-        match tried.iter().find(|deed| setup.isolation == Isolation::Required && **deed != Deed::Signal) {
-            Some(deed) => Err(Error::value(
+        match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != Probe::Signal) {
+            Some(probe) => Err(Error::value(
                 "judging programs",
                 "isolation of files and network",
-                format!("that {} is not refused on this machine", deed.words()),
+                format!("that {} is not refused on this machine", probe.words()),
             )),
             None => Ok(sandbox),
         }
     }
 
-    fn start_warden(helper: &Path, namespaces: bool) -> Result<(Sandbox, Found)> {
+    fn start_server(helper: &Path, namespaces: bool) -> Result<(Sandbox, CageFacts)> {
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
-        let warden = Command::new(helper)
+        let server = Command::new(helper)
             .arg0(HELPER)
             .env_clear()
             .env(MARK, "1")
@@ -180,12 +181,12 @@ impl Sandbox {
             .map_err(Error::io(helper, "run"))?;
         let sandbox = Sandbox {
             caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
-            warden: Mutex::new(warden),
+            server: Mutex::new(server),
             in_force: InForce { layers: Vec::new() },
         };
-        let mut first_words = || -> io::Result<Found> {
+        let mut first_words = || -> io::Result<CageFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
-            wire::say(&mut caller, &Wanted { namespaces, folders: std::env::temp_dir() })?;
+            wire::say(&mut caller, &ServerSetup { namespaces, folders: std::env::temp_dir() })?;
             let found = wire::hear(&mut caller)?;
             caller.set_read_timeout(None)?;
             Ok(found)
@@ -194,10 +195,10 @@ impl Sandbox {
         Ok((sandbox, found))
     }
 
-    /// What a confined process could do and should not have.
-    fn try_out(&self) -> Result<Vec<Deed>> {
+    /// The probes that succeeded in a confined process and should have failed.
+    fn try_out(&self) -> Result<Vec<Probe>> {
         let (folder, outside) = (self.folder()?, self.folder()?);
-        let trial = Trial::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
+        let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };
         let nothing = Confined {
             program: PathBuf::from("/bin/sh"),
@@ -206,13 +207,14 @@ impl Sandbox {
             readable: Vec::new(),
             folder: folder.path().to_path_buf(),
             limits,
-            stdin: Input::Null,
-            stdout: Output::Capture,
+            stdin: StdinMode::Null,
+            stdout: StdoutMode::Capture,
             channel: false,
         };
-        let ended = self.send(nothing, Some(trial))?.wait()?;
-        serde_json::from_slice(&ended.stdout)
-            .map_err(|_| Error::Internal(format!("the sandbox's trial ended by {:?} without a word", ended.how)))
+        let ended = self.send(nothing, Some(probes))?.wait()?;
+        serde_json::from_slice(&ended.stdout).map_err(|_| {
+            Error::Internal(format!("the process that probes the sandbox ended by {:?} without a report", ended.how))
+        })
     }
 
     pub fn in_force(&self) -> &InForce {
@@ -228,20 +230,20 @@ impl Sandbox {
         self.send(what, None)
     }
 
-    fn send(&self, what: Confined, trial: Option<Trial>) -> Result<Running> {
+    fn send(&self, what: Confined, probes: Option<ProbeTarget>) -> Result<Running> {
         let failed = || Error::io(&what.program, "start");
         let (mut control, their_control) = UnixStream::pair().map_err(failed())?;
         let null = || File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
         let (stdin, their_stdin) = match what.stdin {
-            Input::Null => (None, null().map_err(failed())?),
-            Input::Pipe => {
+            StdinMode::Null => (None, null().map_err(failed())?),
+            StdinMode::Pipe => {
                 let (theirs, ours) = io::pipe().map_err(failed())?;
                 (Some(ours), OwnedFd::from(theirs))
             }
         };
         let (stdout, their_stdout) = match what.stdout {
-            Output::Null => (None, null().map_err(failed())?),
-            Output::Capture => {
+            StdoutMode::Null => (None, null().map_err(failed())?),
+            StdoutMode::Capture => {
                 let (ours, theirs) = io::pipe().map_err(failed())?;
                 (Some(ours), OwnedFd::from(theirs))
             }
@@ -253,7 +255,7 @@ impl Sandbox {
             }
             false => (None, None),
         };
-        let ends = Ends {
+        let ends = CandidateFds {
             control: their_control.into(),
             stdin: their_stdin,
             stdout: their_stdout,
@@ -263,7 +265,7 @@ impl Sandbox {
         ends.send(&self.caller).map_err(Error::io(&what.program, "start (the sandbox's helper has gone)"))?;
         drop(ends);
         let Confined { program, arguments, environment, readable, folder, limits, .. } = what;
-        let order = Order {
+        let order = CandidateSpec {
             arguments,
             environment,
             readable,
@@ -273,7 +275,7 @@ impl Sandbox {
             output_bytes: limits.output_bytes,
             processes: limits.processes,
             program: program.clone(),
-            trial,
+            probes,
         };
         wire::say(&mut control, &order).map_err(Error::io(&program, "start"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
@@ -284,8 +286,8 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = (&self.caller).write_all(FAREWELL);
         let _ = self.caller.shutdown(std::net::Shutdown::Both);
-        if let Ok(warden) = self.warden.get_mut() {
-            let _ = warden.wait();
+        if let Ok(server) = self.server.get_mut() {
+            let _ = server.wait();
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Draws from logits that are all equal: what a model that knows nothing would say, without computing it.
+//! Samples from logits that are all equal: what a model that knows nothing would say, without computing it.
 
 use crate::backend::{Pick, SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// The draw that `request` asks for, of `vocab` tokens that are equally likely. Penalties and biases change nothing. It depends
-/// on the request alone: the same coin draws the same token in whatever step.
-pub fn draw(request: &SampleRequest, vocab: usize) -> Sampled {
+/// The sample that `request` asks for, of `vocab` tokens that are equally likely. Penalties and biases change nothing.
+/// It depends on the request alone: the same uniform samples the same token in whatever step.
+pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
     let logprob = -(vocab as f32).ln();
     let token = match request.pick {
         Pick::Given(token) => token,
         Pick::Greedy => allowed(request, 0, vocab),
-        Pick::Random { top_k, top_p, coin, .. } => {
+        Pick::Random { top_k, top_p, uniform, .. } => {
             let kept = top_k.map_or(vocab, |k| (k as usize).min(vocab)) as f64 * f64::from(top_p);
-            allowed(request, (coin * kept.ceil()) as usize, vocab)
+            allowed(request, (uniform * kept.ceil()) as usize, vocab)
         }
     };
     // Of equals, the smallest ids come first.
@@ -31,17 +31,17 @@ fn allowed(request: &SampleRequest, ix: usize, vocab: usize) -> TokenId {
 mod tests {
     use super::*;
 
-    fn random(coin: f64, top_k: Option<u32>) -> SampleRequest {
-        SampleRequest::of(Pick::Random { temperature: 1.0, top_k, top_p: 1.0, min_p: 0.0, coin })
+    fn random(uniform: f64, top_k: Option<u32>) -> SampleRequest {
+        SampleRequest::of(Pick::Random { temperature: 1.0, top_k, top_p: 1.0, min_p: 0.0, uniform })
     }
 
     #[test]
     fn every_token_is_as_likely_as_the_next() {
         let tokens: Vec<u32> =
-            (0..100).map(|i| draw(&random((f64::from(i) + 0.5) / 100.0, None), 100).token.0).collect();
+            (0..100).map(|i| sample(&random((f64::from(i) + 0.5) / 100.0, None), 100).token.0).collect();
         assert_eq!(tokens, (0..100).collect::<Vec<_>>());
-        assert!((0..100).all(|i| draw(&random(f64::from(i) / 100.0, Some(7)), 100).token.0 < 7));
-        let top = draw(&SampleRequest { top_logprobs: 3, ..SampleRequest::of(Pick::Greedy) }, 100).top;
+        assert!((0..100).all(|i| sample(&random(f64::from(i) / 100.0, Some(7)), 100).token.0 < 7));
+        let top = sample(&SampleRequest { top_logprobs: 3, ..SampleRequest::of(Pick::Greedy) }, 100).top;
         assert_eq!(top.iter().map(|(token, _)| token.0).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(top.iter().all(|&(_, logprob)| (logprob.exp() - 0.01).abs() < 1e-6));
     }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn banned_tokens_are_not_drawn_and_given_ones_are() {
         let banned = vec![TokenId(0), TokenId(1)];
-        assert_eq!(draw(&SampleRequest { banned, ..SampleRequest::of(Pick::Greedy) }, 100).token, TokenId(2));
-        assert_eq!(draw(&SampleRequest::of(Pick::Given(TokenId(9))), 100).token, TokenId(9));
+        assert_eq!(sample(&SampleRequest { banned, ..SampleRequest::of(Pick::Greedy) }, 100).token, TokenId(2));
+        assert_eq!(sample(&SampleRequest::of(Pick::Given(TokenId(9))), 100).token, TokenId(9));
     }
 }

@@ -6,32 +6,32 @@ use crate::kv::PagePool;
 use crate::kv::page_pool::OutOfPages;
 
 impl PrefixTree {
-    /// Reserves a slot at the end of an open segment for a token that is still being drawn. Panics when the segment is sealed
-    /// or has such a slot already.
-    pub fn append_drawing(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
+    /// Reserves a slot at the end of an open segment for a token that is still being sampled. Panics when the segment
+    /// is sealed or has such a slot already.
+    pub fn append_pending(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
         self.grow(pool, segment, 1)?;
-        self.at_mut(segment).drawing = true;
+        self.at_mut(segment).pending = true;
         Ok(())
     }
 
     /// Whether the last slot of `segment` waits for its token.
-    pub fn is_drawing(&self, segment: SegmentId) -> bool {
-        self.at(segment).drawing
+    pub fn is_pending(&self, segment: SegmentId) -> bool {
+        self.at(segment).pending
     }
 
-    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when it
-    /// waits for none.
+    /// Tells the token that the last slot of `segment` waits for: from now on it is matched like any other. Panics when
+    /// it waits for none.
     pub fn settle(&mut self, segment: SegmentId, token: TokenId) {
         let settled = self.at_mut(segment);
-        assert!(settled.drawing, "segment {segment} waits for no token");
-        settled.drawing = false;
+        assert!(settled.pending, "segment {segment} waits for no token");
+        settled.pending = false;
         self.name(segment, &[token]);
     }
 
-    /// Gives back the last slot of `segment`, if it waits for its token: what was drawn is no part of the branch.
+    /// Gives back the last slot of `segment`, if it waits for its token: what was sampled is no part of the branch.
     pub fn take_back(&mut self, pool: &mut PagePool, segment: SegmentId) {
         let shortened = self.at_mut(segment);
-        if !std::mem::take(&mut shortened.drawing) {
+        if !std::mem::take(&mut shortened.pending) {
             return;
         }
         shortened.computed = shortened.computed.min(shortened.len());

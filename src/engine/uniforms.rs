@@ -1,9 +1,9 @@
-//! Coins: the random numbers that sampling uses, as a pure function of (run seed, item, branch path, position). Nothing here
-//! has a state, so neither batch order nor the number of siblings can change a draw.
+//! Uniforms: the random numbers that sampling uses, as a pure function of (run seed, item, branch path, position).
+//! Nothing here has a state, so neither batch order nor the number of siblings can change a sample.
 //!
-//! The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-//! 2014), a bijection of 64 bits that passes as a counter-based generator: `mix(key + position * GOLDEN)`. Paths are hashed
-//! by the same function, one link at a time; item names by FNV-1a first.
+//! The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+//! generators", 2014), a bijection of 64 bits that passes as a counter-based generator: `mix(key + position * GOLDEN)`.
+//! Paths are hashed by the same function, one link at a time; item names by FNV-1a first.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,24 +23,24 @@ pub enum ForkKind {
     Propose,
 }
 
-/// The source of one branch's coins.
+/// The source of one branch's uniforms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CoinKey(pub u64);
+pub struct UniformKey(pub u64);
 
-impl CoinKey {
+impl UniformKey {
     /// The key of an item's root.
     pub fn root(seed: u64, item_id: &str) -> Self {
-        CoinKey(mix(mix(seed.wrapping_add(GOLDEN)) ^ fnv1a(item_id.as_bytes())))
+        UniformKey(mix(mix(seed.wrapping_add(GOLDEN)) ^ fnv1a(item_id.as_bytes())))
     }
 
     /// The key of the `ordinal`-th fork of this `kind` below.
     pub fn child(self, kind: ForkKind, ordinal: u64) -> Self {
         let link = mix((kind as u64 + 1).wrapping_mul(GOLDEN)).wrapping_add(ordinal.wrapping_mul(GOLDEN));
-        CoinKey(mix(self.0.rotate_left(32) ^ mix(link)))
+        UniformKey(mix(self.0.rotate_left(32) ^ mix(link)))
     }
 
-    /// The coin, in [0, 1), that draws the token at absolute position `position` of the branch.
-    pub fn coin(self, position: u32) -> f64 {
+    /// The uniform, in [0, 1), that samples the token at absolute position `position` of the branch.
+    pub fn uniform(self, position: u32) -> f64 {
         let bits = mix(self.0.wrapping_add(u64::from(position).wrapping_add(1).wrapping_mul(GOLDEN)));
         // The 53 leading bits are what an f64 in [0, 1) holds exactly.
         (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
@@ -53,7 +53,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn coins_are_uniform_and_differ_by_every_part_of_the_key() {
+    fn uniforms_are_evenly_spread_and_differ_by_every_part_of_the_key() {
         let mut seen = HashSet::new();
         let mut sum = 0.0;
         let mut tenths = [0u32; 10];
@@ -61,34 +61,34 @@ mod tests {
             for item in ["a", "b", "", "item-17"] {
                 for kind in [ForkKind::Sample, ForkKind::Value, ForkKind::Vote] {
                     for ordinal in 0..16 {
-                        let key = CoinKey::root(seed, item).child(kind, ordinal);
+                        let key = UniformKey::root(seed, item).child(kind, ordinal);
                         for position in 0..16 {
-                            let coin = key.coin(position);
-                            assert!((0.0..1.0).contains(&coin));
-                            seen.insert(coin.to_bits());
-                            sum += coin;
-                            tenths[(coin * 10.0) as usize] += 1;
+                            let uniform = key.uniform(position);
+                            assert!((0.0..1.0).contains(&uniform));
+                            seen.insert(uniform.to_bits());
+                            sum += uniform;
+                            tenths[(uniform * 10.0) as usize] += 1;
                         }
                     }
                 }
             }
         }
         let n = 4 * 4 * 3 * 16 * 16;
-        assert_eq!(seen.len(), n, "no two coins are equal");
+        assert_eq!(seen.len(), n, "no two uniforms are equal");
         // Mean of n uniforms: standard deviation 1/sqrt(12 n) = 0.0026; five of them.
         assert!((sum / n as f64 - 0.5).abs() < 0.013);
-        // Each tenth holds n/10 = 1229 coins, standard deviation 33; five of them.
+        // Each tenth holds n/10 = 1229 uniforms, standard deviation 33; five of them.
         assert!(tenths.iter().all(|&count| (1063..=1395).contains(&count)), "{tenths:?}");
     }
 
     #[test]
     fn a_key_never_changes() {
         // Computed once, outside this program: another value would change every sample of every recorded run.
-        let root = CoinKey::root(1, "item-0");
-        assert_eq!(root, CoinKey(0x6d15_906b_62a8_8a2f));
+        let root = UniformKey::root(1, "item-0");
+        assert_eq!(root, UniformKey(0x6d15_906b_62a8_8a2f));
         let sample = root.child(ForkKind::Sample, 7);
-        assert_eq!(sample, CoinKey(0x6899_b83b_c0e4_ba63));
-        assert_eq!(sample.coin(100), 0.3603714083932297);
+        assert_eq!(sample, UniformKey(0x6899_b83b_c0e4_ba63));
+        assert_eq!(sample.uniform(100), 0.3603714083932297);
         let path = |a, b| root.child(ForkKind::Sample, a).child(ForkKind::Sample, b);
         assert_ne!(path(0, 1), path(1, 0));
     }

@@ -1,0 +1,65 @@
+//! The probes: a confined process of our own tries what candidates must not be able to do. The sandbox reports a
+//! protection as in force only where these attempts were refused.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// An action that a candidate must not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Probe {
+    Read,
+    Write,
+    Socket,
+    Signal,
+}
+
+impl Probe {
+    pub const ALL: [Probe; 4] = [Probe::Read, Probe::Write, Probe::Socket, Probe::Signal];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Probe::Read => "reading a file outside",
+            Probe::Write => "writing a file outside",
+            Probe::Socket => "opening a socket",
+            Probe::Signal => "sending a signal to the caller",
+        }
+    }
+}
+
+/// What the confined process tries to reach.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ProbeTarget {
+    /// A file of the caller's that anyone may read, in a folder that anyone may write.
+    pub file: PathBuf,
+    pub caller: i32,
+}
+
+pub(super) const FILE: &str = "secret";
+
+impl ProbeTarget {
+    /// Writes the file that the probes try to read and write.
+    pub fn in_folder(folder: &Path) -> std::io::Result<ProbeTarget> {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
+        let file = folder.join(FILE);
+        fs::write(&file, "a candidate can read this")?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+        Ok(ProbeTarget { file, caller: std::process::id() as i32 })
+    }
+
+    /// Runs all probes; returns those that were not refused.
+    pub fn done(&self) -> Vec<Probe> {
+        // SAFETY: socket(2) takes no pointers; an opened socket is closed when this process ends.
+        let socket = |family| unsafe { libc::socket(family, libc::SOCK_STREAM, 0) } >= 0;
+        let succeeds = |probe: &Probe| match probe {
+            Probe::Read => fs::read(&self.file).is_ok(),
+            Probe::Write => File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok(),
+            Probe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
+            // SAFETY: signal 0 only asks whether a signal could be sent.
+            Probe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
+        };
+        Probe::ALL.into_iter().filter(succeeds).collect()
+    }
+}
