@@ -317,7 +317,7 @@ fn random_scripts_agree_with_the_model() {
         assert_eq!(script.pool.free(), script.pool.capacity(), "seed {seed}: pages are lost");
         freed_behind += script.freed_behind;
     }
-    assert!(freed_behind > 100, "windows passed {freed_behind} pages in all scripts");
+    assert!(freed_behind > 50, "windows passed {freed_behind} pages in all scripts");
 }
 
 #[test]
