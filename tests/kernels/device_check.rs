@@ -9,7 +9,8 @@ use serde_json::Value;
 
 #[test]
 fn the_fast_paths_pass() {
-    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
+    // The twin computes in software: `ops` and `tree_attention` compare it with the instruction.
+    for isa in Isa::available().into_iter().filter(|isa| !matches!(isa, Isa::Portable | Isa::Bf16Twin)) {
         let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
         let print = |rows: &[ReportRow]| {
             rows.iter().for_each(|row| println!("{row}"));
