@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cuda::attention::device_plan::{DevicePlan, PIECE_TOKENS, Tiling, Workers};
+use offshoot::backend::cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
 use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot::ids::{PageId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
@@ -19,8 +19,12 @@ const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
 const HEADS: HeadLayout = HeadLayout { q_heads: 32, kv_heads: 8, head_dim: 128 };
 /// An H200's.
-const TILING: Tiling =
-    Tiling { narrow_rows: 8, wide_rows: Some(128), workers: Workers::Apart(132), most_slots: usize::MAX };
+const TILING: Tiling = Tiling {
+    narrow_rows: 8,
+    wide_rows: Some(128),
+    workers: Workers::BlocksAndDecodeWarps(132),
+    most_slots: usize::MAX,
+};
 
 fn main() {
     for leaves in [256, 1024, 2560] {
@@ -69,7 +73,7 @@ struct Samples {
 
 fn samples(leaves: u32, lengths: Lengths) -> Samples {
     let mut dice = Dice::new(1);
-    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(100_000));
+    let (mut tree, mut pool) = (PrefixTree::new(KV_BLOCK_TOKENS), PagePool::new(100_000));
     let mut text = |tokens: u32| -> Vec<TokenId> { (0..tokens).map(|_| TokenId(dice.within(0, 4999))).collect() };
     let header = text(2400);
     let problems: Vec<_> = (0..20)
@@ -122,9 +126,9 @@ fn decode(leaves: u32, lengths: Lengths) {
 fn follow(mut batch: StepBatch, mut words: DevicePlan) {
     let uniforms = vec![0.5; batch.tokens.len()];
     let (mut quiet, mut turning, mut turned) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..2 * PIECE_TOKENS {
+    for _ in 0..2 * KV_BLOCK_TOKENS {
         let start = Instant::now();
-        let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
+        let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
         let new_pages: Vec<NewPage> = full.map(|(row, _)| NewPage { row, page: PageId(1_000_000 + row) }).collect();
         batch.advance(&uniforms, &new_pages);
         black_box(words.advance(&new_pages)).expect("two pages may be turned");
@@ -137,7 +141,7 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
             println!("{what:>20}: {median:?}");
         }
     }
-    println!("{:>20}: {:.1} a step", "pages turned", turned as f64 / f64::from(2 * PIECE_TOKENS));
+    println!("{:>20}: {:.1} a step", "pages turned", turned as f64 / f64::from(2 * KV_BLOCK_TOKENS));
 }
 
 fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> StepBatch {

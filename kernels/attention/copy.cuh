@@ -1,14 +1,14 @@
-// The side of Hopper's wide tiles that copies: a warpgroup of four warps brings queries, and keys and values step by step, into the
-// ring of attention/ring.cuh, and tells those who multiply. Eight-bit keys and values it brings to a ring of their own, and widens
-// them from there.
+// The side of Hopper's wide tiles that copies: a warpgroup of four warps brings queries, and keys and values step by
+// step, into the ring of attention/ring.cuh, and tells those who multiply. Eight-bit keys and values it brings to a
+// ring of their own, and widens them from there.
 #pragma once
 
 #include "attention/fp8.cuh"
 #include "attention/ring.cuh"
 #include "attention/wgmma.cuh"
 
-// Tells that a warp's part of what `full` guards is there, without those who multiply having to make it visible to matrix
-// instructions themselves.
+// Tells that a warp's part of what `full` guards is there, without those who multiply having to make it visible to
+// matrix instructions themselves.
 __device__ __forceinline__ void tell(unsigned full) {
     fence_proxies();
     __syncwarp();
@@ -17,10 +17,11 @@ __device__ __forceinline__ void tell(unsigned full) {
     }
 }
 
-// Stages that are copied to where they are multiplied. `last`: the stage that was copied last and not told, as the `full` barrier
-// of it, or 0; it is told when the copies of the next one are issued.
+// Stages that are copied to where they are multiplied. `last`: the stage that was copied last and not told, as the
+// `full` barrier of it, or 0; it is told when the copies of the next one are issued.
 struct Copied {
-    // Rows that all threads copy at a time; chunks of a row that a thread copies, a panel each; bytes in the ring from a row, and from a panel, to the next.
+    // Rows that all threads copy at a time; chunks of a row that a thread copies, a panel each; bytes in the ring from
+    // a row, and from a panel, to the next.
     static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, PANEL = PANEL_BYTES, OPERAND = OPERAND_BYTES;
     unsigned ring, last;
     Turnstile turn;
@@ -66,8 +67,9 @@ struct Copied {
     __device__ __forceinline__ void end_all(WideShared&) {}
 };
 
-// Stages of eight-bit keys and values, which arrive in a ring of as many beside the other. Each thread widens what it has copied
-// itself, when the copies of the two stages behind it are under way; of the last ones of a tile, when those of the next tile are.
+// Stages of eight-bit keys and values, which arrive in a ring of as many beside the other. Each thread widens what it
+// has copied itself, when the copies of the two stages behind it are under way; of the last ones of a tile, when those
+// of the next tile are.
 struct Widened {
     static constexpr unsigned ROWS = GROUP_THREADS * 16 / KEPT_BYTES, COLUMNS = 1, STRIDE = KEPT_BYTES, PANEL = 0, OPERAND = RAW_OPERAND_BYTES;
     unsigned ring, under_way;
@@ -75,8 +77,8 @@ struct Widened {
 
     __device__ __forceinline__ explicit Widened(unsigned ring) : ring(ring), under_way(0) {}
 
-    // Eight neighbouring lanes take four chunks each of two rows, whose numbers differ in bits 0 and 2: so they read all banks, and when
-    // these are written as eight, they meet all banks.
+    // Eight neighbouring lanes take four chunks each of two rows, whose numbers differ in bits 0 and 2: so they read
+    // all banks, and when these are written as eight, they meet all banks.
     __device__ __forceinline__ static unsigned row(unsigned thread) {
         const unsigned pair = thread / (8 * PANELS);
         return pair / 4 * 8 + (pair % 4 ^ thread / 4 % 2 * 5);
@@ -151,7 +153,8 @@ struct SupplyOf<true> {
 };
 using Supply = SupplyOf<FP8>::Type;
 
-// Queries of a tile. What a warp multiplies is never what something else left there: its scores could ask for another m in each step.
+// Queries of a tile. What a warp multiplies is never what something else left there: its scores could ask for another m
+// in each step.
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // at a time, a chunk of each panel a thread
     const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
@@ -179,10 +182,11 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
         const Tile tile = {field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
         const unsigned steps = steps_of(tile);
-        const uint2* pieces = pieces_at(job.words) + tile.first_piece;
-        // This lane's of the 32 pieces that are copied next, and of the 32 after them. The first ones are among the tile's words.
+        const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
+        // This lane's of the 32 KV blocks that are copied next, and of the 32 after them. The first ones are among the
+        // tile's words.
         auto hold = [&](unsigned at) {
-            return at + lane >= TILE_PIECES && at + lane < tile.pieces ? pieces[at + lane] : uint2{0, 0};
+            return at + lane >= TILE_KV_BLOCKS && at + lane < tile.kv_blocks ? kv_blocks[at + lane] : uint2{0, 0};
         };
         uint2 held = hold(0), ahead = hold(32);
         tiles.next();
@@ -193,19 +197,19 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
         copy_queries(job, tile, head, queries);
         arrive_with_copies(shared_address(&wide.queries_full));
 
-        // The pieces of a step, cut to what is written.
-        struct StepPieces {
-            Piece of[2];
-            const char* lines[2];  // this thread's first in each page; of a piece of several pages, of no use
+        // The KV blocks of a step, cut to what is written.
+        struct StepKvBlocks {
+            KvBlock of[2];
+            const char* lines[2];  // this thread's first in each page; of a KV block of several pages, of no use
             bool full;             // every slot of both pages
         };
         auto line_in = [&](unsigned page) { return reinterpret_cast<const char*>(job.keys(page, head)) + from; };
         // Keys, or values, which lie `offset` slots behind them. Instructions count here too: full pages take few.
-        auto copy = [&](unsigned to, const StepPieces& pieces, unsigned offset) {
-            if (pieces.full) {
+        auto copy = [&](unsigned to, const StepKvBlocks& kv_blocks, unsigned offset) {
+            if (kv_blocks.full) {
 #pragma unroll
                 for (unsigned r = 0; r < STEP_TOKENS; r += Supply::ROWS) {
-                    const char* line = pieces.lines[r / PIECE_TOKENS] + (offset + r % PIECE_TOKENS) * KEPT_BYTES;
+                    const char* line = kv_blocks.lines[r / KV_BLOCK_TOKENS] + (offset + r % KV_BLOCK_TOKENS) * KEPT_BYTES;
 #pragma unroll
                     for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
                         copy_16(to + panel * Supply::PANEL + r * Supply::STRIDE + place, line + panel * 128, true);
@@ -215,48 +219,48 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
             }
 #pragma unroll
             for (unsigned r = 0; r < STEP_TOKENS; r += Supply::ROWS) {
-                const Piece& here = pieces.of[r / PIECE_TOKENS];
-                const unsigned slot = r % PIECE_TOKENS + row;
+                const KvBlock& here = kv_blocks.of[r / KV_BLOCK_TOKENS];
+                const unsigned slot = r % KV_BLOCK_TOKENS + row;
                 const unsigned page = DETERMINISTIC ? page_of(job.words, here.page, slot) : here.page;
-                const char* line = line_in(page) + (offset + r % PIECE_TOKENS) * KEPT_BYTES;
+                const char* line = line_in(page) + (offset + r % KV_BLOCK_TOKENS) * KEPT_BYTES;
 #pragma unroll
                 for (unsigned panel = 0; panel < Supply::COLUMNS; panel++) {
                     copy_16(to + panel * Supply::PANEL + r * Supply::STRIDE + place, line + panel * 128, slot >= here.from && slot < here.to);
                 }
             }
         };
-        StepPieces before;
+        StepKvBlocks before;
 #pragma unroll 1
         for (unsigned step = 0; step <= steps; step++) {
             if (step % 16 == 0 && step > 0) {
                 held = ahead;
                 ahead = hold(step * 2 + 32);
             }
-            StepPieces now = {{}, {}, true};
+            StepKvBlocks now = {{}, {}, true};
             Note note;
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
                 const unsigned i = step * 2 + half, first = TILE_FIELDS + 2 * i;
                 uint2 words;
-                if (i < TILE_PIECES) {
-                    // Behind the last piece, nothing.
-                    words = {field(first), i < tile.pieces ? field(first + 1) : 0};
+                if (i < TILE_KV_BLOCKS) {
+                    // Behind the last KV block, nothing.
+                    words = {field(first), i < tile.kv_blocks ? field(first + 1) : 0};
                 } else {
                     words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
                 }
-                now.of[half] = piece_of(words, tile.highest);
+                now.of[half] = kv_block_of(words, tile.highest);
                 now.lines[half] = line_in(words.x);
-                now.full &= now.of[half].from == 0 && now.of[half].to == PIECE_TOKENS && !(DETERMINISTIC && words.x & SHARED_PIECE);
-                note.pieces[half] = words.y;
+                now.full &= now.of[half].from == 0 && now.of[half].to == KV_BLOCK_TOKENS && !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
+                note.kv_blocks[half] = words.y;
             }
-            // Positions rise from piece to piece.
-            note.whole = now.full && now.of[1].base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
+            // Positions rise from KV block to KV block.
+            note.whole = now.full && now.of[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
             const unsigned to = supply.begin(wide, note);
             if (step < steps) {
                 copy(to, now, 0);
             }
             if (step > 0) {
-                copy(to + Supply::OPERAND, before, PIECE_TOKENS);
+                copy(to + Supply::OPERAND, before, KV_BLOCK_TOKENS);
             }
             before = now;
             supply.end(wide);

@@ -1,12 +1,12 @@
-// A tile of up to 16 packed rows: the four warps divide its half pieces (16 slots) among them, each with a ring and a state of
-// its own, and combine the states at the end in warp order. Limited by the bytes of keys and values: a warp has SLOTS - 1
-// copies of 16 x HEAD_DIM elements under way and waits for its own alone.
+// A tile of up to 16 packed rows: the four warps divide its half KV blocks (16 slots) among them, each with a ring and
+// a state of its own, and combine the states at the end in warp order. Limited by the bytes of keys and values: a warp
+// has SLOTS - 1 copies of 16 x HEAD_DIM elements under way and waits for its own alone.
 #pragma once
 
 #include "attention/tile.cuh"
 
 constexpr unsigned NARROW_ROWS = 16;
-constexpr unsigned HALF = PIECE_TOKENS / 2;
+constexpr unsigned HALF = KV_BLOCK_TOKENS / 2;
 constexpr unsigned SLOT_BYTES = HALF * ROW_BYTES;
 constexpr unsigned SLOTS = least(SHARED_BYTES / (WARPS * SLOT_BYTES), MOST_AHEAD);
 // A row of o in shared memory, in floats: eight rows below one another start in different banks.
@@ -23,28 +23,28 @@ struct NarrowShared {
 __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared, unsigned char* memory, NarrowShared& narrow) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Tile& tile = shared.tile;
-    // Half piece i of this warp is half (warp + 4 i) of the tile.
-    const unsigned halves = (2 * tile.pieces + WARPS - 1 - warp) / WARPS;
+    // Half KV block i of this warp is half (warp + 4 i) of the tile.
+    const unsigned halves = (2 * tile.kv_blocks + WARPS - 1 - warp) / WARPS;
     const unsigned ring = shared_address(memory) + warp * SLOTS * SLOT_BYTES;
 
-    uint2 held = {0, 0};  // this lane's of the 32 half pieces that are copied next
-    auto next_pieces = [&](unsigned i) {
+    uint2 held = {0, 0};  // this lane's of the 32 half KV blocks that are copied next
+    auto next_kv_blocks = [&](unsigned i) {
         if (i + lane < halves) {
-            held = pieces_at(job.words)[tile.first_piece + (warp + WARPS * (i + lane)) / 2];
+            held = kv_blocks_at(job.words)[tile.first_kv_block + (warp + WARPS * (i + lane)) / 2];
         }
     };
-    next_pieces(0);
+    next_kv_blocks(0);
     // Copies alternate: keys of half 0, values of half 0, keys of half 1, ...
     auto copy = [&](unsigned i, bool values, unsigned slot) {
         if (i < halves) {
             if (!values && i % 32 == 0 && i > 0) {
-                next_pieces(i);
+                next_kv_blocks(i);
             }
             uint2 words = {__shfl_sync(ALL_LANES, held.x, i % 32), __shfl_sync(ALL_LANES, held.y, i % 32)};
-            Piece piece = piece_of(words, shared.highest);
+            KvBlock kv_block = kv_block_of(words, shared.highest);
             unsigned first_slot = warp % 2 * HALF;
-            const T* from = job.keys(piece.page, shared.kv_head) + ((values ? PIECE_TOKENS : 0) + first_slot) * HEAD_DIM;
-            copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, piece);
+            const T* from = job.keys(kv_block.page, shared.kv_head) + ((values ? KV_BLOCK_TOKENS : 0) + first_slot) * HEAD_DIM;
+            copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
             if (lane == 0) {
                 narrow.notes[warp][slot] = words.y;
             }
@@ -66,7 +66,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
     float o[2 * STEPS][4] = {};
     Running state = nothing_yet();
     unsigned slot = 0, free = SLOTS - 1;
-    // Waits for the oldest copy, reuses the slot before it for copy SLOTS - 1 from now, and returns where the oldest lies.
+    // Waits for the oldest copy, reuses the slot before it for copy SLOTS - 1 from now, and returns where the oldest
+    // lies.
     auto turn = [&](unsigned i, bool values) {
         wait_copies<SLOTS - 2>();
         __syncwarp();
@@ -77,7 +78,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
     };
     for (unsigned i = 0; i < halves; i++) {
         unsigned keys = turn(i + (SLOTS - 1) / 2, (SLOTS - 1) % 2);
-        Piece piece = piece_of({0, narrow.notes[warp][free]}, shared.highest);
+        KvBlock kv_block = kv_block_of({0, narrow.notes[warp][free]}, shared.highest);
         float s[2][4] = {};
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             multiply<T>(s[0], query[k], b[0], b[1]);
             multiply<T>(s[1], query[k], b[2], b[3]);
         }
-        mask(s, piece, warp % 2 * HALF, shared, 0);
+        mask(s, kv_block, warp % 2 * HALF, shared, 0);
         rescale(o, soften(s, state, job.scale));
         unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
         unsigned values = turn(i + SLOTS / 2, SLOTS % 2);

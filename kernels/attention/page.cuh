@@ -1,5 +1,6 @@
-// Swizzled pages (kv_page.cuh) in shared memory, and how a single warp brings a page's keys or values of one head there: whole ones by one
-// instruction of the copy engine. Who waits for them waits for a barrier of attention/barrier.cuh.
+// Swizzled pages (kv_page.cuh) in shared memory, and how a single warp brings a page's keys or values of one head
+// there: whole ones by one instruction of the copy engine. Who waits for them waits for a barrier of
+// attention/barrier.cuh.
 #pragma once
 
 #include "attention/barrier.cuh"
@@ -7,8 +8,8 @@
 #include "kv_page.cuh"
 
 constexpr unsigned KEPT_BYTES = HEAD_DIM * sizeof(Kept);  // of a row
-constexpr unsigned SLOT_BYTES = PIECE_TOKENS * KEPT_BYTES;
-static_assert(PIECE_TOKENS == PAGE_TOKENS, "a piece lies in a page");
+constexpr unsigned SLOT_BYTES = KV_BLOCK_TOKENS * KEPT_BYTES;
+static_assert(KV_BLOCK_TOKENS == PAGE_TOKENS, "a KV block lies in a page");
 
 // Where chunk `chunk` of row `row` lies of a page at `page`, a multiple of KEPT_BYTES. So chunk c ^ d lies at
 // row_place(.., c) ^ d * 16.
@@ -21,10 +22,11 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigne
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// By one warp: the slots that `piece` holds of `from`, a page's keys or values, to `to`; the others become zeros. 32 arrivals at `full`.
-__device__ __forceinline__ void copy_piece(unsigned to, const Kept* from, const Piece& piece, unsigned full) {
+// By one warp: the slots that `kv_block` holds of `from`, a page's keys or values, to `to`; the others become zeros. 32
+// arrivals at `full`.
+__device__ __forceinline__ void copy_kv_block(unsigned to, const Kept* from, const KvBlock& kv_block, unsigned full) {
     const unsigned lane = threadIdx.x % 32;
-    if (piece.from == 0 && piece.to == PIECE_TOKENS) {
+    if (kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS) {
         if (lane == 0) {
             // What came there before may have come otherwise.
             fence_proxies();
@@ -36,7 +38,7 @@ __device__ __forceinline__ void copy_piece(unsigned to, const Kept* from, const 
 #pragma unroll 4
     for (unsigned at = lane * 16; at < SLOT_BYTES; at += 32 * 16) {
         const unsigned slot = at / KEPT_BYTES;
-        copy_16(to + at, reinterpret_cast<const char*>(from) + at, slot >= piece.from && slot < piece.to);
+        copy_16(to + at, reinterpret_cast<const char*>(from) + at, slot >= kv_block.from && slot < kv_block.to);
     }
     arrive_with_copies(full);
 }

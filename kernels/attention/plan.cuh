@@ -9,7 +9,7 @@ enum PlanWord {
     NARROW_TILES,    // how many; their descriptions start at NARROW_AT
     WIDE_AT,
     NARROW_AT,
-    PIECES_AT,       // two words a piece
+    KV_BLOCKS_AT,       // two words a KV block
     MERGE_AT,        // row r merges the states named by words [MERGE_AT + r] .. [MERGE_AT + r + 1] of STATES_AT
     STATES_AT,
     PARTIAL_SLOTS,   // each holds the states of all query heads of a row
@@ -24,26 +24,26 @@ enum PlanWord {
     HEADER_WORDS = 16
 };
 
-constexpr unsigned PIECE_TOKENS = 32;
+constexpr unsigned KV_BLOCK_TOKENS = 32;
 constexpr unsigned TILE_WORDS = 16;
-constexpr unsigned TILE_PIECES = 4;  // that stand in a tile's own words too, behind its fields
+constexpr unsigned TILE_KV_BLOCKS = 4;  // that stand in a tile's own words too, behind its fields
 
 // How many states the rows of a tile have.
 enum RowStates { SEVERAL, ONE, DIFFERENT };
 
-// Some packed rows (row * GROUP + head in group) of some pieces, for every key head. As many words, in this order.
+// Some packed rows (row * GROUP + head in group) of some KV blocks, for every key head. As many words, in this order.
 struct Tile {
     unsigned first_row;    // packed
     unsigned rows;         // packed
-    unsigned first_piece;
-    unsigned pieces;
+    unsigned first_kv_block;
+    unsigned kv_blocks;
     unsigned slot;         // partial slot of the row that holds `first_row`; those of the following rows follow
     unsigned lowest;       // smallest position of the rows when the plan was made
     unsigned highest;      // largest
     unsigned states;       // RowStates
 };
 constexpr unsigned TILE_FIELDS = sizeof(Tile) / 4;
-static_assert(TILE_FIELDS + 2 * TILE_PIECES == TILE_WORDS, "fields and pieces");
+static_assert(TILE_FIELDS + 2 * TILE_KV_BLOCKS == TILE_WORDS, "fields and KV blocks");
 
 __device__ __forceinline__ Tile read_tile(const unsigned* words, unsigned at, unsigned index) {
     const uint4* tile = reinterpret_cast<const uint4*>(words + at + index * TILE_WORDS);
@@ -56,54 +56,54 @@ __device__ __forceinline__ unsigned moved_on(const unsigned* words, const unsign
     return positions[0] - words[FIRST_POSITION];
 }
 
-// Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a deterministic plan has
-// one piece of several pages: then `page` is SHARED_PIECE | the word at which a list begins, of how many parts there are, then
-// each part's two words, by rising slots.
-struct Piece {
+// Slots [from, to) of one page, which hold the positions base + slot. Where segments meet inside a page, a
+// deterministic plan has one KV block of several pages: then `page` is SHARED_KV_BLOCK | the word at which a list
+// begins, of how many sub-blocks there are, then each sub-block's two words, by rising slots.
+struct KvBlock {
     unsigned page, base, from, to;
 };
 
-constexpr unsigned SHARED_PIECE = 1u << 31;
+constexpr unsigned SHARED_KV_BLOCK = 1u << 31;
 
-__device__ __forceinline__ const uint2* pieces_at(const unsigned* words) {
-    return reinterpret_cast<const uint2*>(words + words[PIECES_AT]);
+__device__ __forceinline__ const uint2* kv_blocks_at(const unsigned* words) {
+    return reinterpret_cast<const uint2*>(words + words[KV_BLOCKS_AT]);
 }
 
-// A piece as two words: page, then (base / PIECE_TOKENS) << 12 | from << 6 | to. What lies behind `last`, the largest
-// position of the tile's rows, may not be written yet and is cut off.
-__device__ __forceinline__ Piece piece_of(uint2 words, unsigned last) {
-    Piece piece = {words.x, (words.y >> 12) * PIECE_TOKENS, (words.y >> 6) & 63, words.y & 63};
-    piece.to = min(piece.to, last < piece.base ? 0u : last + 1 - piece.base);
-    return piece;
+// A KV block as two words: page, then (base / KV_BLOCK_TOKENS) << 12 | from << 6 | to. What lies behind `last`, the
+// largest position of the tile's rows, may not be written yet and is cut off.
+__device__ __forceinline__ KvBlock kv_block_of(uint2 words, unsigned last) {
+    KvBlock kv_block = {words.x, (words.y >> 12) * KV_BLOCK_TOKENS, (words.y >> 6) & 63, words.y & 63};
+    kv_block.to = min(kv_block.to, last < kv_block.base ? 0u : last + 1 - kv_block.base);
+    return kv_block;
 }
 
-// The page that holds `slot` of a piece; of a slot that no part holds, any part's.
+// The page that holds `slot` of a KV block; of a slot that no sub-block holds, any sub-block's.
 __device__ __forceinline__ unsigned page_of(const unsigned* words, unsigned page, unsigned slot) {
-    if (!(page & SHARED_PIECE)) {
+    if (!(page & SHARED_KV_BLOCK)) {
         return page;
     }
-    const unsigned* list = words + (page & ~SHARED_PIECE);
-    const unsigned parts = list[0];
-    unsigned part = 0;
-    while (part + 1 < parts && slot >= (list[2 + 2 * part] & 63)) {
-        part++;
+    const unsigned* list = words + (page & ~SHARED_KV_BLOCK);
+    const unsigned sub_blocks = list[0];
+    unsigned sub_block = 0;
+    while (sub_block + 1 < sub_blocks && slot >= (list[2 + 2 * sub_block] & 63)) {
+        sub_block++;
     }
-    return list[1 + 2 * part];
+    return list[1 + 2 * sub_block];
 }
 
 __device__ __forceinline__ bool sees(unsigned at, unsigned position, unsigned window) {
     return position <= at && at - position < window;
 }
 
-// The slots of a piece that a row at position `at` sees.
+// The slots of a KV block that a row at position `at` sees.
 struct Slots {
     unsigned from, count;
 };
 
-__device__ __forceinline__ Slots seen_slots(const Piece& piece, unsigned at, unsigned window) {
+__device__ __forceinline__ Slots seen_slots(const KvBlock& kv_block, unsigned at, unsigned window) {
     const unsigned first = at < window ? 0 : at + 1 - window;  // position
-    const unsigned from = max(piece.from, first < piece.base ? 0 : first - piece.base);
-    const unsigned to = min(piece.to, at < piece.base ? 0 : at + 1 - piece.base);
+    const unsigned from = max(kv_block.from, first < kv_block.base ? 0 : first - kv_block.base);
+    const unsigned to = min(kv_block.to, at < kv_block.base ? 0 : at + 1 - kv_block.base);
     return {from, to < from ? 0 : to - from};
 }
 
@@ -123,7 +123,8 @@ __device__ __forceinline__ bool has_one_state(const unsigned* words, unsigned st
     return states == DIFFERENT ? has_one_state(words, row) : states == ONE;
 }
 
-// Partial states: o [slot][q head][HEAD_DIM] (tree_attention_wgmma: by `state_place`), behind all of them Extent [slot][q head].
+// Partial states: o [slot][q head][HEAD_DIM] (tree_attention_wgmma: by `state_place`), behind all of them Extent
+// [slot][q head].
 struct Partials {
     float* o;
     Extent* extents;

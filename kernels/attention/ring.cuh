@@ -1,26 +1,27 @@
-// What the two sides of Hopper's wide tiles share: shapes, the ring of keys and values with its barriers and notes, and which tiles a
-// block takes in which order. attention/copy.cuh fills the ring, attention/wide_wgmma.cuh empties it.
-// The layout of operands is that of attention/wgmma.cuh: queries are [panel][128 rows], keys and values [panel][64 tokens].
+// What the two sides of Hopper's wide tiles share: shapes, the ring of keys and values with its barriers and notes, and
+// which tiles a block takes in which order. attention/copy.cuh fills the ring, attention/wide_wgmma.cuh empties it. The
+// layout of operands is that of attention/wgmma.cuh: queries are [panel][128 rows], keys and values [panel][64 tokens].
 #pragma once
 
 #include "attention/page.cuh"
 
 constexpr unsigned GROUP_THREADS = 128;         // of a warpgroup
-constexpr unsigned STEP_TOKENS = 2 * PIECE_TOKENS;  // scored before the softmax is taken
+constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored before the softmax is taken
 constexpr unsigned PANELS = HEAD_DIM / 64;
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows
 constexpr unsigned OPERAND_BYTES = PANELS * PANEL_BYTES;
 constexpr unsigned QUERY_BYTES = 2 * OPERAND_BYTES;
 // Of the ring: the keys of a step, and the values of the step before, which are multiplied at the same time.
 constexpr unsigned STAGES = 3, STAGE_BYTES = 2 * OPERAND_BYTES;
-// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][two pieces], as they lie in pages.
+// A stage of 8-bit keys and values, which are widened into the ring from a ring of their own: [operand][two KV blocks],
+// as they lie in pages.
 constexpr unsigned RAW_OPERAND_BYTES = STEP_TOKENS * KEPT_BYTES, RAW_STAGE_BYTES = 2 * RAW_OPERAND_BYTES;
 constexpr unsigned WIDE_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES + (FP8 ? STAGES * RAW_STAGE_BYTES : 0);
 static_assert(HEAD_DIM % 64 == 0, "whole panels");
 
 // The keys of a stage.
 struct Note {
-    unsigned pieces[2];  // the second word of each
+    unsigned kv_blocks[2];  // the second word of each
     unsigned whole;      // not 0: every row of the tile sees all of both
 };
 
@@ -72,7 +73,7 @@ struct WideTiles {
 };
 
 __device__ __forceinline__ unsigned steps_of(const Tile& tile) {
-    return (tile.pieces + 1) / 2;
+    return (tile.kv_blocks + 1) / 2;
 }
 
 // The place and phase of an item in the ring.

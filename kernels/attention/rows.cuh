@@ -1,5 +1,6 @@
-// The 64 rows of a warpgroup that multiplies a wide tile, as its threads hold them: what they see, their products with keys and
-// values, and their softmax, whose m follows only where sums of weights ask for it. The order of it all is attention/wide_wgmma.cuh's.
+// The 64 rows of a warpgroup that multiplies a wide tile, as its threads hold them: what they see, their products with
+// keys and values, and their softmax, whose m follows only where sums of weights ask for it. The order of it all is
+// attention/wide_wgmma.cuh's.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -8,15 +9,15 @@
 
 // What this thread's two rows see of a step.
 struct Sight {
-    unsigned seen[2][2];  // of each piece, by each row: the first slot + 64 times how many; registers are few here
+    unsigned seen[2][2];  // of each KV block, by each row: the first slot + 64 times how many; registers are few here
 
-    __device__ __forceinline__ Sight(const unsigned (&pieces)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
+    __device__ __forceinline__ Sight(const unsigned (&kv_blocks)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
-            const Piece piece = piece_of({0, pieces[half]}, highest);
+            const KvBlock kv_block = kv_block_of({0, kv_blocks[half]}, highest);
 #pragma unroll
             for (unsigned r = 0; r < 2; r++) {
-                const Slots slots = seen_slots(piece, at[r], window);
+                const Slots slots = seen_slots(kv_block, at[r], window);
                 seen[half][r] = slots.count == 0 ? 0 : slots.from | slots.count << 6;
             }
         }
@@ -32,9 +33,9 @@ struct Sight {
     }
 };
 
-// What the weights of a step may sum up to in a lane before m rises; a step in which it does takes twice as long or more. Weights are as
-// exact when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30 products with values of which
-// it is assumed that they are below 2^30.
+// What the weights of a step may sum up to in a lane before m rises; a step in which it does takes twice as long or
+// more. Weights are as exact when they are large: of f16 it is what holds one, of bf16 what leaves room in f32 for 2^30
+// products with values of which it is assumed that they are below 2^30.
 template <class Element>
 constexpr float MOST_WEIGHT = 0x1p60f;
 template <>
@@ -110,8 +111,8 @@ struct WideRows {
         return {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
     }
 
-    // Lets m follow `top`, this lane's largest score of each row, in rows of which some lane wants it: so it depends on the row
-    // alone. Brings l and o there; returns which rows they are.
+    // Lets m follow `top`, this lane's largest score of each row, in rows of which some lane wants it: so it depends on
+    // the row alone. Brings l and o there; returns which rows they are.
     struct Rows {
         bool of[2];
     };
@@ -143,7 +144,8 @@ struct WideRows {
         top[1] = fmaxf(top[1], fmaxf(scores[2], scores[3]));
     }
 
-    // Scores of the n-th 8 tokens of `keys` once more, by this warp alone: it does not know what others of its warpgroup do.
+    // Scores of the n-th 8 tokens of `keys` once more, by this warp alone: it does not know what others of its
+    // warpgroup do.
     __device__ __forceinline__ void score_again(float (&scores)[4], unsigned keys, int n) const {
         const unsigned lane = threadIdx.x % 32, token = n * 8 + lane % 8;
         scores[0] = scores[1] = scores[2] = scores[3] = 0.0f;
@@ -156,8 +158,8 @@ struct WideRows {
         }
     }
 
-    // Where weights have become large: those of rows that have outgrown their m, against their new m. Loops stay loops, so that
-    // they take few registers.
+    // Where weights have become large: those of rows that have outgrown their m, against their new m. Loops stay loops,
+    // so that they take few registers.
     __device__ __forceinline__ float2 weigh_again(unsigned keys, const Sight& sight, const Rows& wanted, float scale) {
         float scores[4], top[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll 1

@@ -1,15 +1,15 @@
-// Narrow tiles by single warps: up to 8 packed rows, the tile's keys one piece after the other, one key head after the other.
-// Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of slots ahead of what
-// it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a turn after it has issued the
-// last copy of this one.
+// Narrow tiles by single warps: up to 8 packed rows, the tile's keys one KV block after the other, one key head after
+// the other. Limited by the bytes of keys and values, so that copies must never pause: a warp's copies run a ring of
+// slots ahead of what it computes, across the ends of tiles. It opens the next unit, and draws the one after that, a
+// turn after it has issued the last copy of this one.
 //
-// Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times weights^T: so
-// 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries] and results^T
-// [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
+// Products are taken the other way round, keys [16 x HEAD_DIM] times queries^T [HEAD_DIM x 8] and values^T times
+// weights^T: so 8 queries fill an operand, of which rows would need 16. A lane holds of scores^T [32 keys x 8 queries]
+// and results^T [HEAD_DIM x 8] the columns 2 (t % 4) + {0, 1}.
 //
-// Eight-bit keys and values lie in the ring as they are, and are widened as operands. A lane is given four neighbours of a key:
-// the sum over HEAD_DIM is taken in the order in which they come, of queries too. It is given two neighbours of a value: the
-// upper and the lower half of each 16 rows of results^T are the even and the odd elements.
+// Eight-bit keys and values lie in the ring as they are, and are widened as operands. A lane is given four neighbours
+// of a key: the sum over HEAD_DIM is taken in the order in which they come, of queries too. It is given two neighbours
+// of a value: the upper and the lower half of each 16 rows of results^T are the even and the odd elements.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -29,7 +29,7 @@ static_assert(3 * OPENED > MOST_SLOTS + 2, "copies are fewer tiles ahead");
 struct StreamShared {
     unsigned long long full[MOST_SLOTS];  // 32 arrivals a copy
     Tile tiles[OPENED];                   // their positions as they are now
-    unsigned notes[MOST_SLOTS];           // the second word of the piece in each slot
+    unsigned notes[MOST_SLOTS];           // the second word of the KV block in each slot
     unsigned short heads[OPENED];
 };
 
@@ -62,14 +62,14 @@ __device__ __forceinline__ unsigned units_of(const Job& job) {
     return job.words[NARROW_TILES] * shares_of(job);
 }
 
-// Units given away without being drawn, one to each of the warps that take nothing else.
-__device__ __forceinline__ unsigned given_units() {
+// Static units: one for each decode warp, assigned without the ticket.
+__device__ __forceinline__ unsigned static_units() {
     return gridDim.x * DECODE_WARPS;
 }
 
-// The one that is given to warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the first
-// blocks; where both are few, none has both.
-__device__ __forceinline__ unsigned given_unit(const Job& job, unsigned warp) {
+// The static unit of warp `warp` of this block: the first ones to blocks without a wide tile, as wide tiles go to the
+// first blocks; where both are few, none has both.
+__device__ __forceinline__ unsigned static_unit(const Job& job, unsigned warp) {
     const unsigned busy = min(job.words[WIDE_TILES] * job.kv_heads, gridDim.x), idle = gridDim.x - busy;
     if (blockIdx.x >= busy) {
         return warp * idle + blockIdx.x - busy;
@@ -77,31 +77,31 @@ __device__ __forceinline__ unsigned given_unit(const Job& job, unsigned warp) {
     return DECODE_WARPS * idle + warp * busy + blockIdx.x;
 }
 
-// The unit that a warp takes next, by one thread; it may lie behind the last one.
-__device__ __forceinline__ unsigned draw_unit(const Job& job) {
-    return given_units() + atomicAdd(job.words + NARROW_TICKET, 1);
+// The next dynamic unit, taken from the ticket by one thread; it may lie behind the last one.
+__device__ __forceinline__ unsigned next_dynamic_unit(const Job& job) {
+    return static_units() + atomicAdd(job.words + NARROW_TICKET, 1);
 }
 
 // The side that copies: which unit, head and copy of it come next.
 struct StreamCopies {
-    unsigned ticket, pieces, head, item, opened;
+    unsigned ticket, kv_blocks, head, item, opened;
     bool more, ended;  // whether there is a next copy; whether the unit is copied and the next one is not opened yet
     unsigned words;  // this lane's of the tile
-    uint2 held;      // this lane's of the 32 pieces that are copied next; of the first ones, where the tile's words do not do
+    uint2 held;      // this lane's of the 32 KV blocks that are copied next; of the first ones, where the tile's words do not do
 
     __device__ __forceinline__ unsigned field(unsigned i) const {
         return __shfl_sync(ALL_LANES, words, i);
     }
-    __device__ __forceinline__ uint2 piece(unsigned at) const {
-        if (at < TILE_PIECES) {
+    __device__ __forceinline__ uint2 kv_block(unsigned at) const {
+        if (at < TILE_KV_BLOCKS) {
             return {field(TILE_FIELDS + 2 * at), field(TILE_FIELDS + 2 * at + 1)};
         }
         return {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
     }
     __device__ __forceinline__ void hold(const Job& job, unsigned from) {
-        const unsigned at = from + threadIdx.x % 32, first_piece = field(2);
-        if (at >= TILE_PIECES && at < pieces) {
-            held = pieces_at(job.words)[first_piece + at];
+        const unsigned at = from + threadIdx.x % 32, first_kv_block = field(2);
+        if (at >= TILE_KV_BLOCKS && at < kv_blocks) {
+            held = kv_blocks_at(job.words)[first_kv_block + at];
         }
     }
 
@@ -117,12 +117,12 @@ struct StreamCopies {
         head = unit % shares * job.words[NARROW_HEADS];
         item = 0;
         if (lane == 0) {
-            ticket = units_of(job) > given_units() ? draw_unit(job) : ~0u;
+            ticket = units_of(job) > static_units() ? next_dynamic_unit(job) : ~0u;
         }
         if (lane == 5 || lane == 6) {
             words += moved;  // lowest and highest
         }
-        pieces = field(3);
+        kv_blocks = field(3);
         hold(job, 0);
         if (lane < TILE_FIELDS) {
             reinterpret_cast<unsigned*>(&shared.tiles[opened % OPENED])[lane] = words;
@@ -141,7 +141,7 @@ struct StreamCopies {
         }
     }
 
-    // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each piece in turn.
+    // Issues the next copy, to `slot` of `ring`: queries, then keys and values of each KV block in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
             const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES, full = shared_address(&shared.full[slot]);
@@ -151,7 +151,7 @@ struct StreamCopies {
                     arrive_expecting(full, NARROW_ROWS * HEAD_DIM * sizeof(T));
                 }
                 if (lane < NARROW_ROWS) {
-                    // As in `copy_piece`.
+                    // As in `copy_kv_block`.
                     fence_proxies();
                     copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head), HEAD_DIM * sizeof(T), full);
                 }
@@ -160,19 +160,19 @@ struct StreamCopies {
                 if (item % 64 == 1 && item > 1) {
                     hold(job, at);
                 }
-                const uint2 words = piece(at);
-                const Piece piece = piece_of(words, field(6));
-                copy_piece(to, job.keys(piece.page, head) + values * PIECE_TOKENS * HEAD_DIM, piece, full);
+                const uint2 words = kv_block(at);
+                const KvBlock kv_block = kv_block_of(words, field(6));
+                copy_kv_block(to, job.keys(kv_block.page, head) + values * KV_BLOCK_TOKENS * HEAD_DIM, kv_block, full);
                 if (lane == 0) {
                     shared.notes[slot] = words.y;
                 }
             }
-            if (++item > 2 * pieces) {
+            if (++item > 2 * kv_blocks) {
                 item = 0;
                 if (++head % job.words[NARROW_HEADS] == 0) {
                     more = false;
                     ended = true;
-                } else if (pieces > 32) {
+                } else if (kv_blocks > 32) {
                     hold(job, 0);
                 }
             }
@@ -214,7 +214,7 @@ struct StreamRows {
         l[0] = l[1] = 0.0f;
     }
 
-    // Scores of a piece.
+    // Scores of a KV block.
     __device__ __forceinline__ void score(float (&s)[2][4], unsigned keys) const {
         const unsigned lane = threadIdx.x % 32, row = lane / 8 % 2 * 8 + lane % 8;
         float odd[2][4] = {};
@@ -362,12 +362,12 @@ struct StreamRows {
     }
 };
 
-// What each of the lane's rows sees of a piece.
-__device__ __forceinline__ void mask_piece(const Job& job, float (&s)[2][4], const Piece& piece, const Tile& tile, unsigned window) {
+// What each of the lane's rows sees of a KV block.
+__device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], const KvBlock& kv_block, const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
         const unsigned row = job.by_group.quotient(packed_row(tile, threadIdx.x % 4 * 2 + c));
-        const Slots seen = seen_slots(piece, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
+        const Slots seen = seen_slots(kv_block, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
         const unsigned from = threadIdx.x % 32 / 4 - seen.from;
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
@@ -411,29 +411,29 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     for (unsigned taken = 0; taken < copies.opened; taken++) {
         __syncwarp();  // other lanes have written it
         const Tile& tile = shared.tiles[taken % OPENED];
-        const unsigned pieces = tile.pieces, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
+        const unsigned kv_blocks = tile.kv_blocks, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
-            // A unit's last copy is issued while the one SLOTS - 1 before it, of one piece perhaps of the unit before, is waited for; at the
-            // next turn comes another unit's.
+            // A unit's last copy is issued while the one SLOTS - 1 before it, of one KV block perhaps of the unit
+            // before, is waited for; at the next turn comes another unit's.
             if constexpr (SLOTS == 4) {
                 copies.open_next(job, shared);
             }
             rows.begin(turn());
 #pragma unroll 1
-            for (unsigned i = 0; i < pieces; i++) {
+            for (unsigned i = 0; i < kv_blocks; i++) {
                 if constexpr (SLOTS % 2 == 1) {
                     copies.open_next(job, shared);
                 }
                 const unsigned keys = turn();
                 float s[2][4];
                 rows.score(s, keys);
-                const Piece piece = piece_of({0, shared.notes[free]}, tile.highest);
+                const KvBlock kv_block = kv_block_of({0, shared.notes[free]}, tile.highest);
                 const unsigned window = job.words[WINDOW];
-                const bool whole = piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= tile.lowest + 1 && tile.highest - piece.base < window;
+                const bool whole = kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - kv_block.base < window;
                 if (!whole) {
-                    mask_piece(job, s, piece, tile, window);
+                    mask_kv_block(job, s, kv_block, tile, window);
                 }
                 unsigned weights[2][2];
                 rows.soften(s, job.scale, weights);

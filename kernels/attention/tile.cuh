@@ -1,6 +1,6 @@
-// What the tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading, masking,
-// the online softmax of a pair of rows, and where a row's result goes. tree_attention_wgmma.cu takes the arguments, the rows'
-// queries and the softmax from here.
+// What the tile classes of tree_attention.cu share: the launch's arguments, the layout of shared memory, loading,
+// masking, the online softmax of a pair of rows, and where a row's result goes. tree_attention_wgmma.cu takes the
+// arguments, the rows' queries and the softmax from here.
 #pragma once
 
 #include "attention/mma.cuh"
@@ -37,9 +37,9 @@ constexpr unsigned STEPS = HEAD_DIM / 16;  // multiplications along HEAD_DIM
 constexpr unsigned ROW_TILES = HEAD_DIM <= 128 ? 2 : 1;  // of 16 packed rows, that a warp of a wide tile takes
 constexpr unsigned WIDEST = 16 * WARPS * ROW_TILES;      // packed rows of a tile
 
-// Kilobytes of shared memory that a block may have, by architecture, and bytes of dynamic shared memory that it is given: half,
-// less what is declared, so that a multiprocessor holds two blocks; all where half is too little. As `Shape::shared_bytes` of
-// src/backend/cuda/attention.rs.
+// Kilobytes of shared memory that a block may have, by architecture, and bytes of dynamic shared memory that it is
+// given: half, less what is declared, so that a multiprocessor holds two blocks; all where half is too little. As
+// `Shape::shared_bytes` of src/backend/cuda/attention.rs.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
 constexpr unsigned SHARED_KB = 163;
 #elif __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
@@ -51,8 +51,8 @@ constexpr unsigned SHARED_BYTES = (SHARED_KB == 99 && HEAD_DIM > 96 ? SHARED_KB 
 constexpr unsigned MOST_AHEAD = 8;  // copies under way; more would hide nothing
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// Division of small numbers by one that is known only when the kernel starts. Where MULTIPLIES is defined, by one multiplication,
-// which is exact where n * by < 2^32 and takes a register more.
+// Division of small numbers by one that is known only when the kernel starts. Where MULTIPLIES is defined, by one
+// multiplication, which is exact where n * by < 2^32 and takes a register more.
 struct Divisor {
     unsigned by;
 #ifdef MULTIPLIES
@@ -84,9 +84,9 @@ struct Job {
     float scale;  // times log2 e
     Divisor by_group{group}, by_kv_heads{kv_heads};
 
-    // Keys of one page and head, PIECE_TOKENS rows of HEAD_DIM as they lie by kv_page.cuh; as many values follow.
+    // Keys of one page and head, KV_BLOCK_TOKENS rows of HEAD_DIM as they lie by kv_page.cuh; as many values follow.
     __device__ const Kept* keys(unsigned page, unsigned kv_head) const {
-        return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM);
+        return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
         size_t width = static_cast<size_t>(group + 2) * kv_heads * HEAD_DIM;
@@ -147,18 +147,18 @@ __device__ __forceinline__ void look_up(const Job& job, unsigned tiles_at, unsig
 // Neighbouring threads that copy one row: as many as divide its chunks, up to a line of 128 bytes.
 constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 
-// ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Rows belong to the slots `first_slot` ..,
-// counted within a page; slots that `piece` does not hold become zeros.
+// ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Rows belong to the slots
+// `first_slot` .., counted within a page; slots that `kv_block` does not hold become zeros.
 template <unsigned ROWS, unsigned COPIERS>
-__device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot, const Piece& piece) {
+__device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot, const KvBlock& kv_block) {
     static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
     const unsigned row = thread / LINE, column = thread % LINE;
     to += row * ROW_BYTES + column * 16;
     from += row * HEAD_DIM + column * 8;
 #pragma unroll
     for (unsigned r = 0; r < ROWS; r += COPIERS / LINE) {
-        unsigned slot = (first_slot + row + r) % PIECE_TOKENS;
-        bool real = slot >= piece.from && slot < piece.to;
+        unsigned slot = (first_slot + row + r) % KV_BLOCK_TOKENS;
+        bool real = slot >= kv_block.from && slot < kv_block.to;
 #pragma unroll
         for (unsigned c = 0; c < CHUNKS; c += LINE) {
             copy_16(to + r * ROW_BYTES + c * 16, from + r * HEAD_DIM + c * 8, real);
@@ -175,8 +175,8 @@ __device__ __forceinline__ void load_query(unsigned (&to)[4], const T* upper, co
     to[3] = *reinterpret_cast<const unsigned*>(lower + column + 8);
 }
 
-// Where lane t's row of four matrices lies within 16 rows: (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15) for
-// keys, which are multiplied along their rows; the middle two swapped for values and queries.
+// Where lane t's row of four matrices lies within 16 rows: (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15,
+// 8-15) for keys, which are multiplied along their rows; the middle two swapped for values and queries.
 __device__ __forceinline__ unsigned key_lane() {
     unsigned lane = threadIdx.x % 32;
     return (lane / 16 * 8 + lane % 8) * ROW_BYTES + lane / 8 % 2 * 16;
@@ -187,26 +187,26 @@ __device__ __forceinline__ unsigned value_lane() {
     return lane % 16 * ROW_BYTES + lane / 16 * 16;
 }
 
-// Scores of the packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from `first_slot` of a piece: what a row does not
-// see is no score.
+// Scores of the packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from `first_slot` of a KV block: what a
+// row does not see is no score.
 template <int N>
-__device__ __forceinline__ void mask(float (&s)[N][4], const Piece& piece, unsigned first_slot, const TileShared& shared, unsigned first_row) {
+__device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, unsigned first_slot, const TileShared& shared, unsigned first_row) {
     const unsigned* at = shared.at + first_row + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             unsigned slot = first_slot + n * 8 + threadIdx.x % 4 * 2 + c % 2;
-            bool seen = slot >= piece.from && slot < piece.to && sees(at[c / 2 * 8], piece.base + slot, shared.window);
+            bool seen = slot >= kv_block.from && slot < kv_block.to && sees(at[c / 2 * 8], kv_block.base + slot, shared.window);
             s[n][c] = seen ? s[n][c] : NO_SCORE;
         }
     }
 }
 
-// Whether every row of the tile sees all slots of `piece`, so that nothing is to be masked.
-__device__ __forceinline__ bool seen_by_all(const Piece& piece, const TileShared& shared) {
-    return piece.from == 0 && piece.to == PIECE_TOKENS && piece.base + PIECE_TOKENS <= shared.lowest + 1 &&
-           shared.highest - piece.base < shared.window;
+// Whether every row of the tile sees all slots of `kv_block`, so that nothing is to be masked.
+__device__ __forceinline__ bool seen_by_all(const KvBlock& kv_block, const TileShared& shared) {
+    return kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= shared.lowest + 1 &&
+           shared.highest - kv_block.base < shared.window;
 }
 
 // m and l of two rows. `l` is this lane's part of the sum over the quad that shares the rows.
@@ -253,7 +253,7 @@ __device__ __forceinline__ float2 soften(float (&s)[N][4], Running& state, float
     return {factor[0], factor[1]};
 }
 
-// Multiplies o by `factor`. Most pieces raise no row's m: then nothing is to be done.
+// Multiplies o by `factor`. Most KV blocks raise no row's m: then nothing is to be done.
 __device__ __forceinline__ void rescale(float (&o)[2 * STEPS][4], float2 factor) {
     if (!__any_sync(ALL_LANES, factor.x != 1.0f || factor.y != 1.0f)) {
         return;
@@ -296,7 +296,7 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
     }
 }
 
-// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last piece.
+// The results of the packed rows `first_row` + t / 4 + {0, 8}: o, and m and l as they are after the last KV block.
 __device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const Running& state) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll

@@ -1,11 +1,11 @@
-// Tree attention without tensor cores: f32, and head widths that are no multiple of 16. The formula, operands, plan and partial
-// states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows). Of a plan whose tiles are
-// whole (src/plan/mod.rs) it computes each row's states whatever the other rows are: deterministic steps come here where
-// tree_attention_wgmma.cu does not serve.
+// Tree attention without tensor cores: f32, and head widths that are no multiple of 16. The formula, operands, plan and
+// partial states are those of tree_attention.cu; all arithmetic is f32. All tiles are narrow (16 packed rows). Of a
+// plan whose tiles are whole (src/plan/mod.rs) it computes each row's states whatever the other rows are: deterministic
+// steps come here where tree_attention_wgmma.cu does not serve.
 //
-// A block takes (tile, key head) by ticket. Its four warps take four rows each; of every piece, laid in shared memory by all,
-// lane `t` scores slot `t` and then gathers the elements t, t + 32, .. of o. Limited by f32 multiplications and shared memory.
-// The CPU definition is src/backend/cpu/attention.
+// A block takes (tile, key head) by ticket. Its four warps take four rows each; of every KV block, laid in shared
+// memory by all, lane `t` scores slot `t` and then gathers the elements t, t + 32, .. of o. Limited by f32
+// multiplications and shared memory. The CPU definition is src/backend/cpu/attention.
 //
 // Defines: ELEMENT, HEAD_DIM (at most 256).
 #include "attention/plan.cuh"
@@ -25,9 +25,9 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
     extern __shared__ float memory[];
     __shared__ unsigned next;
     float* keys = memory;
-    float* values = keys + PIECE_TOKENS * KEY_ROW;
+    float* values = keys + KV_BLOCK_TOKENS * KEY_ROW;
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
-    float* queries = values + PIECE_TOKENS * KEY_ROW + warp * ROWS * HEAD_DIM;
+    float* queries = values + KV_BLOCK_TOKENS * KEY_ROW + warp * ROWS * HEAD_DIM;
     const Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
     const unsigned window = words[WINDOW];
 
@@ -64,18 +64,18 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
         }
         last = __reduce_max_sync(ALL_LANES, last);
 
-        for (unsigned i = 0; i < tile.pieces; i++) {
-            const Piece piece = piece_of(pieces_at(words)[tile.first_piece + i], last);
-            auto page_at = [&](unsigned page) { return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * PIECE_TOKENS * HEAD_DIM); };
-            const T* whole = page_at(piece.page & ~SHARED_PIECE);
+        for (unsigned i = 0; i < tile.kv_blocks; i++) {
+            const KvBlock kv_block = kv_block_of(kv_blocks_at(words)[tile.first_kv_block + i], last);
+            auto page_at = [&](unsigned page) { return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM); };
+            const T* whole = page_at(kv_block.page & ~SHARED_KV_BLOCK);
             __syncthreads();
 #pragma unroll 4
-            for (unsigned e = threadIdx.x; e < PIECE_TOKENS * HEAD_DIM; e += THREADS) {
+            for (unsigned e = threadIdx.x; e < KV_BLOCK_TOKENS * HEAD_DIM; e += THREADS) {
                 unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
-                bool real = slot >= piece.from && slot < piece.to;
-                const T* from = piece.page & SHARED_PIECE ? page_at(page_of(words, piece.page, slot)) : whole;
+                bool real = slot >= kv_block.from && slot < kv_block.to;
+                const T* from = kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
                 keys[slot * KEY_ROW + d] = real ? to_f32(from[e]) : 0.0f;
-                values[slot * KEY_ROW + d] = real ? to_f32(from[PIECE_TOKENS * HEAD_DIM + e]) : 0.0f;
+                values[slot * KEY_ROW + d] = real ? to_f32(from[KV_BLOCK_TOKENS * HEAD_DIM + e]) : 0.0f;
             }
             __syncthreads();
 #pragma unroll
@@ -85,7 +85,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 for (unsigned d = 0; d < HEAD_DIM; d++) {
                     dot += queries[r * HEAD_DIM + d] * keys[lane * KEY_ROW + d];
                 }
-                bool seen = lane >= piece.from && lane < piece.to && sees(at[r], piece.base + lane, window);
+                bool seen = lane >= kv_block.from && lane < kv_block.to && sees(at[r], kv_block.base + lane, window);
                 float s = seen ? dot * scale_log2 : NO_SCORE, top = s;
                 for (unsigned other = 16; other > 0; other /= 2) {
                     top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, other));
@@ -102,7 +102,7 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                     o[r][e] *= factor;
                 }
 #pragma unroll 8
-                for (unsigned slot = 0; slot < PIECE_TOKENS; slot++) {
+                for (unsigned slot = 0; slot < KV_BLOCK_TOKENS; slot++) {
                     float share = __shfl_sync(ALL_LANES, p, slot);
 #pragma unroll
                     for (unsigned e = 0; e < LANE_ELEMENTS; e++) {

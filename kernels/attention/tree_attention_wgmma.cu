@@ -1,14 +1,15 @@
-// Tree attention on Hopper, f16 and bf16, HEAD_DIM 64 or 128: what tree_attention.cu computes, with the same operands, and the
-// merge of partial states in the same launch. One block a multiprocessor, of four warpgroups: two multiply wide tiles, one
-// copies for them, and the four warps of the last take narrow tiles, so that what is limited by multiplications and what is
-// limited by bytes run side by side.
+// Tree attention on Hopper, f16 and bf16, HEAD_DIM 64 or 128: what tree_attention.cu computes, with the same operands,
+// and the merge of partial states in the same launch. One block a multiprocessor, of four warpgroups: two multiply wide
+// tiles, one copies for them, and the four warps of the last take narrow tiles, so that what is limited by
+// multiplications and what is limited by bytes run side by side.
 //
-// Operands as in tree_attention.cu, but for kv, whose rows are swizzled (kv_page.cuh). Rows behind those of the plan, up to
-// `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
+// Operands as in tree_attention.cu, but for kv, whose rows are swizzled (kv_page.cuh). Rows behind those of the plan,
+// up to `rows_padded`, become zeros. The CPU definition is src/backend/cpu/attention.
 //
-// With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch of
-// positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at the same positions
-// for all rows, products are those of a row whatever the others are, and what a row does not see adds exactly nothing. Its states are merged in one order, whatever the number of rows.
+// With DETERMINISTIC a row's bits depend on its own tokens alone. Its plans have wide tiles only, each of one stretch
+// of positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows; within it, steps begin at the same
+// positions for all rows, products are those of a row whatever the others are, and what a row does not see adds exactly
+// nothing. Its states are merged in one order, whatever the number of rows.
 //
 // Keys and values may be e4m3: narrow tiles widen them in registers, wide tiles on their way into the ring.
 //
@@ -28,8 +29,9 @@ constexpr unsigned HELPERS = 2 * GROUP_THREADS / 32, HELPER_SLOTS = FP8 ? 4 : 2;
 static_assert(HELPERS * HELPER_SLOTS * SLOT_BYTES <= WIDE_BYTES, "their rings fit");
 // Warpgroups by what they do; the first two multiply.
 enum Role { NARROW = 2 };
-// Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup. The copier needs more where it widens,
-// and where pieces are of several pages; those who multiply have some to spare where heads are narrow.
+// Registers a thread: together those of the multiprocessor, 512 for one thread of each warpgroup. The copier needs more
+// where it widens, and where KV blocks are of several pages; those who multiply have some to spare where heads are
+// narrow.
 constexpr bool SPARES = FP8 && HEAD_DIM == 64;
 constexpr unsigned MULTIPLIER_REGISTERS = SPARES ? 168 : 176, COPIER_REGISTERS = SPARES ? 56 : DETERMINISTIC || FP8 ? 48 : 40;
 constexpr unsigned NARROW_REGISTERS = 512 - 2 * MULTIPLIER_REGISTERS - COPIER_REGISTERS;
@@ -63,8 +65,8 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
     share.merge(job);
 }
 
-// Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for all warps, so that
-// none has to come back for a few.
+// Merges the share of warp `warp` of those of a block that merge: several heads at a time where there are enough for
+// all warps, so that none has to come back for a few.
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = (DECODE_WARPS + HELPERS) * gridDim.x;
     const unsigned heads = words[REAL_ROWS] * job.group * job.kv_heads;
@@ -91,17 +93,17 @@ tree_attention_wgmma(T* out, const T* qkv, const Kept* kv, unsigned* words, cons
         meet(READY, 3 * GROUP_THREADS);
         multiply_wide(job, role, queries, wide);
         const unsigned helper = role * DECODE_WARPS + warp;
-        if (!DETERMINISTIC && units_of(job) > given_units()) {
+        if (!DETERMINISTIC && units_of(job) > static_units()) {
             // Nothing wide is left: these warps take narrow tiles too, with the wide tiles' memory as their rings.
             meet(HELPING, 2 * GROUP_THREADS);
-            const unsigned first = threadIdx.x % 32 == 0 ? draw_unit(job) : 0;
+            const unsigned first = threadIdx.x % 32 == 0 ? next_dynamic_unit(job) : 0;
             stream_narrow<HELPER_SLOTS>(job, __shfl_sync(ALL_LANES, first, 0), queries + helper * HELPER_SLOTS * SLOT_BYTES, streams[DECODE_WARPS + helper]);
         }
         fewer_registers<NARROW_REGISTERS>();
     } else if (role == NARROW) {
         fewer_registers<NARROW_REGISTERS>();
         if constexpr (!DETERMINISTIC) {
-            stream_narrow<NARROW_SLOTS>(job, given_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
+            stream_narrow<NARROW_SLOTS>(job, static_unit(job, warp), queries + WIDE_BYTES + warp * NARROW_SLOTS * SLOT_BYTES, streams[warp]);
         }
     } else {
         fewer_registers<COPIER_REGISTERS>();

@@ -1,18 +1,19 @@
-// A tile of up to 64 x M packed rows: each warp takes 16 x M of them and all pieces, which the block loads together, STAGES
-// ahead. With 128 rows a byte of keys or values read from shared memory meets 64 multiplications: limited by the tensor cores.
+// A tile of up to 64 x M packed rows: each warp takes 16 x M of them and all KV blocks, which the block loads together,
+// STAGES ahead. With 128 rows a byte of keys or values read from shared memory meets 64 multiplications: limited by the
+// tensor cores.
 #pragma once
 
 #include "attention/tile.cuh"
 
-// Pieces that are scored before the softmax is taken: two where shared memory holds four and registers the scores.
-constexpr unsigned STEP_PIECES = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
-// Steps along HEAD_DIM of the queries that fit into registers beside scores and M x HEAD_DIM results: as many as compile without
-// spills for sm_80, sm_89 and sm_90a. The others lie in shared memory, before the ring.
+// KV blocks that are scored before the softmax is taken: two where shared memory holds four and registers the scores.
+constexpr unsigned STEP_KV_BLOCKS = SHARED_KB == 227 && ROW_TILES == 2 && HEAD_DIM != 112 ? 2 : 1;
+// Steps along HEAD_DIM of the queries that fit into registers beside scores and M x HEAD_DIM results: as many as
+// compile without spills for sm_80, sm_89 and sm_90a. The others lie in shared memory, before the ring.
 __host__ __device__ constexpr unsigned held_steps() {
     if (ROW_TILES == 1) {
         return HEAD_DIM > 240 ? 12 : STEPS;
     }
-    if (STEP_PIECES == 2) {
+    if (STEP_KV_BLOCKS == 2) {
         return HEAD_DIM <= 64 ? STEPS : HEAD_DIM == 80 ? 3 : HEAD_DIM == 96 ? 1 : 0;
     }
     return HEAD_DIM <= 96 ? STEPS : HEAD_DIM == 112 ? 3 : 0;
@@ -21,14 +22,14 @@ constexpr unsigned HELD_STEPS = held_steps();
 constexpr unsigned LAID_STEPS = STEPS - HELD_STEPS;
 constexpr unsigned QUERY_ROW_BYTES = LAID_STEPS * 32 + 16;
 constexpr unsigned QUERY_BYTES = LAID_STEPS > 0 ? WIDEST * QUERY_ROW_BYTES : 0;
-constexpr unsigned PIECE_BYTES = 2 * PIECE_TOKENS * ROW_BYTES;
-constexpr unsigned STAGE_BYTES = STEP_PIECES * PIECE_BYTES;
+constexpr unsigned KV_BLOCK_BYTES = 2 * KV_BLOCK_TOKENS * ROW_BYTES;
+constexpr unsigned STAGE_BYTES = STEP_KV_BLOCKS * KV_BLOCK_BYTES;
 constexpr unsigned STAGES = least((SHARED_BYTES - QUERY_BYTES) / STAGE_BYTES, MOST_AHEAD);
-static_assert(STAGES >= 2, "one step's pieces are loaded while another's are computed");
+static_assert(STAGES >= 2, "one step's KV blocks are loaded while another's are computed");
 
 // m and l of each thread's rows between steps: what registers have no room for.
 struct WideShared {
-    unsigned notes[STAGES * STEP_PIECES];  // the second word of each piece in the ring
+    unsigned notes[STAGES * STEP_KV_BLOCKS];  // the second word of each KV block in the ring
     Running states[ROW_TILES][THREADS];
 };
 
@@ -40,7 +41,7 @@ struct WideTile {
     // `keys`: a stage in shared memory. `queries`: those of this warp there; the first is row `first` of the tile.
     __device__ __forceinline__ void attend(unsigned keys, unsigned queries, unsigned first, const unsigned* notes, const TileShared& shared, WideShared& wide, float scale) {
         const unsigned query_lane = threadIdx.x % 16 * QUERY_ROW_BYTES + threadIdx.x % 32 / 16 * 16;
-        float s[M][4 * STEP_PIECES][4] = {};
+        float s[M][4 * STEP_KV_BLOCKS][4] = {};
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             unsigned a[M][4];
@@ -56,9 +57,9 @@ struct WideTile {
                 }
             }
 #pragma unroll
-            for (int half = 0; half < 2 * STEP_PIECES; half++) {
+            for (int half = 0; half < 2 * STEP_KV_BLOCKS; half++) {
                 unsigned b[4];
-                load_matrices(b, keys + half / 2 * PIECE_BYTES + half % 2 * 16 * ROW_BYTES + k * 32 + key_lane());
+                load_matrices(b, keys + half / 2 * KV_BLOCK_BYTES + half % 2 * 16 * ROW_BYTES + k * 32 + key_lane());
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     multiply<T>(s[m][2 * half], a[m], b[0], b[1]);
@@ -67,12 +68,12 @@ struct WideTile {
             }
         }
 #pragma unroll
-        for (int n = 0; n < STEP_PIECES; n++) {
-            Piece piece = piece_of({0, notes[n]}, shared.highest);
-            if (!seen_by_all(piece, shared)) {
+        for (int n = 0; n < STEP_KV_BLOCKS; n++) {
+            KvBlock kv_block = kv_block_of({0, notes[n]}, shared.highest);
+            if (!seen_by_all(kv_block, shared)) {
 #pragma unroll
                 for (int m = 0; m < M; m++) {
-                    mask<4>(*reinterpret_cast<float (*)[4][4]>(&s[m][4 * n]), piece, 0, shared, first + m * 16);
+                    mask<4>(*reinterpret_cast<float (*)[4][4]>(&s[m][4 * n]), kv_block, 0, shared, first + m * 16);
                 }
             }
         }
@@ -83,7 +84,7 @@ struct WideTile {
             wide.states[m][threadIdx.x] = state;
         }
 #pragma unroll
-        for (int half = 0; half < 2 * STEP_PIECES; half++) {
+        for (int half = 0; half < 2 * STEP_KV_BLOCKS; half++) {
             unsigned p[M][4];
 #pragma unroll
             for (int m = 0; m < M; m++) {
@@ -95,7 +96,7 @@ struct WideTile {
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 unsigned b[4];
-                load_matrices_transposed(b, keys + half / 2 * PIECE_BYTES + (PIECE_TOKENS + half % 2 * 16) * ROW_BYTES + k * 32 + value_lane());
+                load_matrices_transposed(b, keys + half / 2 * KV_BLOCK_BYTES + (KV_BLOCK_TOKENS + half % 2 * 16) * ROW_BYTES + k * 32 + value_lane());
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     multiply<T>(o[m][2 * k], p[m], b[0], b[1]);
@@ -113,20 +114,20 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
     const unsigned lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 * M;
     const unsigned queries = ring, stages = ring + QUERY_BYTES;
 
-    uint2 held = {0, 0};  // this lane's of the 32 pieces that are copied next
+    uint2 held = {0, 0};  // this lane's of the 32 KV blocks that are copied next
     auto copy = [&](unsigned i, unsigned stage) {
-        if (i * STEP_PIECES < tile.pieces) {
+        if (i * STEP_KV_BLOCKS < tile.kv_blocks) {
 #pragma unroll
-            for (unsigned n = 0; n < STEP_PIECES; n++) {
-                unsigned at = i * STEP_PIECES + n;
+            for (unsigned n = 0; n < STEP_KV_BLOCKS; n++) {
+                unsigned at = i * STEP_KV_BLOCKS + n;
                 if (at % 32 == 0) {
-                    held = at + lane < tile.pieces ? pieces_at(job.words)[tile.first_piece + at + lane] : uint2{0, 0};
+                    held = at + lane < tile.kv_blocks ? kv_blocks_at(job.words)[tile.first_kv_block + at + lane] : uint2{0, 0};
                 }
                 uint2 words = {__shfl_sync(ALL_LANES, held.x, at % 32), __shfl_sync(ALL_LANES, held.y, at % 32)};
-                Piece piece = piece_of(words, shared.highest);
-                copy_rows<2 * PIECE_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * PIECE_BYTES, job.keys(piece.page, shared.kv_head), threadIdx.x, 0, piece);
+                KvBlock kv_block = kv_block_of(words, shared.highest);
+                copy_rows<2 * KV_BLOCK_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES, job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0, kv_block);
                 if (threadIdx.x == 0) {
-                    wide.notes[stage * STEP_PIECES + n] = words.y;
+                    wide.notes[stage * STEP_KV_BLOCKS + n] = words.y;
                 }
             }
         }
@@ -157,13 +158,13 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
             load_query(rows.query[m][k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
         }
     }
-    for (unsigned i = 0, stage = 0, free = STAGES - 1; i * STEP_PIECES < tile.pieces; i++) {
+    for (unsigned i = 0, stage = 0, free = STAGES - 1; i * STEP_KV_BLOCKS < tile.kv_blocks; i++) {
         wait_copies<STAGES - 2>();
         __syncthreads();
         copy(i + STAGES - 1, free);
         free = stage;
         if (first < tile.rows) {
-            rows.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.notes + stage * STEP_PIECES, shared, wide, job.scale);
+            rows.attend(stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.notes + stage * STEP_KV_BLOCKS, shared, wide, job.scale);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

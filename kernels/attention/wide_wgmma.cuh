@@ -1,12 +1,14 @@
 // Wide tiles of Hopper (sm_90a), up to 128 packed rows: a warpgroup of four warps copies keys and values into a ring
-// (attention/copy.cuh), two warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and values from there while the warps do
-// other work. One takes the softmax of its scores while the other's products run. This is the side that multiplies.
-// Limited by the tensor cores and, beside them, by the instructions of the softmax; with few rows, by bytes.
+// (attention/copy.cuh), two warpgroups of 64 rows each multiply, by matrix instructions (wgmma) that read keys and
+// values from there while the warps do other work. One takes the softmax of its scores while the other's products run.
+// This is the side that multiplies. Limited by the tensor cores and, beside them, by the instructions of the softmax;
+// with few rows, by bytes.
 #pragma once
 
 #include "attention/rows.cuh"
 
-// Writes each row's result to `out` where this is its only state, else as a partial state. `first`: of this warp, in the tile.
+// Writes each row's result to `out` where this is its only state, else as a partial state. `first`: of this warp, in
+// the tile.
 __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const WideRows& rows) {
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
 #pragma unroll
@@ -87,8 +89,8 @@ __device__ __forceinline__ void multiply_wide(const Job& job, unsigned group, un
                 at[r] = job.positions[job.by_group.quotient(packed_row(here, first + lane / 4 + r * 8))];
             }
             const Note& note = wide.notes[stage];
-            const unsigned pieces[2] = {noted(note.pieces[0]), noted(note.pieces[1])};
-            return Sight(pieces, here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
+            const unsigned kv_blocks[2] = {noted(note.kv_blocks[0]), noted(note.kv_blocks[1])};
+            return Sight(kv_blocks, here.highest + moved_on(job.words, job.positions), at, job.words[WINDOW]);
         };
         auto mask_keys = [&](unsigned stage, unsigned whole) {
             settled(rows.s);

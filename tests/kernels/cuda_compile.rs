@@ -1,4 +1,5 @@
-//! What of the CUDA backend needs no GPU: the sentences that say why there is none, compiling, the log's figures, the cache.
+//! What of the CUDA backend needs no GPU: the sentences that say why there is none, compiling, the log's figures, the
+//! cache.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The device layer on a GPU: memory, copies, launches, graphs, and what it says of mistakes. Without a GPU every test says so and
-//! passes.
+//! The device layer on a GPU: memory, copies, launches, graphs, and what it says of mistakes. Without a GPU every test
+//! says so and passes.
 
 use offshoot::backend::cuda::compile::unit::{Source, Unit};
 use offshoot::backend::cuda::driver::args::Args;

@@ -1,17 +1,17 @@
-//! The CUDA backend's products, weights and KV pages against plain loops, on a machine with a GPU; without one, each test says so
-//! and passes. The ops of `Backend` are checked by `offshoot check --device cuda` as well; what only these tests see is how bytes
-//! travel.
+//! The CUDA backend's products, weights and KV pages against plain loops, on a machine with a GPU; without one, each
+//! test says so and passes. The ops of `Backend` are checked by `offshoot check --device cuda` as well; what only these
+//! tests see is how bytes travel.
 
 use std::time::Duration;
 
 use offshoot::backend::cuda::compile::elements::KvElement;
 use offshoot::backend::cuda::driver::device::Device;
 use offshoot::backend::cuda::gemm::Gemm;
-use offshoot::backend::cuda::gemm::chooser::Choosing;
+use offshoot::backend::cuda::gemm::chooser::AlgorithmPolicy;
 use offshoot::backend::cuda::memory::buffer::Buffer;
 use offshoot::backend::cuda::memory::kv::{self, Kv, slot_word};
 use offshoot::backend::cuda::memory::staging::Staging;
-use offshoot::backend::cuda::memory::weights::{Loader, Matrix, Vector};
+use offshoot::backend::cuda::memory::weights::{Matrix, Vector, WeightLoader};
 use offshoot::backend::cuda::ops::Ops;
 use offshoot::backend::{Dtype, HeadLayout, KvShape, MatrixPart, RandomWeight, Uniform, WeightFormat, WeightView};
 use offshoot::ids::{LayerIx, PageId};
@@ -80,7 +80,7 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
     let w = bytes_of(numbers(2), element, outputs * inner);
     let before = bytes_of(numbers(3), out, rows * outputs);
     let bias_bytes = bias.map(|dtype| (dtype, bytes_of(numbers(4), dtype, outputs)));
-    let mut loader = Loader::new(device).unwrap();
+    let mut loader = WeightLoader::new(device).unwrap();
     let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))]).unwrap();
     let vector: Option<Vector> =
         bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)]).unwrap());
@@ -101,8 +101,8 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
         let added = if accumulate { f64::from(before[i]) } else { 0.0 };
         let added = added + bias.as_ref().map_or(0.0, |bias| f64::from(bias[n]));
         let exact = terms.clone().sum::<f64>() + added;
-        // Sums in f32, each of `inner` terms and two more rounded at the size of the terms' absolute sum (which bounds every
-        // partial sum); the result rounded at most twice.
+        // Sums in f32, each of `inner` terms and two more rounded at the size of the terms' absolute sum (which bounds
+        // every partial sum); the result rounded at most twice.
         let size = terms.map(f64::abs).sum::<f64>() + 2.0;
         let bound = size * f64::from(rounding(Dtype::F32)) * (inner + 2) as f64;
         let bound = bound + 2.0 * f64::from(rounding(out)) * (exact.abs() + 1.0);
@@ -135,7 +135,7 @@ fn the_fastest_products_equal_plain_sums() {
     let Some(device) = device() else { return };
     for element in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
         let mut gemm = Gemm::load(&device, WeightFormat::Dense(element)).unwrap();
-        gemm.choose(Choosing::FastestAnew { at_most: Duration::from_secs(20) });
+        gemm.choose(AlgorithmPolicy::FastestAnew { at_most: Duration::from_secs(20) });
         // Weights large enough to be measured; few blocks and long sums, where split sums are tried.
         for (rows, outputs, inner) in [(8, 256, 4096), (40, 128, 8192), (1, 1000, 1048)] {
             for (out, accumulate) in [(element, false), (Dtype::F32, false), (Dtype::F32, true)] {
@@ -155,7 +155,7 @@ fn a_product_is_the_same_from_run_to_run() {
     let Some(device) = device() else { return };
     let run = || {
         let mut gemm = Gemm::load(&device, WeightFormat::Dense(Dtype::Bf16)).unwrap();
-        let mut loader = Loader::new(&device).unwrap();
+        let mut loader = WeightLoader::new(&device).unwrap();
         let w = RandomWeight { dtype: Dtype::Bf16, rows: 1024, cols: 4096, numbers: numbers(5) };
         let w = loader.matrix(&[MatrixPart::Random(w)]).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
@@ -174,7 +174,7 @@ fn matrices_are_stacked_byte_by_byte() {
     let small = bytes_of(numbers(9), Dtype::Bf16, 3 * 4096);
     let views = [view(Dtype::Bf16, 5121, 4096, &large), view(Dtype::Bf16, 3, 4096, &small)];
     let parts = views.map(MatrixPart::Dense);
-    let Matrix { memory, outputs, inner, .. } = Loader::new(&device).unwrap().matrix(&parts).unwrap();
+    let Matrix { memory, outputs, inner, .. } = WeightLoader::new(&device).unwrap().matrix(&parts).unwrap();
     assert_eq!((outputs, inner), (5124, 4096));
     assert!(device.download(&memory, 0..memory.bytes()).unwrap() == [large, small].concat());
 }
@@ -186,7 +186,7 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
     let parts = [(300, around(u64::MAX - 5, 0.0, 0.03)), (7, around(12_345, 1.0, 0.1))];
     for dtype in DTYPES {
         let random = |(rows, numbers)| MatrixPart::Random(RandomWeight { dtype, rows, cols: 129, numbers });
-        let drawn = Loader::new(&device).unwrap().matrix(&parts.map(random)).unwrap();
+        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random)).unwrap();
         let expected: Vec<u8> =
             parts.iter().flat_map(|&(rows, numbers)| bytes_of(numbers, dtype, rows * 129)).collect();
         assert!(device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap() == expected, "{dtype:?}");

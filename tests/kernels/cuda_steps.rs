@@ -1,5 +1,5 @@
-//! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some loaded and
-//! never run, results that outgrow their memory. Without a GPU every test says so and passes.
+//! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some
+//! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
 use offshoot::backend::cuda::{Buffer, Cuda, Step};
 use offshoot::backend::{

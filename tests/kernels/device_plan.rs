@@ -1,12 +1,12 @@
-//! The words of a device plan, read here as the kernels read them: for every forest, planner and tiling each row meets each
-//! position that it sees exactly once, in the right page and slot, and still does when its position has moved on, and few words
-//! with it. No GPU is needed.
+//! The words of a device plan, read here as the kernels read them: for every forest, planner and tiling each row meets
+//! each position that it sees exactly once, in the right page and slot, and still does when its position has moved on,
+//! and few words with it. No GPU is needed.
 
 use std::collections::BTreeMap;
 
 use offshoot::backend::HeadLayout;
 use offshoot::backend::cuda::attention::device_plan::{
-    DevicePlan, PIECE_TOKENS, PlanWord, TILE_FIELDS, TILE_PIECES, TILE_WORDS, Tiling, Workers,
+    DevicePlan, KV_BLOCK_TOKENS, PlanWord, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
 };
 use offshoot::ids::{PageId, SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
@@ -25,17 +25,17 @@ struct Words<'a> {
 }
 
 /// As in kernels/attention/plan.cuh.
-const SHARED_PIECE: u32 = 1 << 31;
+const SHARED_KV_BLOCK: u32 = 1 << 31;
 
 struct Tile {
     rows: std::ops::Range<usize>,
-    pieces: std::ops::Range<usize>,
+    kv_blocks: std::ops::Range<usize>,
     slot: usize,
     /// Smallest and largest position of the rows when the plan was made.
     positions: (u32, u32),
     states: u32,
-    /// Words of the first pieces.
-    first_pieces: Vec<u32>,
+    /// Words of the first KV blocks.
+    first_kv_blocks: Vec<u32>,
 }
 
 impl Words<'_> {
@@ -51,11 +51,11 @@ impl Words<'_> {
         words
             .map(|tile| Tile {
                 rows: number(&tile[0])..number(&tile[0]) + number(&tile[1]),
-                pieces: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
+                kv_blocks: number(&tile[2])..number(&tile[2]) + number(&tile[3]),
                 slot: number(&tile[4]),
                 positions: (tile[5], tile[6]),
                 states: tile[7],
-                first_pieces: tile[TILE_FIELDS..].to_vec(),
+                first_kv_blocks: tile[TILE_FIELDS..].to_vec(),
             })
             .collect()
     }
@@ -67,22 +67,22 @@ impl Words<'_> {
         &self.words[states + merge[0] as usize..states + merge[1] as usize]
     }
 
-    /// What the piece holds for `at`, a row of a tile whose largest position is `last`.
-    fn piece(&self, piece: usize, at: u32, last: u32) -> Context {
-        let words = &self.words[self.header(PlanWord::PiecesAt) + 2 * piece..][..2];
-        let (page, base, from, to) = (words[0], (words[1] >> 12) * PIECE_TOKENS, words[1] >> 6 & 63, words[1] & 63);
+    /// What the KV block holds for `at`, a row of a tile whose largest position is `last`.
+    fn kv_block(&self, kv_block: usize, at: u32, last: u32) -> Context {
+        let words = &self.words[self.header(PlanWord::KvBlocksAt) + 2 * kv_block..][..2];
+        let (page, base, from, to) = (words[0], (words[1] >> 12) * KV_BLOCK_TOKENS, words[1] >> 6 & 63, words[1] & 63);
         let to = to.min((last + 1).saturating_sub(base));
         let window = self.words[PlanWord::Window as usize];
         let seen = |slot: &u32| base + slot <= at && at - (base + slot) < window;
         (from..to).filter(seen).map(|slot| (base + slot, (self.page(page, slot), slot))).collect()
     }
 
-    /// The page that holds `slot` of a piece: of one of several pages, the part's.
+    /// The page that holds `slot` of a KV block: of one of several pages, the part's.
     fn page(&self, page: u32, slot: u32) -> u32 {
-        if page & SHARED_PIECE == 0 {
+        if page & SHARED_KV_BLOCK == 0 {
             return page;
         }
-        let list = &self.words[(page & !SHARED_PIECE) as usize..];
+        let list = &self.words[(page & !SHARED_KV_BLOCK) as usize..];
         let parts = list[1..=2 * list[0] as usize].chunks_exact(2);
         let mut holding = parts.filter(|part| (part[1] >> 6 & 63..part[1] & 63).contains(&slot));
         let part = holding.next().expect("a part holds each slot");
@@ -100,7 +100,7 @@ impl Words<'_> {
         assert!(wide.iter().all(|tile| tile.rows.len() <= tiling.wide_rows.unwrap_or(0)));
         assert!(narrow.iter().all(|tile| tile.rows.len() <= tiling.narrow_rows));
         for tiles in [&wide, &narrow] {
-            assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.pieces.is_empty()));
+            assert!(tiles.iter().all(|tile| !tile.rows.is_empty() && !tile.kv_blocks.is_empty()));
         }
         for tile in wide.iter().chain(&narrow) {
             let rows_at = || tile.rows.clone().map(|packed| positions[packed / group]);
@@ -117,9 +117,13 @@ impl Words<'_> {
                 (tile.states > 0, tile.states == 1),
                 "a tile knows whether its rows have other states"
             );
-            let list = self.header(PlanWord::PiecesAt) + 2 * tile.pieces.start;
-            let known = 2 * tile.pieces.len().min(TILE_PIECES);
-            assert_eq!(self.words[list..list + known], tile.first_pieces[..known], "a tile knows its first pieces");
+            let list = self.header(PlanWord::KvBlocksAt) + 2 * tile.kv_blocks.start;
+            let known = 2 * tile.kv_blocks.len().min(TILE_KV_BLOCKS);
+            assert_eq!(
+                self.words[list..list + known],
+                tile.first_kv_blocks[..known],
+                "a tile knows its first KV blocks"
+            );
             for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
                 let (row, head) = (packed / group, kv_head * group + packed % group);
                 let state = match self.states(row).len() {
@@ -127,7 +131,7 @@ impl Words<'_> {
                     _ => &mut partials[tile.slot + row - tile.rows.start / group][head],
                 };
                 let mut context = Context::new();
-                for (position, place) in tile.pieces.clone().flat_map(|p| self.piece(p, positions[row], last)) {
+                for (position, place) in tile.kv_blocks.clone().flat_map(|p| self.kv_block(p, positions[row], last)) {
                     assert_eq!(context.insert(position, place), None, "row {row} meets position {position} again");
                 }
                 assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
@@ -165,8 +169,8 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
         let rows = item.rows.start as usize..item.rows.end as usize;
         for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
             for position in span.first_position..span.first_position + span.tokens {
-                let page = span.pages.start + position / PIECE_TOKENS - span.first_position / PIECE_TOKENS;
-                let place = (plan.pages[page as usize].0, position % PIECE_TOKENS);
+                let page = span.pages.start + position / KV_BLOCK_TOKENS - span.first_position / KV_BLOCK_TOKENS;
+                let place = (plan.pages[page as usize].0, position % KV_BLOCK_TOKENS);
                 for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
                         context.insert(position, place);
@@ -192,7 +196,8 @@ const LAYOUTS: [(usize, usize); 5] = [(1, 1), (4, 2), (8, 2), (7, 1), (40, 2)];
 fn any_case(dice: &mut Dice) -> (HeadLayout, Tiling, Option<u32>, u32) {
     let (q_heads, kv_heads) = dice.pick(&LAYOUTS);
     let wide_rows = dice.pick(&[None, Some(64), Some(128)]);
-    let workers = dice.pick(&[Workers::Alike(2), Workers::Alike(16), Workers::Alike(264), Workers::Apart(132)]);
+    let workers =
+        dice.pick(&[Workers::Blocks(2), Workers::Blocks(16), Workers::Blocks(264), Workers::BlocksAndDecodeWarps(132)]);
     let tiling = Tiling { narrow_rows: dice.pick(&[8, 16]), wide_rows, workers, most_slots: usize::MAX };
     let window = dice.pick(&[None, None, Some(1), Some(33), Some(200)]);
     (HeadLayout { q_heads, kv_heads, head_dim: 64 }, tiling, window, dice.pick(&[1, 1, 64, 128]))
@@ -217,7 +222,7 @@ fn every_row_meets_each_position_that_it_sees_once() {
         let (shape, seeds) =
             if matches!(shape, ForestShape::Many(_)) { (ForestShape::Many(60), 1) } else { (shape, 3) };
         for seed in 0..seeds {
-            let grown = grow(shape, PIECE_TOKENS, seed);
+            let grown = grow(shape, KV_BLOCK_TOKENS, seed);
             let mut dice = Dice::new(seed);
             for planner in Planner::ALL {
                 let (heads, tiling, window, tile) = any_case(&mut dice);
@@ -239,7 +244,7 @@ fn every_row_meets_each_position_that_it_sees_once() {
                     [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)]
                 {
                     let tiles = read.tiles(count, at);
-                    assert!(tiles.is_sorted_by(|a, b| a.pieces.len() >= b.pieces.len()), "{case}: longest first");
+                    assert!(tiles.is_sorted_by(|a, b| a.kv_blocks.len() >= b.kv_blocks.len()), "{case}: longest first");
                 }
                 check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             }
@@ -253,7 +258,7 @@ fn decode_step(
     hints: &PlanHints,
     planner: Planner,
 ) -> AttentionPlan {
-    let (mut tree, mut pool) = (PrefixTree::new(PIECE_TOKENS), PagePool::new(4000));
+    let (mut tree, mut pool) = (PrefixTree::new(KV_BLOCK_TOKENS), PagePool::new(4000));
     let leaves = plant(&mut tree, &mut pool);
     let mut rows = Vec::new();
     for segment in leaves {
@@ -340,8 +345,9 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
             let case = format!("seed {seed}, {planner:?}, {heads:?}, {tiling:?}, window {window:?}, tile {tile}");
             check(&plan, &words, &plan.row_positions, heads, &tiling, &case);
             let mut next_page = 10_000;
-            for _ in 0..4 * PIECE_TOKENS {
-                let full = (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(PIECE_TOKENS));
+            for _ in 0..4 * KV_BLOCK_TOKENS {
+                let full =
+                    (0u32..).zip(&plan.row_positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
                 let mut new_page = |(row, _)| {
                     next_page += 1;
                     NewPage { row, page: PageId(next_page) }
@@ -377,18 +383,18 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
 #[test]
 fn one_long_item_is_divided_among_all_blocks_and_many_short_ones_are_not() {
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 128 };
-    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Alike(264), most_slots: usize::MAX };
-    let few = Tiling { workers: Workers::Alike(16), ..many };
+    let many = Tiling { narrow_rows: 16, wide_rows: Some(128), workers: Workers::Blocks(264), most_slots: usize::MAX };
+    let few = Tiling { workers: Workers::Blocks(16), ..many };
     let plan = |planner| decode_step(|tree, pool| star(tree, pool, 2400, 200), &plan_hints(heads, None, 1), planner);
     let (tree, flat) = (plan(Planner::Tree), plan(Planner::Flat));
 
     let words = DevicePlan::build(&tree, heads, 200, &many);
     let read = Words { words: words.words(), heads, whole_tiles: false };
     let wide = read.tiles(PlanWord::WideTiles, PlanWord::WideAt);
-    // 800 packed rows are 7 tiles of two key heads; the trunk is 75 pieces.
+    // 800 packed rows are 7 tiles of two key heads; the trunk is 75 KV blocks.
     let parts = wide.len() / 7;
     assert!(wide.len() == 7 * parts && parts > 1 && 2 * wide.len() <= 264, "one round of {} tiles", wide.len());
-    assert!(wide.iter().all(|tile| tile.pieces.len() <= 75usize.div_ceil(parts)));
+    assert!(wide.iter().all(|tile| tile.kv_blocks.len() <= 75usize.div_ceil(parts)));
     assert_eq!(read.tiles(PlanWord::NarrowTiles, PlanWord::NarrowAt).len(), 200);
     assert_eq!(words.partial_slots(), 200 * (parts + 1));
 

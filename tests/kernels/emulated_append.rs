@@ -1,5 +1,6 @@
-//! The kernels that append keys and values, copied or rounded to fp8, on the CPU, instruction by instruction (`emulator`): every slot has
-//! the numbers of the definition, as bytes or in the weights' dtype, rows lie as they should, and padded ones leave none.
+//! The kernels that append keys and values, copied or rounded to fp8, on the CPU, instruction by instruction
+//! (`emulator`): every slot has the numbers of the definition, as bytes or in the weights' dtype, rows lie as they
+//! should, and padded ones leave none.
 
 use crate::emulator;
 

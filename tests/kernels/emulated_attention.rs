@@ -1,6 +1,6 @@
-//! Tree attention's Hopper kernel on the CPU, instruction by instruction (`emulator`), against the dense definition: random
-//! forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits allow. What
-//! only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
+//! Tree attention's Hopper kernel on the CPU, instruction by instruction (`emulator`), against the dense definition:
+//! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
+//! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
 
 use crate::emulator;
 
@@ -98,14 +98,16 @@ fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
     element[..element_bytes(setting)].repeat(elements)
 }
 
-/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of swizzled rows.
+/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of
+/// swizzled rows.
 fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
     let row_bytes = setting.heads.head_dim * element_bytes(setting);
     let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
     run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
 }
 
-/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a number.
+/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
+/// number.
 fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
@@ -173,11 +175,12 @@ fn made_earlier(words: &[u32]) -> Vec<u32> {
     words
 }
 
-/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used again.
+/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
+/// again.
 fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
     let Step { setting, plan, .. } = step;
     let heads = setting.heads;
-    let Workers::Apart(blocks) = tiling.workers else { panic!("the kernel's workers are apart") };
+    let Workers::BlocksAndDecodeWarps(blocks) = tiling.workers else { panic!("the kernel's workers are apart") };
     let grid = u32::try_from(blocks).expect("few blocks");
     let rows = plan.row_positions.len();
     let rows_padded = rows + 3;
@@ -253,7 +256,7 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
     let names: Vec<usize> = (0..grown.rows.len()).collect();
-    let workers = Workers::Apart(blocks);
+    let workers = Workers::BlocksAndDecodeWarps(blocks);
     let tiling = Tiling { narrow_rows: 8, wide_rows: Some(128), workers, most_slots: usize::MAX };
     for planner in Planner::ALL {
         let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
@@ -271,7 +274,8 @@ fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, bl
     }
 }
 
-/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them out.
+/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them
+/// out.
 fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let from = context(&grown.forest, row);
@@ -291,11 +295,12 @@ fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (
     (forest, laid)
 }
 
-/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context lies.
+/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
+/// lies.
 fn check_deterministic(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
     let grown = grow(shape, 32, seed);
     let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
-    let workers = Workers::Apart(blocks);
+    let workers = Workers::BlocksAndDecodeWarps(blocks);
     let tiling = Tiling { narrow_rows: 0, wide_rows: Some(128), workers, most_slots: usize::MAX };
     let attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
         let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
@@ -347,8 +352,8 @@ impl Variant {
         Emulated::compile(&unit.expect("a kernel of its own"), "tree_attention_wgmma")
     }
 
-    /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in one of them by
-    /// more than weights of bf16 may.
+    /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in
+    /// one of them by more than weights of bf16 may.
     fn setting(self, (q_heads, kv_heads): (usize, usize), window: Option<u32>, seed: u64) -> Setting {
         let Variant { head_dim, dtype, kv } = self;
         let sharpness = match (seed % 4, dtype, kv) {
@@ -376,8 +381,8 @@ impl Variant {
         }
     }
 
-    /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide tile: these
-    /// are given narrow ones first.
+    /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide
+    /// tile: these are given narrow ones first.
     fn few_rows(self) {
         let Some(kernel) = self.compile(false) else { return };
         let (setting, seed) = (self.setting((4, 1), None, 2), 0);
@@ -394,7 +399,7 @@ impl Variant {
             let tiling = Tiling {
                 narrow_rows: 8,
                 wide_rows: Some(128),
-                workers: Workers::Apart(blocks),
+                workers: Workers::BlocksAndDecodeWarps(blocks),
                 most_slots: usize::MAX,
             };
             let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);

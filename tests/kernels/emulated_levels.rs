@@ -1,5 +1,6 @@
-//! The GPU's kernels of attention attribution on the CPU, instruction by instruction (`emulator`), against the definition in
-//! f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan was made.
+//! The GPU's kernels of attention attribution on the CPU, instruction by instruction (`emulator`), against the
+//! definition in f64: random forests, every planner, level bounds anywhere, rows that have moved on since their plan
+//! was made.
 
 use crate::emulator;
 

@@ -1,5 +1,5 @@
-//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`): requests that
-//! are advanced change logits to the last bit as requests that are made anew with all tokens seen.
+//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`):
+//! requests that are advanced change logits to the last bit as requests that are made anew with all tokens seen.
 
 use crate::emulator;
 

@@ -1,7 +1,8 @@
-//! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why. This
-//! file only routes the ops of `Backend` to their folders; everything is enqueued on one stream, and graphs repeat whole steps.
+//! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why.
+//! This file only routes the ops of `Backend` to their folders; everything is enqueued on one stream, and graphs repeat
+//! whole steps.
 //!
-//! A folder uses only folders below it, and no folder above uses one in a circle (`tests/floors_cuda.rs`):
+//! A folder uses only folders below it, and no folder above uses one in a circle (`tests/texts/floors_cuda.rs`):
 //!
 //! ```text
 //! timing                          how long a step takes, for benchmarks
@@ -37,12 +38,12 @@ use self::compile::elements::KvElement;
 use self::discovery::probe::DeviceFacts;
 use self::driver::device::Device;
 use self::gemm::Gemm;
-use self::gemm::chooser::{self, Choosing};
+use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
 use self::memory::kv;
-use self::memory::weights::Loader;
+use self::memory::weights::WeightLoader;
 use self::ops::Ops;
-use self::step::Way;
+use self::step::LaunchMode;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadKind, HeadLayout, KvDtype, KvShape, LevelRow,
     MOST_HEAD_DIM, MatrixPart, RopeTable, Sampled, StackShape, StepBatch, StepShape, SwapRates, WeightFormat,
@@ -54,12 +55,12 @@ use crate::plan::{AttentionPlan, CostModel, Gpu, NewPage};
 
 pub struct Cuda {
     device: Device,
-    loader: Loader,
+    loader: WeightLoader,
     /// By dtype of operands: loaded with the first buffer, matrix or pages of theirs.
     ops: HashMap<Dtype, Ops>,
     /// By format of weights: loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
-    choosing: Choosing,
+    choosing: AlgorithmPolicy,
     /// Times that something changed which a graph may hold: the address of memory, or whether there is attention.
     moves: u64,
     skips_attention: bool,
@@ -72,8 +73,8 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
         let (ops, gemms) = (HashMap::new(), HashMap::new());
-        let choosing = Choosing::Fastest { at_most: chooser::A_START };
-        let loader = Loader::new(&device)?;
+        let choosing = AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET };
+        let loader = WeightLoader::new(&device)?;
         let (moves, skips_attention, deterministic) = (0, false, false);
         let kv = KvDtype::Model;
         Ok(Self { loader, ops, gemms, choosing, moves, skips_attention, deterministic, kv, device })
@@ -90,17 +91,17 @@ impl Cuda {
     }
 
     /// How the algorithms of linear layers are chosen from now on; by default the fastest.
-    pub fn choose_products(&mut self, choosing: Choosing) {
+    pub fn choose_products(&mut self, choosing: AlgorithmPolicy) {
         self.moves += 1;
         self.choosing = choosing;
         self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
     }
 
-    /// Enqueues without trying how it goes fastest: it may never come again.
-    fn without_trials(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.gemms.values_mut().for_each(|gemm| gemm.may_try(false));
+    /// Enqueues without autotuning, for shapes that may never recur.
+    fn without_tuning(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(false));
         let enqueued = enqueue(self);
-        self.gemms.values_mut().for_each(|gemm| gemm.may_try(true));
+        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(true));
         enqueued
     }
 
@@ -122,7 +123,7 @@ impl Cuda {
     }
 
     /// How keys and values lie in the pages of a model with these heads and weights.
-    fn kept(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
+    fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
         KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
     }
 
@@ -173,11 +174,11 @@ impl Backend for Cuda {
         attention::tile(self.deterministic)
     }
 
-    /// Attention by tiles that are the same for all rows, and linear layers by algorithms that compute alike. The other ops always
-    /// are: each takes a row in an order that its width decides.
+    /// Attention by tiles that are the same for all rows, and linear layers by batch-invariant algorithms. The other
+    /// ops always are: each takes a row in an order that its width decides.
     fn set_batch_invariant(&mut self) {
         self.deterministic = true;
-        self.choose_products(Choosing::BatchInvariant);
+        self.choose_products(AlgorithmPolicy::BatchInvariant);
     }
 
     fn set_kv_dtype(&mut self, kv: KvDtype) {
@@ -233,21 +234,21 @@ impl Backend for Cuda {
     }
 
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        self.kept(heads, dtype).element_bytes(dtype)
+        self.kv_element(heads, dtype).element_bytes(dtype)
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        kv::page_bytes(shape, self.kept(shape.heads[0], shape.dtype))
+        kv::page_bytes(shape, self.kv_element(shape.heads[0], shape.dtype))
     }
 
     fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
-        kv::overhead_bytes(shape, self.kept(shape.heads[0], shape.dtype))
+        kv::overhead_bytes(shape, self.kv_element(shape.heads[0], shape.dtype))
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
         self.load_ops(shape.dtype)?;
         self.moves += 1;
-        Kv::new(&self.device, shape, self.kept(shape.heads[0], shape.dtype))
+        Kv::new(&self.device, shape, self.kv_element(shape.heads[0], shape.dtype))
     }
 
     fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
@@ -264,7 +265,7 @@ impl Backend for Cuda {
             let expected = format!("at most {MOST_HEAD_DIM} on a GPU");
             return Err(Error::value("the model's head_dim", expected, heads.head_dim.to_string()));
         }
-        Step::new(&self.device, heads, dtype, self.kept(heads, dtype), vocab, self.deterministic)
+        Step::new(&self.device, heads, dtype, self.kv_element(heads, dtype), vocab, self.deterministic)
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
@@ -287,11 +288,11 @@ impl Backend for Cuda {
     ) -> Result<()> {
         let is_advanced = step.is_advanced();
         match step.graphs.way(shape, is_advanced, self.moves) {
-            Way::OpByOp => self.without_trials(|backend| ops(backend, step))?,
-            Way::Trying => ops(self, step)?,
-            Way::Capture => {
+            LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
+            LaunchMode::Tuning => ops(self, step)?,
+            LaunchMode::Capture => {
                 let device = self.device.clone();
-                let captured = device.capture(|| self.without_trials(|backend| ops(backend, step)));
+                let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 let graph = captured.inspect_err(|error| {
                     if error.is_shortage() {
                         step.graphs.do_without(shape);
@@ -300,7 +301,7 @@ impl Backend for Cuda {
                 graph.launch()?;
                 step.graphs.keep(shape, graph);
             }
-            Way::Replay(graph) => graph.launch()?,
+            LaunchMode::Replay(graph) => graph.launch()?,
         }
         step.finish(&self.device)
     }
@@ -311,7 +312,7 @@ impl Backend for Cuda {
         _: StepShape,
         ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
     ) -> Result<()> {
-        self.without_trials(|backend| ops(backend, step))?;
+        self.without_tuning(|backend| ops(backend, step))?;
         step.finish(&self.device)
     }
 
@@ -362,7 +363,7 @@ impl Backend for Cuda {
         scale: f32,
     ) {
         if !self.skips_attention {
-            assert_eq!(kv.kept(), step.kept(), "pages and steps are of one kind");
+            assert_eq!(kv.kv_element(), step.kv_element(), "pages and steps are of one kind");
             step.attend(&self.device, out, qkv, (kv.memory(), kv.layer_at(layer)), plan, scale);
         }
     }

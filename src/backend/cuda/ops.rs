@@ -1,6 +1,6 @@
-//! Launchers of the ops that bytes limit: each checks shapes, chooses the grid and passes the arguments in the order of its
-//! kernel. What an op computes is said by `Backend` and by its file in `kernels/`; products are `gemm`'s, attention and
-//! sampling have files of their own.
+//! Launchers of the ops that bytes limit: each checks shapes, chooses the grid and passes the arguments in the order of
+//! its kernel. What an op computes is said by `Backend` and by its file in `kernels/`; products are `gemm`'s, attention
+//! and sampling have files of their own.
 
 use super::compile::elements::KvElement;
 use super::compile::unit::Unit;
@@ -156,7 +156,7 @@ impl Ops {
         self.assert_operands(qkv);
         let stored = 2 * heads.kv_heads * heads.head_dim;
         // Bytes where they are copied, elements where they are rounded.
-        let (row, head, blocks) = match kv.kept() {
+        let (row, head, blocks) = match kv.kv_element() {
             KvElement::Plain => {
                 let bytes = self.element.bytes();
                 (qkv.row_bytes(), heads.head_dim * bytes, chunk_blocks(stored * bytes))

@@ -1,5 +1,5 @@
-//! How long steps and single ops take on the device, by its own clock: replays of a captured graph, those of a step each behind
-//! a write that leaves nothing of its data in the second-level cache. For benchmarks.
+//! How long steps and single ops take on the device, by its own clock: replays of a captured graph, those of a step
+//! each behind a write that leaves nothing of its data in the second-level cache. For benchmarks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::Cuda;
 use super::driver::memory::Memory;
-use super::gemm::chooser::Choosing;
+use super::gemm::chooser::AlgorithmPolicy;
 use super::step::Step;
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RandomWeight, Rates, RowToken, StepBatch, StepShape,
@@ -36,14 +36,14 @@ impl Cuda {
     ) -> Result<Vec<f64>> {
         let mut runs = 0;
         // The last of them may have been the one that tries; it is captured after that.
-        while runs < WARM_UP || (step.graphs.kept(shape).is_none() && runs == WARM_UP) {
+        while runs < WARM_UP || (step.graphs.graph(shape).is_none() && runs == WARM_UP) {
             self.run(step, shape, &mut ops)?;
             self.collect(step)?;
             runs += 1;
         }
         let device = self.device.clone();
         let flushed = device.alloc(FLUSHED_BYTES)?;
-        let Some(graph) = step.graphs.kept(shape) else {
+        let Some(graph) = step.graphs.graph(shape) else {
             return Err(Error::Internal("a step that was run often has no graph".to_owned()));
         };
         let mut marks = Vec::with_capacity(times);
@@ -121,7 +121,7 @@ impl Timed for Cuda {
     }
 
     fn choose_products(&mut self, measuring: Option<Duration>) -> bool {
-        let choosing = measuring.map_or(Choosing::First, |at_most| Choosing::FastestAnew { at_most });
+        let choosing = measuring.map_or(AlgorithmPolicy::First, |at_most| AlgorithmPolicy::FastestAnew { at_most });
         Cuda::choose_products(self, choosing);
         true
     }

@@ -1,23 +1,24 @@
-//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`tiling`, `encode`)
-//! and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row that turns a page
-//! has places reserved for it, so that a few words change where they lie, and addresses and grids stay. The kernels' side of the
-//! layout is `kernels/attention/plan.cuh`; buffers and launches are `attention`'s.
+//! An attention plan as the kernels read it: flat words, built on the host whenever the topology changes (`tiling`,
+//! `encode`) and good for as long as every row moves on by a token a step. While pages have room nothing changes; a row
+//! that turns a page has places reserved for it, so that a few words change where they lie, and addresses and grids
+//! stay. The kernels' side of the layout is `kernels/attention/plan.cuh`; buffers and launches are `attention`'s.
 
 use std::ops::Range;
 
-use super::tiling::{self, Scratch};
+use super::tiling::{self, TilingScratch};
 use crate::backend::HeadLayout;
 use crate::plan::{AttentionPlan, NewPage};
 
-/// Slots of a page: a piece is what an item holds of one page.
-pub const PIECE_TOKENS: u32 = 32;
-/// Words of the header, of a tile and of a piece.
+/// Slots of a page: a KV block is what an item holds of one page.
+pub const KV_BLOCK_TOKENS: u32 = 32;
+/// Words of the header, of a tile and of a KV block.
 pub const HEADER_WORDS: usize = 16;
 pub const TILE_WORDS: usize = 16;
-pub const PIECE_WORDS: usize = 2;
-/// Words of a tile before its first pieces, and how many of those stand there: who reads a tile need not look for them.
+pub const KV_BLOCK_WORDS: usize = 2;
+/// Words of a tile before its first KV blocks, and how many of those stand there: who reads a tile need not look for
+/// them.
 pub const TILE_FIELDS: usize = 8;
-pub const TILE_PIECES: usize = (TILE_WORDS - TILE_FIELDS) / PIECE_WORDS;
+pub const TILE_KV_BLOCKS: usize = (TILE_WORDS - TILE_FIELDS) / KV_BLOCK_WORDS;
 
 /// Words of the header, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum PlanWord {
     NarrowTiles,
     WideAt,
     NarrowAt,
-    PiecesAt,
+    KvBlocksAt,
     MergeAt,
     StatesAt,
     PartialSlots,
@@ -48,8 +49,8 @@ pub struct Tiling {
     /// Most packed rows of a wide tile; `None` where all tiles are narrow.
     pub wide_rows: Option<usize>,
     pub workers: Workers,
-    /// Partial slots that a plan may fill: where it would fill more, long items are divided less. What that leaves may still be more:
-    /// items themselves are never joined.
+    /// Partial slots that a plan may fill: where it would fill more, long items are divided less. What that leaves may
+    /// still be more: items themselves are never joined.
     pub most_slots: usize,
 }
 
@@ -57,10 +58,10 @@ pub struct Tiling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// So many blocks at a time, of which each takes wide tiles, then narrow ones.
-    Alike(usize),
-    /// So many blocks, of which each takes wide tiles. Beside them, [`DECODE_WARPS`] warps of each take narrow ones and nothing
-    /// else; the others help, where nothing wide is left.
-    Apart(usize),
+    Blocks(usize),
+    /// So many blocks, of which each takes wide tiles. Beside them, [`DECODE_WARPS`] warps of each take narrow ones and
+    /// nothing else; the others help, where nothing wide is left.
+    BlocksAndDecodeWarps(usize),
 }
 
 /// As in kernels/attention/stream.cuh.
@@ -85,41 +86,41 @@ pub struct DevicePlan {
     pub(super) words: Vec<u32>,
     pub(super) partial_slots: usize,
     /// Of each row, if all grow.
-    pub(super) growing: Vec<Growing>,
+    pub(super) append_points: Vec<AppendPoint>,
     /// Where the tiles are that end with each growing row: `tiles_a_row` each.
     pub(super) last_tiles: Vec<u32>,
     pub(super) tiles_a_row: usize,
-    /// Of a plan whose tiles are not divided: their positions. A row then has one state a tile, whatever the others are, and
-    /// pages that segments share make one piece, so that the deterministic kernels give it the same bits.
+    /// Of a plan whose tiles are not divided: their positions. A row then has one state a tile, whatever the others
+    /// are, and pages that segments share make one KV block, so that the deterministic kernels give it the same bits.
     undivided: Option<u32>,
-    scratch: Scratch,
+    scratch: TilingScratch,
 }
 
-/// The pieces of an item that ends with a row.
+/// The KV blocks of an item that ends with a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Growing {
-    /// Where the words of its next piece go.
-    pub next_piece: u32,
-    /// Places for pieces that are left there.
+pub(super) struct AppendPoint {
+    /// Where the words of its next KV block go.
+    pub next_kv_block: u32,
+    /// Places for KV blocks that are left there.
     pub room: u32,
 }
 
 impl DevicePlan {
-    /// The words of `plan` for `rows_padded` rows, of which those behind the plan's own get an empty merge list. Panics when
-    /// the plan's pages are not of [`PIECE_TOKENS`] slots.
+    /// The words of `plan` for `rows_padded` rows, of which those behind the plan's own get an empty merge list. Panics
+    /// when the plan's pages are not of [`KV_BLOCK_TOKENS`] slots.
     pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
-        let mut made = DevicePlan::default();
-        made.rebuild(plan, heads, rows_padded, tiling);
-        made
+        let mut output = DevicePlan::default();
+        output.rebuild(plan, heads, rows_padded, tiling);
+        output
     }
 
     /// The same in the memory of an earlier plan.
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
-        assert_eq!(plan.page_tokens, PIECE_TOKENS, "pages of a device plan");
+        assert_eq!(plan.page_tokens, KV_BLOCK_TOKENS, "pages of a device plan");
         assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
         self.undivided = (plan.tile > 1).then_some(plan.tile);
         let mut scratch = std::mem::take(&mut self.scratch);
-        tiling::cut(self, &mut scratch, plan, heads, rows_padded, tiling);
+        tiling::build(self, &mut scratch, plan, heads, rows_padded, tiling);
         self.scratch = scratch;
     }
 
@@ -133,8 +134,8 @@ impl DevicePlan {
         self.partial_slots
     }
 
-    /// Whether the rows of `plan`, the plan that these words were made for and that has moved on, see other tiles than before:
-    /// whole ones are listed by what a row sees, so that words must be made anew.
+    /// Whether the rows of `plan`, the plan that these words were made for and that has moved on, see other tiles than
+    /// before: whole ones are listed by what a row sees, so that words must be made anew.
     pub fn leaves_tiles(&self, plan: &AttentionPlan) -> bool {
         let (Some(tile), Some(window)) = (self.undivided, plan.window) else { return false };
         let leaves = |&at: &u32| at >= window && first_seen(at, window).is_multiple_of(tile);
@@ -142,11 +143,11 @@ impl DevicePlan {
     }
 
     /// Follows `AttentionPlan::advance` by `new_pages`, and says which of the words have changed. `None`, and nothing is changed,
-    /// where a row has no place left for a piece, or begins a tile that is not divided: words must be made anew then.
+    /// where a row has no place left for a KV block, or begins a tile that is not divided: words must be made anew then.
     pub fn advance(&mut self, new_pages: &[NewPage]) -> Option<Range<usize>> {
         let stuck = |new_page: &NewPage| {
-            let Growing { next_piece, room } = self.growing[new_page.row as usize];
-            let base = base_of(self.words[next_piece as usize - 1]) + PIECE_TOKENS;
+            let AppendPoint { next_kv_block, room } = self.append_points[new_page.row as usize];
+            let base = base_of(self.words[next_kv_block as usize - 1]) + KV_BLOCK_TOKENS;
             room == 0 || self.undivided.is_some_and(|undivided| base.is_multiple_of(undivided))
         };
         if new_pages.iter().any(stuck) {
@@ -159,20 +160,20 @@ impl DevicePlan {
         };
         for &NewPage { row, page } in new_pages {
             let row = row as usize;
-            let Growing { next_piece, room } = &mut self.growing[row];
-            let at = *next_piece as usize;
-            let base = base_of(self.words[at - 1]) + PIECE_TOKENS;
-            let piece = piece_words(page.0, base, 0..PIECE_TOKENS);
-            self.words[at..at + PIECE_WORDS].copy_from_slice(&piece);
-            touch(at..at + PIECE_WORDS);
-            *next_piece += PIECE_WORDS as u32;
+            let AppendPoint { next_kv_block, room } = &mut self.append_points[row];
+            let at = *next_kv_block as usize;
+            let base = base_of(self.words[at - 1]) + KV_BLOCK_TOKENS;
+            let kv_block = kv_block_words(page.0, base, 0..KV_BLOCK_TOKENS);
+            self.words[at..at + KV_BLOCK_WORDS].copy_from_slice(&kv_block);
+            touch(at..at + KV_BLOCK_WORDS);
+            *next_kv_block += KV_BLOCK_WORDS as u32;
             *room -= 1;
             for &tile in &self.last_tiles[row * self.tiles_a_row..][..self.tiles_a_row] {
                 let words = tile as usize..tile as usize + TILE_WORDS;
                 let tile = &mut self.words[words.clone()];
-                let pieces = tile[TILE_COUNT] as usize;
-                if pieces < TILE_PIECES {
-                    tile[TILE_FIELDS + pieces * PIECE_WORDS..][..PIECE_WORDS].copy_from_slice(&piece);
+                let kv_blocks = tile[TILE_COUNT] as usize;
+                if kv_blocks < TILE_KV_BLOCKS {
+                    tile[TILE_FIELDS + kv_blocks * KV_BLOCK_WORDS..][..KV_BLOCK_WORDS].copy_from_slice(&kv_block);
                 }
                 tile[TILE_COUNT] += 1;
                 touch(words);
@@ -182,20 +183,20 @@ impl DevicePlan {
     }
 }
 
-/// The word of a tile that counts its pieces.
+/// The word of a tile that counts its KV blocks.
 const TILE_COUNT: usize = 3;
 
 /// Slots `slots` of a page, which hold the positions `base ..`.
-fn piece_words(page: u32, base: u32, slots: Range<u32>) -> [u32; PIECE_WORDS] {
+fn kv_block_words(page: u32, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
     [page, place_word(base, slots)]
 }
 
-/// The second word of a piece.
+/// The second word of a KV block.
 pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
-    (base / PIECE_TOKENS) << 12 | slots.start << 6 | slots.end
+    (base / KV_BLOCK_TOKENS) << 12 | slots.start << 6 | slots.end
 }
 
-/// By how much the second word of a piece is more than that of the one before it, of the same slots.
+/// By how much the second word of a KV block is more than that of the one before it, of the same slots.
 pub(super) const NEXT_PLACE: u32 = 1 << 12;
 
 /// The first position that a row at `at` sees.
@@ -203,7 +204,7 @@ pub(super) fn first_seen(at: u32, window: u32) -> u32 {
     (at + 1).saturating_sub(window)
 }
 
-/// The position of slot 0, of the second word of a piece.
-pub(super) fn base_of(piece: u32) -> u32 {
-    (piece >> 12) * PIECE_TOKENS
+/// The position of slot 0, of the second word of a KV block.
+pub(super) fn base_of(kv_block: u32) -> u32 {
+    (kv_block >> 12) * KV_BLOCK_TOKENS
 }

@@ -1,14 +1,14 @@
-//! From pieces and cuts to the words of a plan: where each tile goes, which partial slots it fills, and what the lists of the rows'
-//! states name. What the words mean is `device_plan`'s.
+//! From KV blocks and row tiles to the words of a plan: where each tile goes, which partial slots it fills, and what
+//! the lists of the rows' states name. What the words mean is `device_plan`'s.
 
 use std::ops::Range;
 
 use super::device_plan::{
-    DECODE_WARPS, DevicePlan, HEADER_WORDS, NARROW_WARPS, PIECE_TOKENS, PIECE_WORDS, PlanWord, TILE_FIELDS,
-    TILE_PIECES, TILE_WORDS, Workers, base_of, first_seen,
+    DECODE_WARPS, DevicePlan, HEADER_WORDS, KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NARROW_WARPS, PlanWord, TILE_FIELDS,
+    TILE_KV_BLOCKS, TILE_WORDS, Workers, base_of, first_seen,
 };
-use super::tiles::{Cut, SplitLimit, Tile, for_each_tile};
-use super::tiling::{Cutter, SHARED_PIECE, Scratch, SharedPiece, make_room, piece_at, word};
+use super::tiles::{AttentionTile, RowTile, SplitLimit, for_each_tile};
+use super::tiling::{PlanBuilder, SHARED_KV_BLOCK, SharedKvBlock, TilingScratch, kv_block_at, make_room, word};
 
 /// How many states the rows of a tile have, as `RowStates` of kernels/attention/plan.cuh.
 const SEVERAL: u32 = 0;
@@ -16,20 +16,20 @@ const ONE: u32 = 1;
 const DIFFERENT: u32 = 2;
 
 /// How many tiles there are.
-struct Count {
+struct TileCounts {
     wide: usize,
     all: usize,
-    narrow_pieces: Pieces,
+    narrow_kv_blocks: KvBlockCounts,
 }
 
-/// How many pieces some tiles have.
-struct Pieces {
+/// How many KV blocks some tiles have.
+struct KvBlockCounts {
     all: usize,
     longest: usize,
 }
 
 /// Where the parts of a plan's words begin, in words, and the end of all.
-struct Layout {
+struct PlanLayout {
     shared_at: usize,
     tiles_at: usize,
     merge_at: usize,
@@ -37,25 +37,25 @@ struct Layout {
     end: usize,
 }
 
-impl Cutter<'_> {
-    /// Writes what is not written yet: all but the pieces.
+impl PlanBuilder<'_> {
+    /// Writes what is not written yet: all but the KV blocks.
     pub(super) fn write(&mut self, mut limit: SplitLimit, rows_padded: usize) {
-        let (Count { wide, all: tiles, narrow_pieces }, layout) = loop {
+        let (TileCounts { wide, all: tiles, narrow_kv_blocks }, layout) = loop {
             let count = self.count(limit, rows_padded);
             let layout = self.lay_out(count.all);
             // No more slots than states: only where these are too many need slots be counted.
             let fits =
                 layout.end - layout.states_at <= self.tiling.most_slots || self.slots(limit) <= self.tiling.most_slots;
-            match limit.coarser(&self.scratch.cuts).filter(|_| !fits) {
+            match limit.coarser(&self.scratch.row_tiles).filter(|_| !fits) {
                 Some(coarser) => limit = coarser,
                 None => break (count, layout),
             }
         };
-        make_room(&mut self.made.words, layout.end);
-        self.made.words.truncate(layout.end);
+        make_room(&mut self.output.words, layout.end);
+        self.output.words.truncate(layout.end);
         self.write_shared(&layout);
         self.write_tiles(limit, &layout);
-        let words = &mut self.made.words;
+        let words = &mut self.output.words;
         words[layout.merge_at..layout.states_at].copy_from_slice(&self.scratch.merge);
         words[..HEADER_WORDS].fill(0);
         for (at, value) in [
@@ -63,15 +63,15 @@ impl Cutter<'_> {
             (PlanWord::NarrowTiles, tiles - wide),
             (PlanWord::WideAt, layout.tiles_at),
             (PlanWord::NarrowAt, layout.tiles_at + wide * TILE_WORDS),
-            (PlanWord::PiecesAt, HEADER_WORDS),
+            (PlanWord::KvBlocksAt, HEADER_WORDS),
             (PlanWord::MergeAt, layout.merge_at),
             (PlanWord::StatesAt, layout.states_at),
-            (PlanWord::PartialSlots, self.made.partial_slots),
+            (PlanWord::PartialSlots, self.output.partial_slots),
             (PlanWord::Rows, self.plan.row_positions.len()),
             (PlanWord::FirstPosition, self.plan.row_positions.first().map_or(0, |&at| at as usize)),
             (
                 PlanWord::NarrowHeads,
-                narrow_heads(self.heads.kv_heads, [wide, tiles - wide], &narrow_pieces, self.tiling.workers),
+                narrow_heads(self.heads.kv_heads, [wide, tiles - wide], &narrow_kv_blocks, self.tiling.workers),
             ),
         ] {
             words[at as usize] = word(value);
@@ -79,29 +79,33 @@ impl Cutter<'_> {
         words[PlanWord::Window as usize] = self.plan.window.unwrap_or(u32::MAX);
     }
 
-    /// Counts how many tiles hold each row, and how many have so many pieces; from the latter, where they go: wide tiles, then
-    /// narrow ones, the longest of each first.
-    fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> Count {
-        let Scratch { cuts, merge, places, .. } = &mut *self.scratch;
+    /// Counts how many tiles hold each row, and how many have so many KV blocks; from the latter, where they go: wide
+    /// tiles, then narrow ones, the longest of each first.
+    fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> TileCounts {
+        let TilingScratch { row_tiles, merge, places, .. } = &mut *self.scratch;
         merge.clear();
         merge.resize(rows_padded + 1, 0);
-        let longest = cuts.iter().map(|cut| cut.pieces.len()).max().unwrap_or(0);
+        let longest = row_tiles.iter().map(|row_tile| row_tile.kv_blocks.len()).max().unwrap_or(0);
         for places in &mut *places {
             places.clear();
             places.resize(longest + 1, 0);
         }
         let [wide, narrow] = places;
         let (steps, wide_counts, narrow_counts) = (&mut merge[..], &mut wide[..], &mut narrow[..]);
-        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, wide, .. }, pieces, .. }| {
-            if *begins_rows {
-                steps[rows.start as usize] = steps[rows.start as usize].wrapping_add(1);
-                steps[rows.end as usize] = steps[rows.end as usize].wrapping_sub(1);
-            }
-            let counts = if *wide { &mut *wide_counts } else { &mut *narrow_counts };
-            counts[pieces.len()] += 1;
-        });
+        for_each_tile(
+            row_tiles,
+            limit,
+            |AttentionTile { row_tile: RowTile { rows, begins_rows, wide, .. }, kv_blocks, .. }| {
+                if *begins_rows {
+                    steps[rows.start as usize] = steps[rows.start as usize].wrapping_add(1);
+                    steps[rows.end as usize] = steps[rows.end as usize].wrapping_sub(1);
+                }
+                let counts = if *wide { &mut *wide_counts } else { &mut *narrow_counts };
+                counts[kv_blocks.len()] += 1;
+            },
+        );
         let lengths = narrow_counts.iter().enumerate();
-        let narrow_pieces = Pieces {
+        let narrow_kv_blocks = KvBlockCounts {
             all: lengths.map(|(length, &count)| length * count as usize).sum(),
             longest: narrow_counts.iter().rposition(|&count| count > 0).unwrap_or(0),
         };
@@ -112,32 +116,32 @@ impl Cutter<'_> {
             }
             end as usize
         };
-        Count { wide: rank(wide), all: rank(narrow), narrow_pieces }
+        TileCounts { wide: rank(wide), all: rank(narrow), narrow_kv_blocks }
     }
 
     /// From how many tiles hold each row to where its list is.
-    fn lay_out(&mut self, tiles: usize) -> Layout {
-        let Scratch { merge, listed, shared, .. } = &mut *self.scratch;
+    fn lay_out(&mut self, tiles: usize) -> PlanLayout {
+        let TilingScratch { merge, next_state, shared, .. } = &mut *self.scratch;
         let (mut states, mut held) = (0, 0u32);
         for step in merge.iter_mut() {
             held = held.wrapping_add(*step);
             *step = states;
             states += held;
         }
-        listed.clone_from(merge);
-        let shared_at = piece_at(self.pieces);
-        let shared_words: usize = shared.iter().map(|piece| 1 + piece.parts.len() * PIECE_WORDS).sum();
+        next_state.clone_from(merge);
+        let shared_at = kv_block_at(self.kv_blocks);
+        let shared_words: usize = shared.iter().map(|kv_block| 1 + kv_block.sub_blocks.len() * KV_BLOCK_WORDS).sum();
         let tiles_at = (shared_at + shared_words).next_multiple_of(4);
         let merge_at = tiles_at + tiles * TILE_WORDS;
         let states_at = merge_at + merge.len();
-        Layout { shared_at, tiles_at, merge_at, states_at, end: states_at + states as usize }
+        PlanLayout { shared_at, tiles_at, merge_at, states_at, end: states_at + states as usize }
     }
 
     /// Partial slots that the tiles fill, once it is known where the rows' lists are.
     fn slots(&self, limit: SplitLimit) -> usize {
-        let Scratch { cuts, merge, .. } = &*self.scratch;
+        let TilingScratch { row_tiles, merge, .. } = &*self.scratch;
         let mut slots = 0;
-        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, .. }, .. }| {
+        for_each_tile(row_tiles, limit, |AttentionTile { row_tile: RowTile { rows, begins_rows, .. }, .. }| {
             if *begins_rows && states_of(&merge[rows.start as usize..=rows.end as usize]) != ONE {
                 slots += (rows.end - rows.start) as usize;
             }
@@ -145,15 +149,15 @@ impl Cutter<'_> {
         slots
     }
 
-    /// The lists of parts of pieces that segments share.
-    fn write_shared(&mut self, layout: &Layout) {
-        let words = &mut self.made.words;
+    /// The lists of sub-blocks of KV blocks that segments share.
+    fn write_shared(&mut self, layout: &PlanLayout) {
+        let words = &mut self.output.words;
         let mut at = layout.shared_at;
-        for SharedPiece { piece, parts } in &self.scratch.shared {
-            words[*piece] = SHARED_PIECE | word(at);
-            words[at] = word(parts.len());
-            let list = &mut words[at + 1..][..parts.len() * PIECE_WORDS];
-            list.copy_from_slice(parts.as_flattened());
+        for SharedKvBlock { kv_block, sub_blocks } in &self.scratch.shared {
+            words[*kv_block] = SHARED_KV_BLOCK | word(at);
+            words[at] = word(sub_blocks.len());
+            let list = &mut words[at + 1..][..sub_blocks.len() * KV_BLOCK_WORDS];
+            list.copy_from_slice(sub_blocks.as_flattened());
             at += 1 + list.len();
         }
         words[at..layout.tiles_at].fill(0);
@@ -161,72 +165,87 @@ impl Cutter<'_> {
 
     /// Writes tiles and the rows' lists of states, and notes where the last tiles of growing rows are.
     ///
-    /// A partial slot is given to each row of each tile that holds a row with other states beside this one, and the rows' lists
-    /// name them in the order of positions. Of a row with one state, which has no slot, the list holds a word that nobody reads.
-    fn write_tiles(&mut self, limit: SplitLimit, layout: &Layout) {
-        let Scratch { cuts, merge, listed, places: [wide, narrow], .. } = &mut *self.scratch;
-        let (merge, listed, wide, narrow) = (&merge[..], &mut listed[..], &mut wide[..], &mut narrow[..]);
-        let DevicePlan { words, last_tiles, tiles_a_row, growing, partial_slots, .. } = &mut *self.made;
-        let (pieces, words) = words.split_at_mut(layout.tiles_at);
+    /// A partial slot is given to each row of each tile that holds a row with other states beside this one, and the
+    /// rows' lists name them in the order of positions. Of a row with one state, which has no slot, the list holds a
+    /// word that nobody reads.
+    fn write_tiles(&mut self, limit: SplitLimit, layout: &PlanLayout) {
+        let TilingScratch { row_tiles, merge, next_state, places: [wide, narrow], .. } = &mut *self.scratch;
+        let (merge, next_state, wide, narrow) = (&merge[..], &mut next_state[..], &mut wide[..], &mut narrow[..]);
+        let DevicePlan { words, last_tiles, tiles_a_row, append_points, partial_slots, .. } = &mut *self.output;
+        let (kv_blocks, words) = words.split_at_mut(layout.tiles_at);
         let (tile_words, words) = words.split_at_mut(layout.merge_at - layout.tiles_at);
         let (tile_words, _) = tile_words.as_chunks_mut::<TILE_WORDS>();
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
         let mut given = 0;
-        for_each_tile(cuts, limit, |Tile { cut, pieces: Range { start, end }, grows }| {
-            let rows = cut.rows.start as usize..cut.rows.end as usize;
+        for_each_tile(row_tiles, limit, |AttentionTile { row_tile, kv_blocks: Range { start, end }, grows }| {
+            let rows = row_tile.rows.start as usize..row_tile.rows.end as usize;
             let how_many = states_of(&merge[rows.start..rows.end + 1]);
-            let slot = match (how_many, cut.begins_rows) {
+            let slot = match (how_many, row_tile.begins_rows) {
                 (ONE, _) => 0,
                 (_, true) => given,
                 // Tiles that share a row stand one after the other.
                 (_, false) => given - 1,
             };
-            if cut.begins_rows {
-                for (number, next) in (0u32..).zip(&mut listed[rows]) {
+            if row_tile.begins_rows {
+                for (number, next) in (0u32..).zip(&mut next_state[rows]) {
                     states[*next as usize] = slot + number;
                     *next += 1;
                 }
-                given += if how_many == ONE { 0 } else { cut.rows.end - cut.rows.start };
+                given += if how_many == ONE { 0 } else { row_tile.rows.end - row_tile.rows.start };
             }
-            let place = if cut.wide { &mut wide[(end - start) as usize] } else { &mut narrow[(end - start) as usize] };
+            let place =
+                if row_tile.wide { &mut wide[(end - start) as usize] } else { &mut narrow[(end - start) as usize] };
             let words = &mut tile_words[*place as usize];
             if grows {
                 last_tiles.push(word(layout.tiles_at) + *place * TILE_WORDS as u32);
             }
             *place += 1;
-            let fields = [cut.first, cut.packed, start, end - start, slot, cut.lowest, cut.highest, how_many];
+            let fields = [
+                row_tile.first,
+                row_tile.packed,
+                start,
+                end - start,
+                slot,
+                row_tile.lowest,
+                row_tile.highest,
+                how_many,
+            ];
             words[..TILE_FIELDS].copy_from_slice(&fields);
-            let pieces = &pieces[piece_at(start)..piece_at(end)];
-            let mut first_pieces = [0; TILE_PIECES * PIECE_WORDS];
-            match pieces.first_chunk() {
-                Some(first) => first_pieces = *first,
-                None => first_pieces[..pieces.len()].copy_from_slice(pieces),
+            let kv_blocks = &kv_blocks[kv_block_at(start)..kv_block_at(end)];
+            let mut first_kv_blocks = [0; TILE_KV_BLOCKS * KV_BLOCK_WORDS];
+            match kv_blocks.first_chunk() {
+                Some(first) => first_kv_blocks = *first,
+                None => first_kv_blocks[..kv_blocks.len()].copy_from_slice(kv_blocks),
             }
-            words[TILE_FIELDS..].copy_from_slice(&first_pieces);
+            words[TILE_FIELDS..].copy_from_slice(&first_kv_blocks);
         });
         *partial_slots = given as usize;
-        *tiles_a_row = last_tiles.len() / growing.len().max(1);
+        *tiles_a_row = last_tiles.len() / append_points.len().max(1);
         if let Some(window) = self.plan.window.filter(|_| self.keeps_tiles) {
             self.see_first(window, limit, layout);
         }
     }
 
-    /// Where tiles are whole, what a row sees comes first in its list: an empty state adds nothing, but only behind the others it
-    /// also moves none of them.
-    fn see_first(&mut self, window: u32, limit: SplitLimit, layout: &Layout) {
+    /// Where tiles are whole, what a row sees comes first in its list: an empty state adds nothing, but only behind the
+    /// others it also moves none of them.
+    fn see_first(&mut self, window: u32, limit: SplitLimit, layout: &PlanLayout) {
         let positions = &self.plan.row_positions;
-        let words = &mut self.made.words;
-        let Scratch { cuts, merge, unseen, .. } = &mut *self.scratch;
+        let words = &mut self.output.words;
+        let TilingScratch { row_tiles, merge, unseen, .. } = &mut *self.scratch;
         unseen.clear();
         unseen.resize(positions.len(), 0);
-        for_each_tile(cuts, limit, |Tile { cut: Cut { rows, begins_rows, .. }, pieces, .. }| {
-            let rows = rows.start as usize..rows.end as usize;
-            let end = base_of(words[piece_at(pieces.end) - 1]) + PIECE_TOKENS;
-            for (unseen, &at) in unseen[rows.clone()].iter_mut().zip(&positions[rows]) {
-                *unseen += u32::from(*begins_rows && end <= first_seen(at, window));
-            }
-        });
+        for_each_tile(
+            row_tiles,
+            limit,
+            |AttentionTile { row_tile: RowTile { rows, begins_rows, .. }, kv_blocks, .. }| {
+                let rows = rows.start as usize..rows.end as usize;
+                let end = base_of(words[kv_block_at(kv_blocks.end) - 1]) + KV_BLOCK_TOKENS;
+                for (unseen, &at) in unseen[rows.clone()].iter_mut().zip(&positions[rows]) {
+                    *unseen += u32::from(*begins_rows && end <= first_seen(at, window));
+                }
+            },
+        );
         let states = &mut words[layout.states_at..];
         for (list, &unseen) in merge.windows(2).zip(&*unseen) {
             states[list[0] as usize..list[1] as usize].rotate_left(unseen as usize);
@@ -252,30 +271,35 @@ fn states_of(lists: &[u32]) -> u32 {
     }
 }
 
-/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all. Of short tiles that
-/// are all about as long, as many as let the workers that take nothing else do with one take each, while the others are busy with
-/// wide tiles: nothing is drawn then.
-fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Pieces, workers: Workers) -> usize {
+/// Key heads that a worker takes of a narrow tile one after another: as many as leave enough to take for all. Of short
+/// tiles that are all about as long, as many as let the workers that take nothing else do with one take each, while the
+/// others are busy with wide tiles: nothing is drawn then.
+fn narrow_heads(
+    kv_heads: usize,
+    [wide_tiles, tiles]: [usize; 2],
+    kv_blocks: &KvBlockCounts,
+    workers: Workers,
+) -> usize {
     /// Takes by each worker, at which the last ones to end are late by little.
     const TAKES: usize = 8;
-    /// Pieces of one take, of which reading them is not what bounds; times the pieces of the mean tile that the longest may have; and
-    /// the share of workers with a wide tile that makes the others busy. Chosen by what was measured on an H200
-    /// (benches/attention/NOTES.md, fifth round).
+    /// KV blocks of one take, of which reading them is not what bounds; times the KV blocks of the mean tile that the
+    /// longest may have; and the share of workers with a wide tile that makes the others busy. Chosen by what was
+    /// measured on an H200 (benches/attention/NOTES.md, fifth round).
     const SHORT: usize = 16;
     const ALIKE: (usize, usize) = (5, 4);
     const BUSY: (usize, usize) = (3, 4);
     let mut heads = (1..=kv_heads).filter(|heads| kv_heads.is_multiple_of(*heads));
-    if let Workers::Apart(blocks) = workers {
+    if let Workers::BlocksAndDecodeWarps(blocks) = workers {
         let busy = BUSY.1 * wide_tiles * kv_heads >= BUSY.0 * blocks;
-        let alike = ALIKE.1 * tiles * pieces.longest <= ALIKE.0 * pieces.all;
+        let alike = ALIKE.1 * tiles * kv_blocks.longest <= ALIKE.0 * kv_blocks.all;
         let once = heads.clone().find(|heads| tiles * (kv_heads / heads) <= DECODE_WARPS * blocks);
-        if let Some(heads) = once.filter(|heads| busy && alike && heads * pieces.longest <= SHORT) {
+        if let Some(heads) = once.filter(|heads| busy && alike && heads * kv_blocks.longest <= SHORT) {
             return heads;
         }
     }
     let workers = match workers {
-        Workers::Alike(blocks) => blocks,
-        Workers::Apart(blocks) => NARROW_WARPS * blocks,
+        Workers::Blocks(blocks) => blocks,
+        Workers::BlocksAndDecodeWarps(blocks) => NARROW_WARPS * blocks,
     };
     heads.rfind(|heads| tiles * (kv_heads / heads) >= TAKES * workers).unwrap_or(1)
 }
@@ -284,12 +308,12 @@ fn narrow_heads(kv_heads: usize, [wide_tiles, tiles]: [usize; 2], pieces: &Piece
 mod tests {
     use super::*;
 
-    const WORKERS: Workers = Workers::Apart(132);
+    const WORKERS: Workers = Workers::BlocksAndDecodeWarps(132);
 
     #[test]
     fn short_tiles_of_one_length_are_taken_once_by_those_that_take_nothing_else() {
         let beside = |wide, kv_heads, tiles, longest| {
-            narrow_heads(kv_heads, [wide, tiles], &Pieces { all: tiles * longest, longest }, WORKERS)
+            narrow_heads(kv_heads, [wide, tiles], &KvBlockCounts { all: tiles * longest, longest }, WORKERS)
         };
         let heads = |kv_heads, tiles, longest| beside(16, kv_heads, tiles, longest);
         assert_eq!(heads(8, 512, 1), 8);
@@ -314,13 +338,13 @@ mod tests {
 
     #[test]
     fn tiles_of_different_lengths_are_not_taken_together() {
-        assert_eq!(narrow_heads(8, [16, 256], &Pieces { all: 512, longest: 4 }, WORKERS), 1);
+        assert_eq!(narrow_heads(8, [16, 256], &KvBlockCounts { all: 512, longest: 4 }, WORKERS), 1);
     }
 
     #[test]
     fn many_heads_are_taken_together_where_enough_is_left_for_all() {
-        let pieces = Pieces { all: 16_000, longest: 4 };
-        assert_eq!(narrow_heads(8, [0, 4_000], &pieces, WORKERS), 2);
-        assert_eq!(narrow_heads(8, [0, 4_000], &pieces, Workers::Alike(264)), 8);
+        let kv_blocks = KvBlockCounts { all: 16_000, longest: 4 };
+        assert_eq!(narrow_heads(8, [0, 4_000], &kv_blocks, WORKERS), 2);
+        assert_eq!(narrow_heads(8, [0, 4_000], &kv_blocks, Workers::Blocks(264)), 8);
     }
 }

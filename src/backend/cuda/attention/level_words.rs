@@ -1,14 +1,14 @@
-//! An attention plan as kernels/attention/level_lse.cu walks it: a row's items, their spans, their pages, as [`AttentionPlan`] lists them.
-//! The kernel's side of the layout is `kernels/attention/level_words.cuh`.
+//! An attention plan as kernels/attention/level_lse.cu walks it: a row's items, their spans, their pages, as
+//! [`AttentionPlan`] lists them. The kernel's side of the layout is `kernels/attention/level_words.cuh`.
 
-use super::device_plan::PIECE_TOKENS;
+use super::device_plan::KV_BLOCK_TOKENS;
 use crate::plan::AttentionPlan;
 
 const HEADER_WORDS: usize = 8;
 
 /// The words of `plan`, for its rows where they are now.
 pub fn level_words(plan: &AttentionPlan) -> Vec<u32> {
-    assert_eq!(plan.page_tokens, PIECE_TOKENS, "pages of a plan on the device");
+    assert_eq!(plan.page_tokens, KV_BLOCK_TOKENS, "pages of a plan on the device");
     let mut words = vec![0; HEADER_WORDS];
     let lists_at = append(&mut words, plan.merge.offsets.iter().copied());
     let listed_at = append(&mut words, plan.merge.values.iter().copied());

@@ -1,5 +1,5 @@
-//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and what they read. Made for one step
-//! and enqueued op by op: no graph holds any of it, and whoever attributes nothing loads nothing.
+//! Attention attribution on the GPU (`AttentionLevels`): the launchers of its two kernels and what they read. Made for
+//! one step and enqueued op by op: no graph holds any of it, and whoever attributes nothing loads nothing.
 
 use super::level_words::level_words;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
@@ -23,7 +23,7 @@ const THREADS: u32 = 256;
 /// Rows whose attention is attributed, as kernels/attention/level_lse.cu reads them.
 pub struct LevelRows {
     heads: HeadLayout,
-    kept: KvElement,
+    kv_element: KvElement,
     lse: Function,
     /// How many they are.
     count: usize,
@@ -36,7 +36,7 @@ pub struct LevelRows {
 
 impl LevelRows {
     pub fn new(device: &Device, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self> {
-        let (heads, dtype, kept) = (kv.heads(), kv.shape().dtype, kv.kept());
+        let (heads, dtype, kv_element) = (kv.heads(), kv.shape().dtype, kv.kv_element());
         let layout = PageLayout::of(device.facts().major, dtype, heads.head_dim);
         let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
         let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();
@@ -44,8 +44,8 @@ impl LevelRows {
             |plan: &AttentionPlan| Ok((uploaded(device, &level_words(plan))?, uploaded(device, &plan.row_positions)?));
         Ok(Self {
             heads,
-            kept,
-            lse: device.function(&units::level_lse(dtype, kept, layout, heads.head_dim), "level_lse")?,
+            kv_element,
+            lse: device.function(&units::level_lse(dtype, kv_element, layout, heads.head_dim), "level_lse")?,
             count: rows.len(),
             rows: uploaded(device, &numbers)?,
             bounds: uploaded(device, &bounds)?,
@@ -72,7 +72,7 @@ impl LevelRows {
         scale: f32,
     ) {
         let HeadLayout { q_heads, kv_heads, .. } = self.heads;
-        assert_eq!(kv.kept(), self.kept, "level_lse: pages and rows are of one kind");
+        assert_eq!(kv.kv_element(), self.kv_element, "level_lse: pages and rows are of one kind");
         let shape = (out.rows, out.width, out.element);
         assert_eq!(shape, (self.count, q_heads * MOST_LEVELS, Dtype::F32), "level_lse: output");
         assert_eq!(qkv.width, self.heads.qkv_width(), "level_lse: shape of the queries");

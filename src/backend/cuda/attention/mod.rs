@@ -1,6 +1,6 @@
-//! Launches of tree attention: which kernel computes which element type and head width, its tiles and shared memory, and the
-//! arguments of `tree_attention` and `merge_states`. Plans become words in `device_plan`; who owns the buffers is the
-//! backend's business.
+//! Launches of tree attention: which kernel computes which element type and head width, its tiles and shared memory,
+//! and the arguments of `tree_attention` and `merge_states`. Plans become words in `device_plan`; who owns the buffers
+//! is the backend's business.
 
 pub mod device_plan;
 mod encode;
@@ -36,8 +36,8 @@ const NARROW_ROWS: usize = 16;
 /// The same of tree_attention_wgmma, and its packed rows of a wide tile.
 const WGMMA_NARROW_ROWS: usize = 8;
 const WGMMA_WIDE_ROWS: usize = 128;
-/// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma (64). A row
-/// gets a state for each, which are merged in the order of positions.
+/// Positions of a tile of the plans for deterministic kernels: whole pages, and whole steps of tree_attention_wgmma
+/// (64). A row gets a state for each, which are merged in the order of positions.
 pub const TILE: u32 = 512;
 
 /// The tile of plans: by default reductions may break anywhere.
@@ -50,7 +50,7 @@ pub type At<'a> = (&'a Memory, usize);
 
 /// What one launch reads and writes; shapes as in `Backend::tree_attention`.
 #[derive(Clone, Copy)]
-pub struct Operands<'a> {
+pub struct AttentionOperands<'a> {
     pub out: &'a Memory,
     pub qkv: &'a Memory,
     /// Keys and values of the layer: `[page][kv head][k, v][32 slots][head_dim]`, rows as [`PageLayout`] says.
@@ -66,13 +66,13 @@ pub struct Operands<'a> {
 /// The compiled kernels for one element type and head layout.
 pub struct AttentionKernels {
     heads: HeadLayout,
-    kernels: Kernels,
+    kernels: KernelSet,
     tiling: Tiling,
     multiprocessors: usize,
     deterministic: bool,
 }
 
-enum Kernels {
+enum KernelSet {
     /// One kernel writes states, another merges them.
     Two {
         attention: Function,
@@ -86,12 +86,13 @@ enum Kernels {
 }
 
 impl AttentionKernels {
-    /// `element` is that of queries and results, and of keys and values unless these are `kept` otherwise. The result for a row
-    /// depends on that row alone where they are `deterministic`. Panics on heads wider than 256, which no model has.
+    /// `element` is that of queries and results, and of keys and values unless `kv_element` says otherwise. The result
+    /// for a row depends on that row alone where they are `deterministic`. Panics on heads wider than 256, which no
+    /// model has.
     pub fn load(
         device: &Device,
         element: Dtype,
-        kept: KvElement,
+        kv_element: KvElement,
         heads: HeadLayout,
         deterministic: bool,
     ) -> Result<Self> {
@@ -100,17 +101,17 @@ impl AttentionKernels {
         let facts = device.facts();
         let multiprocessors = facts.multiprocessors as usize;
         if PageLayout::of(facts.major, element, head_dim) == PageLayout::Swizzled {
-            let unit = units::attention_wgmma(element, kept, head_dim, deterministic);
+            let unit = units::attention_wgmma(element, kv_element, head_dim, deterministic);
             let unit = unit.expect("pages are swizzled where it has a kernel");
             let attention = device.function(&unit, "tree_attention_wgmma")?;
-            let workers = Workers::Apart(multiprocessors);
+            let workers = Workers::BlocksAndDecodeWarps(multiprocessors);
             // How many rows there are must not decide who computes them.
             let narrow_rows = if deterministic { 0 } else { WGMMA_NARROW_ROWS };
             let tiling = Tiling { narrow_rows, wide_rows: Some(WGMMA_WIDE_ROWS), workers, most_slots: usize::MAX };
-            let kernels = Kernels::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kept) };
+            let kernels = KernelSet::Wgmma { attention, shared_bytes: shared_bytes_wgmma(head_dim, kv_element) };
             return Ok(Self { heads, kernels, tiling, multiprocessors, deterministic });
         }
-        assert_ne!(kept, KvElement::Fp8, "only the kernel for Hopper reads fp8");
+        assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
             true => (units::attention_any(element, head_dim), 1),
             false => (units::attention(element, head_dim), MERGE_WARPS),
@@ -118,7 +119,7 @@ impl AttentionKernels {
         let narrow = Tiling {
             narrow_rows: NARROW_ROWS,
             wide_rows: None,
-            workers: Workers::Alike(BLOCKS * multiprocessors),
+            workers: Workers::Blocks(BLOCKS * multiprocessors),
             most_slots: usize::MAX,
         };
         let (name, tiling, shared_bytes) = match attention.source == &units::TREE_ATTENTION {
@@ -129,18 +130,19 @@ impl AttentionKernels {
             false => ("tree_attention_any", narrow, shared_bytes_any(head_dim)),
         };
         let (attention, merge) = (device.function(&attention, name)?, device.function(&merge, "merge_states")?);
-        let kernels = Kernels::Two { attention, shared_bytes, merge, merge_warps };
+        let kernels = KernelSet::Two { attention, shared_bytes, merge, merge_warps };
         Ok(Self { heads, kernels, tiling, multiprocessors, deterministic })
     }
 
-    /// Warps that merge the states of a row and head, at most `most`: more than one as long as the device has room for all.
+    /// Warps that merge the states of a row and head, at most `most`: more than one as long as the device has room for
+    /// all.
     fn merge_split(&self, rows_padded: usize, most: usize) -> usize {
         let room = self.multiprocessors * MOST_MERGE_WARPS;
         let fits = |split: &usize| *split <= most && rows_padded * self.heads.q_heads * split <= room;
         [MERGE_WARPS, MERGE_WARPS / 2, MERGE_WARPS / 4].into_iter().find(fits).unwrap_or(1)
     }
 
-    /// How plans for these kernels are cut.
+    /// How plans for these kernels are tiled.
     pub fn tiling(&self) -> &Tiling {
         &self.tiling
     }
@@ -150,23 +152,23 @@ impl AttentionKernels {
         tile(self.deterministic)
     }
 
-    /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded` alone, so
-    /// that a captured graph serves every plan of so many rows.
-    pub fn tree_attention(&self, device: &Device, operands: &Operands<'_>, scale: f32, rows_padded: usize) {
-        let Operands { out, qkv, kv, plan, positions, partials } = *operands;
+    /// Tree attention by the plan at `plan`, for as many rows as it was padded to. The grid depends on `rows_padded`
+    /// alone, so that a captured graph serves every plan of so many rows.
+    pub fn tree_attention(&self, device: &Device, operands: &AttentionOperands<'_>, scale: f32, rows_padded: usize) {
+        let AttentionOperands { out, qkv, kv, plan, positions, partials } = *operands;
         let (group, kv_heads) = (argument(self.heads.group()), argument(self.heads.kv_heads));
         let scale = scale * std::f32::consts::LOG2_E;
         let args = Args::new().memory(out).memory(qkv).memory_at(kv.0, kv.1).memory_at(plan.0, plan.1);
         let args = args.memory_at(positions.0, positions.1).memory(partials);
         match &self.kernels {
-            Kernels::Wgmma { attention, shared_bytes } => {
+            KernelSet::Wgmma { attention, shared_bytes } => {
                 // What its `Divisor` is exact for.
                 let heads = self.heads.q_heads as u64;
                 assert!(rows_padded as u64 * heads * heads < 1 << 32, "{rows_padded} rows of {heads} query heads");
                 let args = args.u32(group).u32(kv_heads).f32(scale).u32(argument(rows_padded));
                 device.launch(attention, [argument(self.multiprocessors), 1, 1], WGMMA_THREADS, *shared_bytes, &args);
             }
-            Kernels::Two { attention, shared_bytes, merge, merge_warps } => {
+            KernelSet::Two { attention, shared_bytes, merge, merge_warps } => {
                 let args = args.u32(group).u32(kv_heads).f32(scale);
                 let grid = [argument(BLOCKS * self.multiprocessors), 1, 1];
                 device.launch(attention, grid, THREADS, *shared_bytes, &args);
@@ -202,18 +204,19 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four warps (of
-/// slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in the warps' rings,
-/// and three more slots each where they arrive.
-fn shared_bytes_wgmma(head_dim: usize, kept: KvElement) -> usize {
-    let is_fp8 = kept == KvElement::Fp8;
+/// The same of tree_attention_wgmma.cu: queries, three slots each of keys and values of 64 tokens, the rings of four
+/// warps (of slots of 32 tokens), and room to begin at a multiple of 1024. fp8 keys and values take half the bytes in
+/// the warps' rings, and three more slots each where they arrive.
+fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
+    let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
     let (widened, element) = (WGMMA_WIDE_ROWS + 6 * 64, if is_fp8 { 1 } else { 2 });
     let raw = if is_fp8 { 6 * 64 } else { 0 };
     (2 * widened + raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
 }
 
-/// The same of tree_attention_any.cu: keys and values of a piece, padded by an element a row, and the queries of a tile.
+/// The same of tree_attention_any.cu: keys and values of a KV block, padded by an element a row, and the queries of a
+/// tile.
 fn shared_bytes_any(head_dim: usize) -> usize {
     (2 * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()
 }

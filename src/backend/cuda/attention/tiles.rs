@@ -1,26 +1,26 @@
-//! What is made of a plan's items on the way to its words: cuts, which are rows of an item that a block computes at a time, and
-//! tiles, which are cuts or parts of them, so that long items have enough for all. Who makes cuts is `tiling`; who writes tiles
-//! is `encode`.
+//! The tiles of a plan. A row tile is the rows of one item that a thread block computes at a time; an attention tile is
+//! a row tile and a range of its KV blocks, so that long items are shared by many thread blocks. `tiling` makes row
+//! tiles; `encode` writes tiles.
 
 use std::ops::Range;
 
 use super::tiling::word;
 
-/// What the cuts of an item have in common.
+/// What the row tiles of one item have in common.
 #[derive(Clone)]
-pub struct Item {
-    pub pieces: Range<u32>,
-    /// How many cuts it has, where they begin.
-    pub cuts: u32,
+pub struct SplitItem {
+    pub kv_blocks: Range<u32>,
+    /// Number of row tiles of the item; set in the first of them.
+    pub row_tiles: u32,
     pub wide: bool,
     /// Whether it ends with a row that grows.
     pub grows: bool,
 }
 
-/// Whole rows of an item, or a part of one where a group is larger than a tile, and all pieces of it of which some of the rows
-/// see something.
-pub struct Cut {
-    pub item: Item,
+/// Whole rows of an item, or a part of one row where its head group is larger than a tile, and the KV blocks that at
+/// least one of these rows sees.
+pub struct RowTile {
+    pub item: SplitItem,
     pub rows: Range<u32>,
     /// Packed.
     pub first: u32,
@@ -28,74 +28,79 @@ pub struct Cut {
     /// The smallest and the largest position of the rows.
     pub lowest: u32,
     pub highest: u32,
-    pub pieces: Range<u32>,
+    pub kv_blocks: Range<u32>,
     pub wide: bool,
-    /// Whether it is the first of its rows; a row of which a cut holds a part has others beside it.
+    /// Whether it is the first row tile of its rows; false for the further parts of a row larger than a tile.
     pub begins_rows: bool,
 }
 
-/// A cut, or a part of its pieces.
-pub struct Tile<'a> {
-    pub cut: &'a Cut,
-    pub pieces: Range<u32>,
+/// A row tile and a range of its KV blocks.
+pub struct AttentionTile<'a> {
+    pub row_tile: &'a RowTile,
+    pub kv_blocks: Range<u32>,
     /// Whether it ends with a row that grows.
     pub grows: bool,
 }
 
-/// Pieces that a tile has at most.
+/// The most KV blocks of a tile.
 #[derive(Clone, Copy)]
 pub enum SplitLimit {
     /// As in a tile of the plan: items, which begin where one does, break at its multiples.
     Tiles(usize),
     /// Items of more are divided evenly.
-    Pieces { wide: usize, narrow: usize },
+    KvBlocks { wide: usize, narrow: usize },
 }
 
 impl SplitLimit {
-    /// The next limit by which items are divided less; `None` where none is divided, or they break where rows need them to.
-    pub fn coarser(self, cuts: &[Cut]) -> Option<Self> {
-        let SplitLimit::Pieces { wide, narrow } = self else { return None };
-        let is_divided = |cut: &Cut| self.parts(&cut.item) > 1;
-        cuts.iter().any(is_divided).then(|| SplitLimit::Pieces { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1) })
+    /// The next limit by which items are divided less; `None` where none is divided, or they break where rows need them
+    /// to.
+    pub fn coarser(self, row_tiles: &[RowTile]) -> Option<Self> {
+        let SplitLimit::KvBlocks { wide, narrow } = self else { return None };
+        let is_divided = |row_tile: &RowTile| self.splits(&row_tile.item) > 1;
+        row_tiles
+            .iter()
+            .any(is_divided)
+            .then(|| SplitLimit::KvBlocks { wide: 2 * wide.max(1), narrow: 2 * narrow.max(1) })
     }
 
-    /// How many parts an item has, of which each is divided from the next at a border.
-    fn parts(self, item: &Item) -> usize {
+    /// Number of splits of an item.
+    fn splits(self, item: &SplitItem) -> usize {
         let most = match self {
             SplitLimit::Tiles(most) => most,
-            SplitLimit::Pieces { wide, .. } if item.wide => wide,
-            SplitLimit::Pieces { narrow, .. } => narrow,
+            SplitLimit::KvBlocks { wide, .. } if item.wide => wide,
+            SplitLimit::KvBlocks { narrow, .. } => narrow,
         };
-        if item.pieces.len() <= most { 1 } else { item.pieces.len().div_ceil(most) }
+        if item.kv_blocks.len() <= most { 1 } else { item.kv_blocks.len().div_ceil(most) }
     }
 
-    /// Where the first `part` of so many parts end.
-    fn border(self, item: &Item, part: usize, parts: usize) -> u32 {
-        if part == parts {
-            return item.pieces.end;
+    /// The KV block at which split number `split` (from 1) of `splits` ends.
+    fn split_end(self, item: &SplitItem, split: usize, splits: usize) -> u32 {
+        if split == splits {
+            return item.kv_blocks.end;
         }
-        let pieces = item.pieces.len();
+        let kv_blocks = item.kv_blocks.len();
         let before = match self {
-            SplitLimit::Tiles(most) => part * most,
-            SplitLimit::Pieces { .. } => pieces * part / parts,
+            SplitLimit::Tiles(most) => split * most,
+            SplitLimit::KvBlocks { .. } => kv_blocks * split / splits,
         };
-        item.pieces.start + word(before)
+        item.kv_blocks.start + word(before)
     }
 }
 
-/// Tells of each cut of each part of an item in which it sees something, by item, then piece, then row.
-pub fn for_each_tile<'a>(cuts: &'a [Cut], limit: SplitLimit, mut tell: impl FnMut(Tile<'a>)) {
-    let mut rest = cuts;
-    while let [Cut { item, .. }, ..] = rest {
-        let (of_item, others) = rest.split_at(item.cuts as usize);
+/// Calls `emit` for each row tile of each split that contains a KV block it sees; ordered by item, then KV block, then
+/// row.
+pub fn for_each_tile<'a>(row_tiles: &'a [RowTile], limit: SplitLimit, mut emit: impl FnMut(AttentionTile<'a>)) {
+    let mut rest = row_tiles;
+    while let [RowTile { item, .. }, ..] = rest {
+        let (of_item, others) = rest.split_at(item.row_tiles as usize);
         rest = others;
-        let (parts, mut from) = (limit.parts(item), item.pieces.start);
-        for part in 1..=parts {
-            let to = limit.border(item, part, parts);
-            for cut in of_item {
-                let pieces = cut.pieces.start.max(from)..cut.pieces.end.min(to);
-                if !pieces.is_empty() {
-                    tell(Tile { cut, pieces, grows: item.grows && part == parts });
+        let (splits, mut from) = (limit.splits(item), item.kv_blocks.start);
+        for split in 1..=splits {
+            let to = limit.split_end(item, split, splits);
+            for row_tile in of_item {
+                let kv_blocks = row_tile.kv_blocks.start.max(from)..row_tile.kv_blocks.end.min(to);
+                if !kv_blocks.is_empty() {
+                    emit(AttentionTile { row_tile, kv_blocks, grows: item.grows && split == splits });
                 }
             }
             from = to;

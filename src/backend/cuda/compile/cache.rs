@@ -1,5 +1,5 @@
-//! Compiled kernels on disk, by the hash of everything that decides them. A cache that cannot be read or written costs time,
-//! never correctness: it is logged and done without.
+//! Compiled kernels on disk, by the hash of everything that decides them. A cache that cannot be read or written costs
+//! time, never correctness: it is logged and done without.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! What the defines of kernels take as values: names of element types, what the elements of KV pages are, how their rows lie,
-//! and for which models there is a kernel of Hopper's own. Which file is compiled with which of them is listed in `units`.
+//! What the defines of kernels take as values: names of element types, what the elements of KV pages are, how their
+//! rows lie, and for which models there is a kernel of Hopper's own. Which file is compiled with which of them is
+//! listed in `units`.
 
 use crate::backend::cuda::discovery::probe::DeviceFacts;
 use crate::backend::{Dtype, KvDtype};
@@ -13,8 +14,8 @@ pub fn element_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads swizzled
-/// pages ([`PageLayout`]), also of fp8.
+/// Whether Hopper has a kernel of its own for a model with weights of `element`, `tree_attention_wgmma`: it reads
+/// swizzled pages ([`PageLayout`]), also of fp8.
 pub fn has_wgmma(element: Dtype, head_dim: usize) -> bool {
     element != Dtype::F32 && matches!(head_dim, 64 | 128)
 }
@@ -53,8 +54,8 @@ impl KvElement {
 pub enum PageLayout {
     /// One element after the other.
     Plain,
-    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in shared memory,
-    /// which reads no others.
+    /// With the 16-byte chunks of 128 bytes in an order that the slot decides: as tree_attention_wgmma wants them in
+    /// shared memory, which reads no others.
     Swizzled,
 }
 

@@ -1,4 +1,5 @@
-//! Units to machine code: the cache first, then NVRTC. `compile_all` does so for every unit without a GPU: the compile check.
+//! Units to machine code: the cache first, then NVRTC. `compile_all` does so for every unit without a GPU: the compile
+//! check.
 
 pub mod cache;
 pub mod elements;

@@ -1,5 +1,5 @@
-//! NVRTC, NVIDIA's compiler as a library: opened from a file that `libraries` has found, asked for machine code (a cubin) of one
-//! architecture. A cubin, unlike PTX, loads on a driver older than the compiler.
+//! NVRTC, NVIDIA's compiler as a library: opened from a file that `libraries` has found, asked for machine code (a
+//! cubin) of one architecture. A cubin, unlike PTX, loads on a driver older than the compiler.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::unit::Source;
 use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::discovery::probe::CudaVersion;
 
-type Program = *mut c_void;
+type RawProgram = *mut c_void;
 type Status = c_int;
 const SUCCESS: Status = 0;
 
@@ -22,19 +22,19 @@ struct Api {
     arch_count: unsafe extern "C" fn(*mut c_int) -> Status,
     archs: unsafe extern "C" fn(*mut c_int) -> Status,
     create: unsafe extern "C" fn(
-        *mut Program,
+        *mut RawProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> Status,
-    destroy: unsafe extern "C" fn(*mut Program) -> Status,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
-    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-    cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    destroy: unsafe extern "C" fn(*mut RawProgram) -> Status,
+    compile: unsafe extern "C" fn(RawProgram, c_int, *const *const c_char) -> Status,
+    log_size: unsafe extern "C" fn(RawProgram, *mut usize) -> Status,
+    log: unsafe extern "C" fn(RawProgram, *mut c_char) -> Status,
+    cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> Status,
+    cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> Status,
 }
 
 impl Api {
@@ -59,8 +59,8 @@ impl Api {
     }
 }
 
-/// Loads the library of built-ins that lies beside NVRTC, as it does in pip's folders: some versions open it by name alone,
-/// which finds it only when it is loaded already or on the loader's path.
+/// Loads the library of built-ins that lies beside NVRTC, as it does in pip's folders: some versions open it by name
+/// alone, which finds it only when it is loaded already or on the loader's path.
 fn load_builtins(nvrtc: &Path) {
     let Some(folder) = nvrtc.parent().filter(|folder| folder.is_absolute()) else { return };
     let is_builtins = |path: &PathBuf| {
@@ -158,7 +158,7 @@ impl Api {
 /// A program of NVRTC's, destroyed on drop.
 struct OpenProgram<'a> {
     api: &'a Api,
-    raw: Program,
+    raw: RawProgram,
 }
 
 impl<'a> OpenProgram<'a> {
@@ -168,7 +168,7 @@ impl<'a> OpenProgram<'a> {
         let names: Vec<CString> = headers.iter().map(|header| c_string(header.name)).collect::<Result<_, _>>()?;
         let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
         let (text_pointers, name_pointers) = (pointers(&texts), pointers(&names));
-        let mut raw: Program = std::ptr::null_mut();
+        let mut raw: RawProgram = std::ptr::null_mut();
         // SAFETY: NVRTC copies all strings before it returns; both lists have one entry a header.
         let status = unsafe {
             (api.create)(
@@ -187,8 +187,8 @@ impl<'a> OpenProgram<'a> {
     /// Bytes whose count one function tells and which another writes.
     fn text(
         &self,
-        size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-        write: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+        size: unsafe extern "C" fn(RawProgram, *mut usize) -> Status,
+        write: unsafe extern "C" fn(RawProgram, *mut c_char) -> Status,
     ) -> Result<Vec<u8>, String> {
         let failed = |status| self.api.describe(status);
         let mut bytes = 0;

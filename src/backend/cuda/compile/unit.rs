@@ -1,5 +1,5 @@
-//! What is compiled: a kernel source with the values of its defines. The files themselves are listed in `units`; `compile`
-//! turns a unit into machine code.
+//! What is compiled: a kernel source with the values of its defines. The files themselves are listed in `units`;
+//! `compile` turns a unit into machine code.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -1,5 +1,5 @@
-//! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its units here:
-//! the compile check and the loading at start read these tables, and a test compares them with the folder.
+//! Every file of `kernels/` and every unit that the backend can ask for. Who adds a kernel adds its source and its
+//! units here: the compile check and the loading at start read these tables, and a test compares them with the folder.
 
 use std::collections::HashSet;
 
@@ -102,13 +102,14 @@ pub fn all() -> Vec<Unit> {
         (KvElement::Rounded, plain),
         (KvElement::Fp8, swizzled),
     ];
-    for (kept, layout) in pages {
+    for (kv_element, layout) in pages {
         for element in DTYPES {
             let is_read = |dim: &usize| layout == plain || has_wgmma(element, *dim);
             let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
-            all.extend(dims.first().map(|_| kv_append(element, kept, layout).0));
-            all.extend(dims.iter().map(|&dim| level_lse(element, kept, layout, dim)));
-            let wgmma = |dim| [false, true].map(|deterministic| attention_wgmma(element, kept, dim, deterministic));
+            all.extend(dims.first().map(|_| kv_append(element, kv_element, layout).0));
+            all.extend(dims.iter().map(|&dim| level_lse(element, kv_element, layout, dim)));
+            let wgmma =
+                |dim| [false, true].map(|deterministic| attention_wgmma(element, kv_element, dim, deterministic));
             all.extend(dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| wgmma(dim)).flatten());
         }
     }
@@ -141,24 +142,25 @@ pub fn advance() -> Unit {
 const HEAD_DIMS: [usize; 7] = [16, 32, 64, 80, 96, 128, 256];
 
 /// What `kv_append` launches in a model of `element`, and its name.
-pub fn kv_append(element: Dtype, kept: KvElement, layout: PageLayout) -> (Unit, &'static str) {
-    let (unit, name) = match kept {
+pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
+    let (unit, name) = match kv_element {
         KvElement::Plain => (Unit::new(&KV_APPEND), "kv_append"),
-        KvElement::Rounded | KvElement::Fp8 => (with_kv(&KV_APPEND_FP8, element, kept), "kv_append_fp8"),
+        KvElement::Rounded | KvElement::Fp8 => (with_kv(&KV_APPEND_FP8, element, kv_element), "kv_append_fp8"),
     };
     (laid(unit, layout), name)
 }
 
 /// What `AttentionKernels` launches on Hopper, where it has a kernel for a model of `element`.
-pub fn attention_wgmma(element: Dtype, kept: KvElement, head_dim: usize, deterministic: bool) -> Option<Unit> {
-    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kept).define("HEAD_DIM", head_dim);
+pub fn attention_wgmma(element: Dtype, kv_element: KvElement, head_dim: usize, deterministic: bool) -> Option<Unit> {
+    let unit = || with_kv(&TREE_ATTENTION_WGMMA, element, kv_element).define("HEAD_DIM", head_dim);
     has_wgmma(element, head_dim).then(|| unit().define("DETERMINISTIC", u8::from(deterministic)))
 }
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: none, but for the Hopper kernel. In
 /// `tree_attention_wgmma` four warpgroups divide a multiprocessor's registers. Those that stream narrow tiles get 120 a
-/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few for heads of 128 (52
-/// bytes; with fp8 up to 92, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in their place.
+/// thread, with fp8 keys and values or deterministic 112, and the one that copies 40 or 48: some too few for heads of
+/// 128 (52 bytes; with fp8 up to 92, deterministic up to 28: NVRTC 13.0 and 13.5). Those that multiply would spill in
+/// their place.
 pub fn allowed_spills(unit: &Unit) -> u32 {
     let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
     if unit.source != &TREE_ATTENTION_WGMMA || !is("HEAD_DIM", "128") {
@@ -185,8 +187,8 @@ pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
 }
 
 /// What attention attribution launches in a model of `element`.
-pub fn level_lse(element: Dtype, kept: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
-    laid(with_kv(&LEVEL_LSE, element, kept).define("HEAD_DIM", head_dim), layout)
+pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
+    laid(with_kv(&LEVEL_LSE, element, kv_element).define("HEAD_DIM", head_dim), layout)
 }
 
 pub fn level_mass() -> Unit {
@@ -203,8 +205,8 @@ pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
 }
 
 /// Whose keys and values have an element type of their own.
-fn with_kv(source: &'static Source, element: Dtype, kept: KvElement) -> Unit {
-    let kv_element = if kept == KvElement::Fp8 { "e4m3" } else { element_name(element) };
+fn with_kv(source: &'static Source, element: Dtype, kv_element: KvElement) -> Unit {
+    let kv_element = if kv_element == KvElement::Fp8 { "e4m3" } else { element_name(element) };
     typed(source, element).define("KV_ELEMENT", kv_element)
 }
 

@@ -1,5 +1,6 @@
-//! Where NVRTC and cuBLASLt lie: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in conda's or
-//! pip's folders. Only files and folders are looked at; `python3` is asked last, when nothing else has helped.
+//! Where NVRTC and cuBLASLt lie: named by the user, on the loader's path, beside the driver, in a CUDA toolkit, in
+//! conda's or pip's folders. Only files and folders are looked at; `python3` is asked last, when nothing else has
+//! helped.
 
 use std::env;
 use std::error::Error;
@@ -12,7 +13,7 @@ use libloading::Library;
 use super::probe::CudaVersion;
 
 /// A library of CUDA that is not part of the driver.
-struct Wanted {
+struct CudaLibrary {
     /// In messages.
     name: &'static str,
     /// File name before the major version: `libnvrtc.so`.
@@ -25,7 +26,7 @@ struct Wanted {
     package: &'static str,
 }
 
-const NVRTC: Wanted = Wanted {
+const NVRTC: CudaLibrary = CudaLibrary {
     name: "NVRTC",
     stem: "libnvrtc.so",
     variable: "OFFSHOOT_NVRTC",
@@ -33,7 +34,7 @@ const NVRTC: Wanted = Wanted {
     package: "nvidia-cuda-nvrtc",
 };
 
-const CUBLAS_LT: Wanted = Wanted {
+const CUBLAS_LT: CudaLibrary = CudaLibrary {
     name: "cuBLASLt",
     stem: "libcublasLt.so",
     variable: "OFFSHOOT_CUBLASLT",
@@ -44,7 +45,8 @@ const CUBLAS_LT: Wanted = Wanted {
 /// Taken where no driver says which CUDA it speaks.
 const NEWEST: CudaVersion = CudaVersion { major: 13, minor: 0 };
 
-/// Opens NVRTC by `open`, rather of the driver's major version. The error is a sentence with the command that installs it.
+/// Opens NVRTC by `open`, rather of the driver's major version. The error is a sentence with the command that installs
+/// it.
 pub fn load_nvrtc<T>(driver: Option<CudaVersion>, open: impl Fn(&Path) -> Result<T, String>) -> Result<T, String> {
     NVRTC.load(driver.unwrap_or(NEWEST), open)
 }
@@ -71,7 +73,7 @@ pub fn loaders_text(error: libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-impl Wanted {
+impl CudaLibrary {
     /// Tries `open` on one place after another.
     fn load<T>(&self, driver: CudaVersion, open: impl Fn(&Path) -> Result<T, String>) -> Result<T, String> {
         if let Some(file) = env::var_os(self.variable).filter(|file| !file.is_empty()) {
@@ -152,7 +154,8 @@ fn site_folders() -> Vec<PathBuf> {
     pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|folder| python.join(folder))).collect()
 }
 
-/// The folders of packages that `python3` itself names: environments whose launcher is a script, Pythons in unusual places.
+/// The folders of packages that `python3` itself names: environments whose launcher is a script, Pythons in unusual
+/// places.
 fn python_folders() -> Vec<PathBuf> {
     let script =
         "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()] + sys.path))";

@@ -1,5 +1,5 @@
-//! Which GPUs there are and whether they will do, asked of the driver alone: no context is made and no library but libcuda is
-//! opened. Everything that is wrong becomes one sentence.
+//! Which GPUs there are and whether they will do, asked of the driver alone: no context is made and no library but
+//! libcuda is opened. Everything that is wrong becomes one sentence.
 
 use std::ffi::c_int;
 
@@ -52,7 +52,8 @@ impl std::fmt::Display for DeviceFacts {
     }
 }
 
-/// Every GPU that the driver shows: its facts, or why it will not do. An error when there is no driver or it shows none.
+/// Every GPU that the driver shows: its facts, or why it will not do. An error when there is no driver or it shows
+/// none.
 pub fn probe() -> Result<Vec<Result<DeviceFacts>>> {
     let (driver, count) = start()?;
     Ok((0..count).map(|ordinal| facts(driver, ordinal)).collect())

@@ -1,5 +1,5 @@
-//! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none. Memory,
-//! events, functions and graphs have files of their own; below them nobody sees the driver.
+//! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none.
+//! Memory, events, functions and graphs have files of their own; below them nobody sees the driver.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,12 @@ use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::discovery::probe::{self, DeviceFacts};
 use crate::error::{Error, Result};
 
-/// A GPU in use. Clones share it; it is given back when the last of them, and of the memory, events and graphs made from it, goes.
+/// A GPU in use. Clones share it; it is given back when the last of them, and of the memory, events and graphs made
+/// from it, goes.
 #[derive(Clone)]
-pub struct Device(Arc<Inner>);
+pub struct Device(Arc<DeviceInner>);
 
-struct Inner {
+struct DeviceInner {
     facts: DeviceFacts,
     handle: CUdevice,
     context: CUcontext,
@@ -26,17 +27,18 @@ struct Inner {
     modules: Modules,
     compiler: Compiler,
     /// The first error of a call that returns none.
-    kept: Mutex<Option<Error>>,
+    pending_error: Mutex<Option<Error>>,
 }
 
-// SAFETY: the driver's calls may come from any thread once the context is bound there, which `Device::bind` does before each.
-unsafe impl Send for Inner {}
-// SAFETY: as above; the driver locks its own state, `kept` and `modules` lock theirs.
-unsafe impl Sync for Inner {}
+// SAFETY: the driver's calls may come from any thread once the context is bound there, which `Device::bind` does before
+// each.
+unsafe impl Send for DeviceInner {}
+// SAFETY: as above; the driver locks its own state, `pending_error` and `modules` lock theirs.
+unsafe impl Sync for DeviceInner {}
 
 impl Device {
-    /// Opens GPU number `ordinal`. The error is one sentence: no driver, no such GPU, too old, a library missing (with the
-    /// command that installs it).
+    /// Opens GPU number `ordinal`. The error is one sentence: no driver, no such GPU, too old, a library missing (with
+    /// the command that installs it).
     pub fn open(ordinal: usize) -> Result<Device> {
         let facts = probe::probe_one(ordinal)?;
         let unusable = |why| probe::no_device(ordinal, why);
@@ -45,7 +47,7 @@ impl Device {
         libraries::load_cublas_lt(facts.driver).map_err(unusable)?;
         let handle = probe::handle(ordinal)?;
         let refused = |error| probe::no_device(ordinal, format!("the driver refuses it: {}", probe::describe(error)));
-        // SAFETY: `handle` comes from the driver; `Inner::drop` releases the context.
+        // SAFETY: `handle` comes from the driver; `DeviceInner::drop` releases the context.
         let context = unsafe { result::primary_ctx::retain(handle) }.map_err(refused)?;
         // SAFETY: the context was retained just now.
         let stream = unsafe { result::ctx::set_current(context) }
@@ -56,8 +58,8 @@ impl Device {
             log_failure("release the context", released);
             refused(error)
         })?;
-        let (modules, kept) = (Modules::default(), Mutex::new(None));
-        Ok(Device(Arc::new(Inner { facts, handle, context, stream, modules, compiler, kept })))
+        let (modules, pending_error) = (Modules::default(), Mutex::new(None));
+        Ok(Device(Arc::new(DeviceInner { facts, handle, context, stream, modules, compiler, pending_error })))
     }
 
     pub fn facts(&self) -> &DeviceFacts {
@@ -76,16 +78,18 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
-    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls that wait.
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is told by the calls
+    /// that wait.
     pub fn check(&self) -> Result<()> {
-        match self.kept().take() {
+        match self.pending_error().take() {
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is kept for
-    /// the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's parameters.
+    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is
+    /// kept for the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's
+    /// parameters.
     pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
         function.assert_takes(args);
         if grid.contains(&0) {
@@ -97,8 +101,9 @@ impl Device {
         }
         let [x, y, z] = grid;
         let launched = self.bind().and_then(|()| {
-            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the driver reads
-            // them before it returns. That addresses and grids suit the kernel is for its launcher to see to.
+            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the
+            // driver reads them before it returns. That addresses and grids suit the kernel is for its launcher to see
+            // to.
             unsafe {
                 let shared = u32::try_from(shared).unwrap_or(u32::MAX);
                 let stream = self.0.stream;
@@ -107,13 +112,13 @@ impl Device {
         });
         if let Err(error) = launched {
             let what = format!("launch {function} with grid {grid:?}, {block} threads, {shared} bytes shared");
-            self.kept().get_or_insert(self.error(&what, error));
+            self.pending_error().get_or_insert(self.error(&what, error));
         }
     }
 
     /// Keeps the error of an enqueue that returns none, for the next `check`.
     pub(in crate::backend::cuda) fn keep(&self, error: Error) {
-        self.kept().get_or_insert(error);
+        self.pending_error().get_or_insert(error);
     }
 
     /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
@@ -129,8 +134,8 @@ impl Device {
         &self.0.compiler
     }
 
-    /// Makes the context current on this thread. Steps run on changing threads, so every call does so first: it costs less
-    /// than remembering safely which thread has which context.
+    /// Makes the context current on this thread. Steps run on changing threads, so every call does so first: it costs
+    /// less than remembering safely which thread has which context.
     pub(in crate::backend::cuda) fn bind(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained as long as `self` lives.
         unsafe { result::ctx::set_current(self.0.context) }
@@ -156,12 +161,12 @@ impl Device {
         format!("cuda:{} ({})", self.0.facts.ordinal, self.0.facts.name)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
-        self.0.kept.lock().expect("nothing panics while it holds this lock")
+    fn pending_error(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
+        self.0.pending_error.lock().expect("nothing panics while it holds this lock")
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceInner {
     fn drop(&mut self) {
         // SAFETY: the last user of context and stream; modules go first because they belong to the context.
         let closed = unsafe {

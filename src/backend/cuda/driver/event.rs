@@ -42,8 +42,8 @@ impl Event {
     pub fn elapsed_us(&self, later: &Event) -> Result<f64> {
         type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
         let mut milliseconds = 0f32;
-        // SAFETY: the driver is loaded; every one since CUDA 4 has this function with this signature (its second version,
-        // which the bindings name, is missing before CUDA 12.8). Both events live.
+        // SAFETY: the driver is loaded; every one since CUDA 4 has this function with this signature (its second
+        // version, which the bindings name, is missing before CUDA 12.8). Both events live.
         self.device.call("time two events", || unsafe {
             let elapsed = sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime\0");
             elapsed.expect("every driver has it")(&mut milliseconds, self.raw, later.raw).result()

@@ -1,4 +1,5 @@
-//! Kernels on the device: units are compiled (or found in the cache) and loaded once, then named functions are taken from them.
+//! Kernels on the device: units are compiled (or found in the cache) and loaded once, then named functions are taken
+//! from them.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -80,7 +81,8 @@ impl Modules {
 const UNPOISONED: &str = "nothing panics while it holds this lock";
 
 impl Device {
-    /// The kernel `name` of `unit`, which is compiled and loaded on first use. All of the block's shared memory is open to it.
+    /// The kernel `name` of `unit`, which is compiled and loaded on first use. All of the block's shared memory is open
+    /// to it.
     pub fn function(&self, unit: &Unit, name: &'static str) -> Result<Function> {
         let module = self.module(unit)?;
         let symbol =
@@ -143,8 +145,8 @@ impl Device {
     }
 }
 
-/// Bytes of each of the `count` parameters of a kernel. The driver is not asked for one more, by which it would show where
-/// they end: memory checkers report every call that fails.
+/// Bytes of each of the `count` parameters of a kernel. The driver is not asked for one more, by which it would show
+/// where they end: memory checkers report every call that fails.
 ///
 /// # Safety
 /// `function` is loaded and its context current.

@@ -1,5 +1,5 @@
-//! A captured sequence of launches and copies that is enqueued with one call. It keeps addresses and grids as they were; what
-//! varies from launch to launch stands in memory.
+//! A captured sequence of launches and copies that is enqueued with one call. It keeps addresses and grids as they
+//! were; what varies from launch to launch stands in memory.
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
@@ -19,8 +19,8 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Device {
-    /// Records what `ops` enqueue instead of running it. `ops` must not wait for the device, and copies from host memory must
-    /// be from page-locked memory that outlives the graph.
+    /// Records what `ops` enqueue instead of running it. `ops` must not wait for the device, and copies from host
+    /// memory must be from page-locked memory that outlives the graph.
     pub fn capture(&self, ops: impl FnOnce() -> Result<()>) -> Result<Graph> {
         // Relaxed: kernels may be loaded and memory allocated by `ops`; only this stream is recorded.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -1,4 +1,5 @@
-//! Grids of launches: the block that element-wise kernels share, how many of them cover a row, and counts as kernels take them.
+//! Grids of launches: the block that element-wise kernels share, how many of them cover a row, and counts as kernels
+//! take them.
 
 /// Threads of a block of the kernels that take no sums over a row.
 pub const LANE_BLOCK: u32 = 128;

@@ -45,8 +45,8 @@ impl Drop for Memory {
     }
 }
 
-/// Page-locked host memory: copies between it and the device run while the host goes on. Its bytes must be left alone until
-/// such a copy is done: wait for an event recorded after it.
+/// Page-locked host memory: copies between it and the device run while the host goes on. Its bytes must be left alone
+/// until such a copy is done: wait for an event recorded after it.
 pub struct Pinned {
     device: Device,
     start: NonNull<u8>,
@@ -175,8 +175,8 @@ fn is_known_to_driver(memory: &[u8]) -> bool {
     let mut kind = 0u32;
     let mut attributes = [sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE];
     let mut values = [std::ptr::from_mut(&mut kind).cast::<c_void>()];
-    // SAFETY: one attribute, whose value is one u32; the address is only looked up. Of memory that the driver does not know
-    // this call says 0, where the one for a single attribute fails.
+    // SAFETY: one attribute, whose value is one u32; the address is only looked up. Of memory that the driver does not
+    // know this call says 0, where the one for a single attribute fails.
     let asked = unsafe {
         sys::cuPointerGetAttributes(1, attributes.as_mut_ptr(), values.as_mut_ptr(), memory.as_ptr() as CUdeviceptr)
     };

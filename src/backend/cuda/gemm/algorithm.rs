@@ -1,5 +1,5 @@
-//! The algorithms that cuBLASLt has for a product: its own list, variants that it does not list, and whether one is fit. Which
-//! of them is fastest is for `trial` to find out.
+//! The algorithms that cuBLASLt has for a product: its own list, variants that it does not list, and whether one is
+//! fit. Which of them is fastest is for `autotune` to find out.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::cublaslt::{Description, Library, Raw, log_failure};
 use crate::error::Result;
 
-/// Parts of a split sum are kept in f32 beside the output and added in order: exact as one sum is, and the same from run to
-/// run.
+/// Parts of a split sum are kept in f32 beside the output and added in order: exact as one sum is, and the same from
+/// run to run.
 const REDUCTION: Reduction = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 /// Shapes of thread block clusters worth trying; the library refuses what its kernel does not come in.
@@ -33,17 +33,17 @@ const CLUSTERS: [Cluster; 7] = [
 ];
 
 /// Parts of a split sum at most.
-pub(super) const MOST_PARTS: u32 = 8;
+pub(super) const MOST_SPLIT_K: u32 = 8;
 
-/// The library's own words for an algorithm, settings included. The same version of the library understands them in another
-/// process (cuBLAS documentation, `cublasLtMatmulAlgo_t`).
+/// The library's own words for an algorithm, settings included. The same version of the library understands them in
+/// another process (cuBLAS documentation, `cublasLtMatmulAlgo_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Algorithm([u64; 8]);
 
 /// An algorithm that is fit for a product.
 #[derive(Clone, Copy)]
-pub(super) struct Candidate {
+pub(super) struct AlgorithmCandidate {
     pub algorithm: Algorithm,
     /// How many times over its thread blocks fill the device.
     pub waves: f32,
@@ -68,16 +68,16 @@ impl Algorithm {
 
     /// The same with its sum in one part.
     pub(super) fn undivided(self) -> Option<Self> {
-        if self.parts() == 1 { Some(self) } else { self.split(1) }
+        if self.split_k() == 1 { Some(self) } else { self.split(1) }
     }
 
-    pub(super) fn parts(&self) -> u32 {
+    pub(super) fn split_k(&self) -> u32 {
         self.setting::<u32>(Setting::CUBLASLT_ALGO_CONFIG_SPLITK_NUM).unwrap_or(1).max(1)
     }
 
     /// What differs from it in one setting: parts of the sum, cluster, order of the thread blocks. Not all are fit.
     pub(super) fn neighbours(self) -> Vec<Self> {
-        let split = (1..=MOST_PARTS).filter_map(|parts| self.split(parts));
+        let split = (1..=MOST_SPLIT_K).filter_map(|parts| self.split(parts));
         let cluster = CLUSTERS
             .into_iter()
             .filter_map(|cluster| self.with(Setting::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster as u16));
@@ -163,7 +163,7 @@ impl fmt::Display for Algorithm {
         ]
         .map(|setting| self.setting::<u32>(setting).unwrap_or(0));
         let cluster = self.setting::<u16>(Setting::CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID).unwrap_or(0);
-        let parts = self.parts();
+        let parts = self.split_k();
         write!(
             f,
             "algorithm {id}, tile {tile}, stages {stages}, {parts} parts, cluster {cluster}, order {order}, option {option}"
@@ -172,10 +172,10 @@ impl fmt::Display for Algorithm {
 }
 
 impl Description {
-    /// At most `most` algorithms that need no more than `workspace` bytes, those first that the library thinks best. The same
-    /// in every run: nothing is timed, and all operands are as aligned as device memory is (256 bytes, the library's
-    /// assumption).
-    pub(super) fn listed(&self, library: &Library, most: usize, workspace: usize) -> Result<Vec<Candidate>> {
+    /// At most `most` algorithms that need no more than `workspace` bytes, those first that the library thinks best.
+    /// The same in every run: nothing is timed, and all operands are as aligned as device memory is (256 bytes, the
+    /// library's assumption).
+    pub(super) fn listed(&self, library: &Library, most: usize, workspace: usize) -> Result<Vec<AlgorithmCandidate>> {
         library.call("ask for algorithms", |handle| {
             let preference = Preference::new(workspace)?;
             let Raw { operation, w, x, out } = self.raw();
@@ -209,8 +209,9 @@ impl Description {
         })
     }
 
-    /// `algorithm` as a candidate, `None` where it is not fit for this product, this device or so many bytes of `workspace`.
-    pub(super) fn fit(&self, library: &Library, algorithm: Algorithm, workspace: usize) -> Option<Candidate> {
+    /// `algorithm` as a candidate, `None` where it is not fit for this product, this device or so many bytes of
+    /// `workspace`.
+    pub(super) fn fit(&self, library: &Library, algorithm: Algorithm, workspace: usize) -> Option<AlgorithmCandidate> {
         let checked = library.call("check an algorithm", |handle| {
             let Raw { operation, w, x, out } = self.raw();
             let raw = algorithm.raw();
@@ -228,9 +229,9 @@ impl Description {
     }
 }
 
-fn candidate(result: &sys::cublasLtMatmulHeuristicResult_t, workspace: usize) -> Option<Candidate> {
+fn candidate(result: &sys::cublasLtMatmulHeuristicResult_t, workspace: usize) -> Option<AlgorithmCandidate> {
     let fits = result.state == Status::CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace;
-    fits.then_some(Candidate { algorithm: Algorithm(result.algo.data), waves: result.wavesCount })
+    fits.then_some(AlgorithmCandidate { algorithm: Algorithm(result.algo.data), waves: result.wavesCount })
 }
 
 struct Preference(sys::cublasLtMatmulPreference_t);

@@ -1,14 +1,14 @@
-//! The fastest algorithm of a product, found by timing on the device. Weights of several layers take turns, so that they come
-//! from memory as in a step; an algorithm is taken only where it is clearly faster than the library's first choice and its
-//! result is the same but for the order of sums. When to measure is `chooser`'s affair.
+//! The fastest algorithm of a product, found by timing on the device. Weights of several layers take turns, so that
+//! they come from memory as in a step; an algorithm is taken only where it is clearly faster than the library's first
+//! choice and its result is the same but for the order of sums. When to measure is `chooser`'s affair.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::algorithm::{Algorithm, Candidate};
-use super::cublaslt::{Description, Library, Operands, Shape};
-use super::ranking::{agree, near, parts_worth_trying, ranking};
-use super::tune_cache::Choice;
+use super::algorithm::{Algorithm, AlgorithmCandidate};
+use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
+use super::ranking::{agree, near, ranking, splits_worth_trying};
+use super::tune_cache::TunedAlgorithm;
 use crate::backend::WeightView;
 use crate::backend::cuda::driver::event::Event;
 use crate::backend::cuda::driver::memory::Memory;
@@ -28,26 +28,27 @@ const REPLAYS: usize = 3;
 pub(super) struct Autotune<'a> {
     library: &'a Library,
     product: &'a Description,
-    operands: Operands<'a>,
+    operands: GemmOperands<'a>,
     /// Where results go that would otherwise add to what is there.
     scratch: Option<Memory>,
     /// Of one shape; the product's own first.
     weights: Vec<&'a Memory>,
     marks: [Event; 2],
     begun: Instant,
-    effort: Effort,
+    effort: TuneEffort,
 }
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct TuneEffort {
     /// The whole takes about so long.
     pub at_most: Duration,
     /// Whether tiles and stages are tried that the library does not list: seconds instead of a tenth of one.
     pub thorough: bool,
 }
 
-/// Algorithms tried so far, the library's first choice first. Microseconds of a call, `None` where it was not timed or fails.
+/// Algorithms tried so far, the library's first choice first. Microseconds of a call, `None` where it was not timed or
+/// fails.
 #[derive(Default)]
 struct Tried {
     algorithms: Vec<Algorithm>,
@@ -60,13 +61,13 @@ impl<'a> Autotune<'a> {
     pub fn new(
         library: &'a Library,
         product: &'a Description,
-        operands: Operands<'a>,
+        operands: GemmOperands<'a>,
         siblings: &'a [Arc<Memory>],
-        effort: Effort,
+        effort: TuneEffort,
     ) -> Result<Self> {
         let device = library.device();
         let others = siblings.iter().map(|memory| &**memory).filter(|memory| memory.address() != operands.w.address());
-        let Shape { accumulate, .. } = *product.shape();
+        let GemmShape { accumulate, .. } = *product.shape();
         let scratch = if accumulate { Some(device.alloc(product.shape().out_bytes())?) } else { None };
         let weights = std::iter::once(operands.w).chain(others).collect();
         let (marks, begun) = ([device.event()?, device.event()?], Instant::now());
@@ -74,7 +75,7 @@ impl<'a> Autotune<'a> {
     }
 
     /// `None` where the library has no algorithm, or the first fails.
-    pub fn fastest(&self) -> Result<Option<Choice>> {
+    pub fn fastest(&self) -> Result<Option<TunedAlgorithm>> {
         let mut tried = Tried::default();
         for algorithm in self.candidates()? {
             // Half of the time is for an exact look at those that seem near.
@@ -95,26 +96,26 @@ impl<'a> Autotune<'a> {
         for at in ranking(&tried.exact) {
             if at == 0 || self.agrees(expected.as_deref(), self.result(&tried.algorithms[at])?.as_deref()) {
                 let us = tried.exact[at].expect("only what was timed is ranked");
-                return Ok(Some(Choice { algorithm: tried.algorithms[at], us, first_us }));
+                return Ok(Some(TunedAlgorithm { algorithm: tried.algorithms[at], us, first_us }));
             }
             log::warn!("cuBLASLt: {} gives another result for {:?}", tried.algorithms[at], self.product.shape());
         }
         Ok(None)
     }
 
-    /// The library's list, its first choice first, and of those that leave much of the device idle variants whose sums are
-    /// split.
+    /// The library's list, its first choice first, and of those that leave much of the device idle variants whose sums
+    /// are split.
     fn candidates(&self) -> Result<Vec<Algorithm>> {
         let mut listed = self.product.listed(self.library, LISTED, self.library.workspace_bytes())?;
         listed.extend(self.product.listed(self.library, LISTED_WITHOUT_WORKSPACE, 0)?);
         let inner = self.product.shape().inner;
-        let whole = listed.iter().filter(|candidate| candidate.algorithm.parts() == 1);
-        let split = whole.flat_map(|Candidate { algorithm, waves }| {
-            parts_worth_trying(*waves, inner).into_iter().filter_map(|parts| algorithm.split(parts))
+        let whole = listed.iter().filter(|candidate| candidate.algorithm.split_k() == 1);
+        let split = whole.flat_map(|AlgorithmCandidate { algorithm, waves }| {
+            splits_worth_trying(*waves, inner).into_iter().filter_map(|parts| algorithm.split(parts))
         });
         let split = split.filter_map(|algorithm| self.fit(algorithm));
         let mut all = Vec::new();
-        for Candidate { algorithm, .. } in listed.iter().copied().chain(split) {
+        for AlgorithmCandidate { algorithm, .. } in listed.iter().copied().chain(split) {
             if !all.contains(&algorithm) {
                 all.push(algorithm);
             }
@@ -122,7 +123,7 @@ impl<'a> Autotune<'a> {
         Ok(all)
     }
 
-    /// Times what differs in one setting from the best; of a thorough trial, until nothing better comes of it.
+    /// Times what differs in one setting from the best; when thorough, until no better one is found.
     fn climb(&self, tried: &mut Tried) -> Result<()> {
         while let Some(&best) = ranking(&tried.exact).first() {
             let algorithm = tried.algorithms[best];
@@ -142,7 +143,7 @@ impl<'a> Autotune<'a> {
         Ok(())
     }
 
-    fn fit(&self, algorithm: Algorithm) -> Option<Candidate> {
+    fn fit(&self, algorithm: Algorithm) -> Option<AlgorithmCandidate> {
         self.product.fit(self.library, algorithm, self.library.workspace_bytes())
     }
 
@@ -163,7 +164,7 @@ impl<'a> Autotune<'a> {
     fn enqueue(&self, algorithm: &Algorithm, call: usize) -> Result<()> {
         let out = self.scratch.as_ref().unwrap_or(self.operands.out);
         let w = self.weights[call % self.weights.len()];
-        self.product.enqueue(self.library, algorithm, &Operands { out, w, ..self.operands })
+        self.product.enqueue(self.library, algorithm, &GemmOperands { out, w, ..self.operands })
     }
 
     /// Of one call, the host's time to enqueue it perhaps included.
@@ -208,7 +209,7 @@ impl<'a> Autotune<'a> {
     /// The first, a middle and the last row; `None` where it fails.
     fn result(&self, algorithm: &Algorithm) -> Result<Option<Vec<Vec<f32>>>> {
         let device = self.library.device();
-        let Shape { rows, outputs, out: dtype, .. } = *self.product.shape();
+        let GemmShape { rows, outputs, out: dtype, .. } = *self.product.shape();
         if let Some(scratch) = &self.scratch {
             device.copy(scratch, 0, self.operands.out, 0..self.product.shape().out_bytes())?;
         }
@@ -227,7 +228,7 @@ impl<'a> Autotune<'a> {
 
     fn agrees(&self, expected: Option<&[Vec<f32>]>, found: Option<&[Vec<f32>]>) -> bool {
         let (Some(expected), Some(found)) = (expected, found) else { return false };
-        let Shape { inner, out, .. } = *self.product.shape();
+        let GemmShape { inner, out, .. } = *self.product.shape();
         expected.iter().zip(found).all(|(expected, found)| agree(expected, found, inner, out))
     }
 }

@@ -1,16 +1,18 @@
-//! Algorithms that compute alike: for each kind of product one that serves all numbers of rows, its sums not split, and of those
-//! that the library would rather take for some number of rows those that were seen to give the same bits. A sum of products
-//! in the order of `inner` is the same whatever tile of the result it is computed in, which nobody promises; so it is tried.
+//! Batch-invariant algorithms: a row gets the same bits whatever the number of rows. For each kind of product, one
+//! algorithm serves all numbers of rows, its sums not split; others that the library recommends for some number of rows
+//! are taken only where they were seen to give the same bits. A sum in the order of `inner` should not depend on the
+//! tile it is computed in, but the library does not promise that, so it is measured.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::algorithm::Algorithm;
-use super::cublaslt::{Description, Library, Operands, Shape};
+use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
 use crate::backend::Uniform;
 use crate::error::{Error, Result};
 
-/// Rows for which the one algorithm is the library's choice and others are held against it, and numbers for which it must be fit.
+/// Rows for which the one algorithm is the library's choice and others are held against it, and numbers for which it
+/// must be fit.
 const USUAL_ROWS: usize = 256;
 const PROBED_ROWS: [usize; 6] = [1, 8, 72, USUAL_ROWS, 2048, 4096];
 
@@ -23,10 +25,10 @@ const NUMBERS: Uniform = Uniform { stream: 11 << 40, centre: 0.0, reach: 1.0 };
 
 /// By shapes of [`USUAL_ROWS`]; `None` where the library has none that serves all numbers of rows.
 #[derive(Default)]
-pub(super) struct BatchInvariant(HashMap<Shape, Option<Kind>>);
+pub(super) struct BatchInvariant(HashMap<GemmShape, Option<ProductKind>>);
 
 /// All products of one shape but for their rows.
-struct Kind {
+struct ProductKind {
     usual: Description,
     one: Algorithm,
     /// Whether others give its bits.
@@ -34,18 +36,18 @@ struct Kind {
 }
 
 impl BatchInvariant {
-    /// `None` for all numbers of rows or for none. An error where the one algorithm of this kind is not fit for `product`: any other
-    /// would give other bits. While a graph is captured nothing is tried.
+    /// `None` for all numbers of rows or for none. An error where the one algorithm of this kind is not fit for
+    /// `product`: any other would give other bits. While a graph is captured nothing is tried.
     pub fn algorithm(
         &mut self,
         library: &Library,
         product: &Description,
-        operands: Operands<'_>,
+        operands: GemmOperands<'_>,
     ) -> Result<Option<Algorithm>> {
-        let kind = match self.0.entry(Shape { rows: USUAL_ROWS, ..*product.shape() }) {
+        let kind = match self.0.entry(GemmShape { rows: USUAL_ROWS, ..*product.shape() }) {
             Entry::Occupied(kind) => kind.into_mut(),
             Entry::Vacant(new) => {
-                let kind = Kind::find(library, new.key())?;
+                let kind = ProductKind::find(library, new.key())?;
                 new.insert(kind)
             }
         };
@@ -69,11 +71,11 @@ impl BatchInvariant {
     }
 }
 
-impl Kind {
-    /// The one is the first on the library's list that, with its sums in one part, is fit for all numbers of rows: where there is
-    /// one without memory beside the operands, in which parts of sums could lie.
-    fn find(library: &Library, usual: &Shape) -> Result<Option<Self>> {
-        let of = |rows| Description::new(library, Shape { rows, ..*usual });
+impl ProductKind {
+    /// The one is the first on the library's list that, with its sums in one part, is fit for all numbers of rows:
+    /// where there is one without memory beside the operands, in which parts of sums could lie.
+    fn find(library: &Library, usual: &GemmShape) -> Result<Option<Self>> {
+        let of = |rows| Description::new(library, GemmShape { rows, ..*usual });
         let products: Vec<Description> = PROBED_ROWS.into_iter().map(of).collect::<Result<_>>()?;
         let usual = of(USUAL_ROWS)?;
         for workspace in [0, library.workspace_bytes()] {
@@ -91,7 +93,7 @@ impl Kind {
         Ok(None)
     }
 
-    fn gives_the_same(&mut self, library: &Library, algorithm: Algorithm, operands: Operands<'_>) -> Result<bool> {
+    fn gives_the_same(&mut self, library: &Library, algorithm: Algorithm, operands: GemmOperands<'_>) -> Result<bool> {
         if algorithm == self.one {
             return Ok(true);
         }
@@ -113,9 +115,9 @@ impl Kind {
         Ok(same)
     }
 
-    /// Whether both give the same bits for all rows of some operand. Of a million sums that were added in another order, hundreds
-    /// differ even when they are rounded to 16 bits.
-    fn compare(&self, library: &Library, algorithm: Algorithm, operands: Operands<'_>) -> Result<bool> {
+    /// Whether both give the same bits for all rows of some operand. Of a million sums that were added in another
+    /// order, hundreds differ even when they are rounded to 16 bits.
+    fn compare(&self, library: &Library, algorithm: Algorithm, operands: GemmOperands<'_>) -> Result<bool> {
         let (device, shape) = (library.device(), self.usual.shape());
         let drawn: Vec<f32> = (0..shape.rows * shape.inner).map(|i| NUMBERS.at(i)).collect();
         let drawn = shape.compute.encode(&drawn);
@@ -124,7 +126,7 @@ impl Kind {
         let result = |algorithm: &Algorithm| -> Result<Vec<u8>> {
             // What the product may add to.
             device.zero(&out)?;
-            self.usual.enqueue(library, algorithm, &Operands { x: &x, out: &out, ..operands })?;
+            self.usual.enqueue(library, algorithm, &GemmOperands { x: &x, out: &out, ..operands })?;
             device.download(&out, 0..shape.out_bytes())
         };
         let expected = result(&self.one)?;

@@ -1,5 +1,6 @@
-//! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also while a
-//! graph is captured. Which algorithms it has is told by `algorithm`; which products there are is `gemm`'s affair.
+//! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also
+//! while a graph is captured. Which algorithms it has is told by `algorithm`; which products there are is `gemm`'s
+//! affair.
 //!
 //! The library thinks in columns: a row-major `[rows, width]` matrix is its `[width, rows]`. So it is asked for
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
@@ -20,11 +21,11 @@ use crate::error::{Error, Result};
 /// `CUBLAS_OP_T`, which the bindings lack; an operand is taken as it is unless told otherwise.
 const TRANSPOSED: i32 = 1;
 
-/// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the dtype of
-/// `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32.
+/// `out[rows, outputs] = x[rows, inner] w[outputs, inner]^T`, plus `out` itself (`accumulate`), plus a bias of the
+/// dtype of `out` (`biased`). `w` is stored in `weights`, `x` is of the dtype `compute`, sums are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shape {
+pub struct GemmShape {
     pub rows: usize,
     pub outputs: usize,
     pub inner: usize,
@@ -35,7 +36,7 @@ pub struct Shape {
     pub biased: bool,
 }
 
-impl Shape {
+impl GemmShape {
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes(self.outputs * self.inner)
     }
@@ -47,7 +48,7 @@ impl Shape {
 
 /// The memory of one product's operands.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<'a> {
+pub(super) struct GemmOperands<'a> {
     pub out: &'a Memory,
     pub x: &'a Memory,
     pub w: &'a Memory,
@@ -64,15 +65,15 @@ pub struct Library {
 
 /// A product of one shape as the library sees it.
 pub(super) struct Description {
-    shape: Shape,
+    shape: GemmShape,
     operation: Operation,
-    w: Layout,
-    x: Layout,
-    out: Layout,
+    w: MatrixLayout,
+    x: MatrixLayout,
+    out: MatrixLayout,
 }
 
 struct Operation(sys::cublasLtMatmulDesc_t);
-struct Layout(sys::cublasLtMatrixLayout_t);
+struct MatrixLayout(sys::cublasLtMatrixLayout_t);
 
 /// The library's own handles of a description.
 pub(super) struct Raw {
@@ -131,17 +132,17 @@ impl Drop for Library {
 }
 
 impl Description {
-    pub fn new(library: &Library, shape: Shape) -> Result<Self> {
+    pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
         library.call("describe a product", |_| {
-            let Shape { rows, outputs, inner, weights: WeightFormat::Dense(element), compute, out, .. } = shape;
+            let GemmShape { rows, outputs, inner, weights: WeightFormat::Dense(element), compute, out, .. } = shape;
             let operation = Operation::new(&shape)?;
-            let (w, x) = (Layout::new(element, inner, outputs)?, Layout::new(compute, inner, rows)?);
-            let out = Layout::new(out, outputs, rows)?;
+            let (w, x) = (MatrixLayout::new(element, inner, outputs)?, MatrixLayout::new(compute, inner, rows)?);
+            let out = MatrixLayout::new(out, outputs, rows)?;
             Ok(Self { shape, operation, w, x, out })
         })
     }
 
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &GemmShape {
         &self.shape
     }
 
@@ -150,8 +151,8 @@ impl Description {
     }
 
     /// Enqueues it by an algorithm that `algorithm` found fit for it. Panics when an operand's memory is too small.
-    pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &Operands<'_>) -> Result<()> {
-        let Shape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
+    pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {
+        let GemmShape { rows, outputs, inner, compute, out, accumulate, biased, .. } = self.shape;
         assert!(operands.x.bytes() >= rows * inner * compute.bytes(), "x of {:?}", self.shape);
         assert!(operands.w.bytes() >= self.shape.weight_bytes(), "w of {:?}", self.shape);
         assert!(operands.out.bytes() >= self.shape.out_bytes(), "out of {:?}", self.shape);
@@ -164,8 +165,8 @@ impl Description {
             if let Some(bias) = operands.bias {
                 self.operation.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
-            // SAFETY: descriptors and memory live and are as large as the descriptors say (asserted above); both scalars are
-            // read before the call returns; the workspace is as large as the algorithm was told.
+            // SAFETY: descriptors and memory live and are as large as the descriptors say (asserted above); both
+            // scalars are read before the call returns; the workspace is as large as the algorithm was told.
             unsafe {
                 result::matmul(
                     handle,
@@ -191,7 +192,7 @@ impl Description {
 }
 
 impl Operation {
-    fn new(shape: &Shape) -> Result<Self, CublasError> {
+    fn new(shape: &GemmShape) -> Result<Self, CublasError> {
         // Plain f32 sums; of f32 operands no tensor-core approximation.
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let this = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
@@ -211,7 +212,7 @@ impl Operation {
     }
 }
 
-impl Layout {
+impl MatrixLayout {
     /// `width` elements a column, `columns` of them, without gaps.
     fn new(dtype: Dtype, width: usize, columns: usize) -> Result<Self, CublasError> {
         let stride = i64::try_from(width).expect("a width is far below 2^63");
@@ -226,7 +227,7 @@ impl Drop for Operation {
     }
 }
 
-impl Drop for Layout {
+impl Drop for MatrixLayout {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
         log_failure(unsafe { result::destroy_matrix_layout(self.0) });

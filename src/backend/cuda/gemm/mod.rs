@@ -1,5 +1,5 @@
-//! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. Descriptors and
-//! algorithms are kept by shape, so that a steady step only enqueues.
+//! Linear layers: cuBLASLt for every shape it has an algorithm for, kernels/ops/linear_any.cu for the rest. Descriptors
+//! and algorithms are kept by shape, so that a steady step only enqueues.
 
 pub mod algorithm;
 mod autotune;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::algorithm::Algorithm;
-use self::chooser::{Chooser, Choosing};
-use self::cublaslt::{Description, Library, Operands, Shape};
+use self::chooser::{AlgorithmPolicy, Chooser};
+use self::cublaslt::{Description, GemmOperands, GemmShape, Library};
 use crate::backend::cuda::compile::units;
 use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
@@ -38,10 +38,10 @@ pub struct Gemm {
     device: Device,
     library: Library,
     chooser: Chooser,
-    /// Whether algorithms may be tried now: what is enqueued will be many times more.
-    may_try: bool,
+    /// Whether algorithms may be timed now: the products enqueued now will recur.
+    may_tune: bool,
     /// `None` where the library has no algorithm.
-    products: HashMap<Shape, Option<Product>>,
+    products: HashMap<GemmShape, Option<PlannedProduct>>,
     /// Weights by outputs and inner width.
     siblings: HashMap<(usize, usize), Vec<Weak<Memory>>>,
     add_bias: ByOut,
@@ -50,10 +50,10 @@ pub struct Gemm {
 }
 
 /// A product of one shape, ready to enqueue.
-struct Product {
+struct PlannedProduct {
     description: Description,
     algorithm: Algorithm,
-    /// Whether it was chosen where algorithms may be tried; if not, it is chosen anew where they may.
+    /// Whether it was chosen while timing was allowed; if not, it is chosen again once it is.
     settled: bool,
 }
 
@@ -79,9 +79,9 @@ impl Gemm {
         let library = Library::open(device)?;
         Ok(Self {
             device: device.clone(),
-            chooser: Chooser::new(&library, Choosing::First),
+            chooser: Chooser::new(&library, AlgorithmPolicy::First),
             library,
-            may_try: true,
+            may_tune: true,
             products: HashMap::new(),
             siblings: HashMap::new(),
             add_bias: ByOut { operands: add_bias(element)?, sums: add_bias(Dtype::F32)? },
@@ -91,15 +91,15 @@ impl Gemm {
     }
 
     /// How algorithms are chosen from now on, those of known products too.
-    pub fn choose(&mut self, choosing: Choosing) {
+    pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.products.clear();
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
-    /// Whether algorithms of products that are not settled may be tried from now on. A graph captured before keeps those that it
+    /// Whether algorithms of unsettled products may be timed from now on. A graph captured before keeps those that it
     /// has.
-    pub fn may_try(&mut self, may_try: bool) {
-        self.may_try = may_try;
+    pub fn may_tune(&mut self, may_tune: bool) {
+        self.may_tune = may_tune;
     }
 
     /// Remembers weights, for as long as they live: those of one shape take turns where a product is timed.
@@ -134,16 +134,16 @@ impl Gemm {
         }
     }
 
-    /// The library adds the bias before it rounds. Where it cannot, or has the bias only in another dtype, a kernel of our own
-    /// adds it after: then a result that is not f32 is rounded twice.
+    /// The library adds the bias before it rounds. Where it cannot, or has the bias only in another dtype, a kernel of
+    /// our own adds it after: then a result that is not f32 is rounded twice.
     fn enqueue(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) -> Result<()> {
         let Matrix { outputs, inner, format: weights, .. } = *w;
         let (rows, compute, result) = (out.rows, x.element, out.element);
-        let shape = Shape { rows, outputs, inner, weights, compute, out: result, accumulate, biased: false };
-        let operands = Operands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None };
+        let shape = GemmShape { rows, outputs, inner, weights, compute, out: result, accumulate, biased: false };
+        let operands = GemmOperands { out: out.memory(), x: x.memory(), w: &w.memory, bias: None };
         if let Some(bias) = bias.and_then(|bias| bias.as_dtype(out.element)) {
-            let biased = Shape { biased: true, ..shape };
-            if self.by_library(biased, Operands { bias: Some(bias), ..operands })? {
+            let biased = GemmShape { biased: true, ..shape };
+            if self.by_library(biased, GemmOperands { bias: Some(bias), ..operands })? {
                 return Ok(());
             }
         }
@@ -157,8 +157,9 @@ impl Gemm {
     }
 
     /// Enqueues the product of `shape`, planned now if it is new or not settled; says whether the library has one.
-    fn by_library(&mut self, shape: Shape, operands: Operands<'_>) -> Result<bool> {
-        let is_planned = |product: &Option<Product>| product.as_ref().is_none_or(|it| it.settled || !self.may_try);
+    fn by_library(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
+        let is_planned =
+            |product: &Option<PlannedProduct>| product.as_ref().is_none_or(|it| it.settled || !self.may_tune);
         let (begun, is_to_plan) = (Instant::now(), !self.products.get(&shape).is_some_and(is_planned));
         if is_to_plan {
             let product = self.plan(shape, operands)?;
@@ -167,7 +168,7 @@ impl Gemm {
             }
             self.products.insert(shape, product);
         }
-        let Some(Product { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
+        let Some(PlannedProduct { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
         let planned = begun.elapsed();
         description.enqueue(&self.library, algorithm, &operands)?;
         if is_to_plan {
@@ -179,22 +180,23 @@ impl Gemm {
         Ok(true)
     }
 
-    fn plan(&mut self, shape: Shape, operands: Operands<'_>) -> Result<Option<Product>> {
+    fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {
         let siblings = self.siblings.get(&(shape.outputs, shape.inner)).into_iter().flatten();
         let siblings: Vec<Arc<Memory>> = siblings.filter_map(Weak::upgrade).collect();
         let description = Description::new(&self.library, shape)?;
-        let mut algorithm = |may_try| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_try);
-        let algorithm = match algorithm(self.may_try) {
-            Err(error) if error.is_shortage() && self.may_try => {
+        let mut algorithm =
+            |may_tune| self.chooser.algorithm(&self.library, &description, operands, &siblings, may_tune);
+        let algorithm = match algorithm(self.may_tune) {
+            Err(error) if error.is_shortage() && self.may_tune => {
                 log::debug!("{shape:?} goes as the library recommends: {error}");
                 algorithm(false)?
             }
             found => found?,
         };
-        Ok(algorithm.map(|algorithm| Product { description, algorithm, settled: self.may_try }))
+        Ok(algorithm.map(|algorithm| PlannedProduct { description, algorithm, settled: self.may_tune }))
     }
 
-    fn launch_linear_any(&self, shape: &Shape, operands: &Operands<'_>) {
+    fn launch_linear_any(&self, shape: &GemmShape, operands: &GemmOperands<'_>) {
         let kernel = if shape.accumulate { &self.linear_any_accumulating } else { self.linear_any.of(shape.out) };
         let (rows, outputs) = (small(shape.rows), small(shape.outputs));
         let args = Args::new().memory(operands.out).memory(operands.x).memory(operands.w);

@@ -1,7 +1,7 @@
-//! What follows from the times and results of algorithms: which are worth a closer look, which are to be taken, whether a result
-//! is the same as another. How they are timed is `trial`'s affair.
+//! What follows from the times and results of algorithms: which are worth a closer look, which are to be taken, whether
+//! a result is the same as another. How they are timed is left to `autotune`.
 
-use super::algorithm::MOST_PARTS;
+use super::algorithm::MOST_SPLIT_K;
 use crate::backend::Dtype;
 
 /// Another algorithm than the first must be faster by this share, or noise would choose.
@@ -10,15 +10,15 @@ const CLEARLY: f64 = 0.01;
 /// Algorithms timed exactly at most, beside neighbours of the best.
 const FINALISTS: usize = 12;
 
-/// Into how many parts the sums of an algorithm whose thread blocks fill the device `waves` times are worth splitting: each
-/// count must leave less of the last wave idle than smaller ones do, and parts of some length.
-pub(super) fn parts_worth_trying(waves: f32, inner: usize) -> Vec<u32> {
+/// Into how many parts the sums of an algorithm whose thread blocks fill the device `waves` times are worth splitting:
+/// each count must leave less of the last wave idle than smaller ones do, and parts of some length.
+pub(super) fn splits_worth_trying(waves: f32, inner: usize) -> Vec<u32> {
     const SHORTEST: usize = 512;
     const MOST_WAVES: f32 = 4.0;
     let busy = |parts: u32| waves * parts as f32 / (waves * parts as f32).ceil();
     let mut best = busy(1);
     let mut worth = Vec::new();
-    for parts in 2..=MOST_PARTS {
+    for parts in 2..=MOST_SPLIT_K {
         if inner / parts as usize >= SHORTEST && waves * parts as f32 <= MOST_WAVES && busy(parts) > best + 0.05 {
             best = busy(parts);
             worth.push(parts);
@@ -37,8 +37,8 @@ pub(super) fn near(rough: &[Option<f64>]) -> Vec<usize> {
     std::iter::once(0).filter(|_| !rough.is_empty()).chain(near).collect()
 }
 
-/// The algorithms to take, best first: those clearly faster than the first, then the first, then whatever else was timed where
-/// the first was not.
+/// The algorithms to take, best first: those clearly faster than the first, then the first, then whatever else was
+/// timed where the first was not.
 pub(super) fn ranking(exact: &[Option<f64>]) -> Vec<usize> {
     let mut ranking = sorted(exact);
     if let Some(first) = exact.first().copied().flatten() {
@@ -55,9 +55,9 @@ fn sorted(us: &[Option<f64>]) -> Vec<usize> {
     timed.into_iter().map(|(_, at)| at).collect()
 }
 
-/// Whether two results of one row differ by no more than what the order of sums in f32 and rounding to `out` allow. A sum of
-/// `inner` products is off by at most `inner` roundings of a number of the size of what the row holds, beyond all doubt: real
-/// errors grow with the root.
+/// Whether two results of one row differ by no more than what the order of sums in f32 and rounding to `out` allow. A
+/// sum of `inner` products is off by at most `inner` roundings of a number of the size of what the row holds, beyond
+/// all doubt: real errors grow with the root.
 pub(super) fn agree(expected: &[f32], found: &[f32], inner: usize, out: Dtype) -> bool {
     let finite = expected.iter().map(|x| f64::from(*x)).filter(|x| x.is_finite());
     let size = (finite.clone().map(|x| x * x).sum::<f64>() / finite.count().max(1) as f64).sqrt();
@@ -99,15 +99,15 @@ mod tests {
     #[test]
     fn sums_are_split_where_the_device_is_idle_otherwise() {
         // 32 thread blocks on 132 multiprocessors: four parts fill it, more do no better.
-        assert_eq!(parts_worth_trying(32.0 / 132.0, 14336), [2, 3, 4]);
+        assert_eq!(splits_worth_trying(32.0 / 132.0, 14336), [2, 3, 4]);
         // 96: two and three parts leave as much of their last wave idle as one does.
-        assert_eq!(parts_worth_trying(96.0 / 132.0, 4096), [4]);
+        assert_eq!(splits_worth_trying(96.0 / 132.0, 4096), [4]);
         // Full already; too short to split; so many waves that the last hardly counts.
-        assert_eq!(parts_worth_trying(1.0, 14336), [0; 0]);
-        assert_eq!(parts_worth_trying(0.2, 768), [0; 0]);
-        assert_eq!(parts_worth_trying(2.2, 14336), [0; 0]);
+        assert_eq!(splits_worth_trying(1.0, 14336), [0; 0]);
+        assert_eq!(splits_worth_trying(0.2, 768), [0; 0]);
+        assert_eq!(splits_worth_trying(2.2, 14336), [0; 0]);
         // What the library cannot tell.
-        assert_eq!(parts_worth_trying(0.0, 4096), [0; 0]);
+        assert_eq!(splits_worth_trying(0.0, 4096), [0; 0]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Which algorithm was the fastest for a product, kept on disk so that only the first run on a machine measures. A file serves
-//! one kind of GPU with one driver and one cuBLASLt, and says so itself; one that cannot be read or written costs time, never
-//! correctness: it is logged and done without.
+//! Which algorithm was the fastest for a product, kept on disk so that only the first run on a machine measures. A file
+//! serves one kind of GPU with one driver and one cuBLASLt, and says so itself; one that cannot be read or written
+//! costs time, never correctness: it is logged and done without.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::Algorithm;
-use super::cublaslt::{Library, Shape};
+use super::cublaslt::{GemmShape, Library};
 use crate::backend::cuda::compile::cache::{self, Key};
 
 /// What decides which algorithm is fastest, and whether the library understands its words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct TuneMachine {
     /// "NVIDIA H200".
     pub gpu: String,
     pub multiprocessors: u32,
@@ -31,7 +31,7 @@ pub struct Machine {
 /// An algorithm and what it was chosen by: microseconds of a call, by it and by the library's first choice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Choice {
+pub struct TunedAlgorithm {
     pub algorithm: Algorithm,
     pub us: f64,
     pub first_us: f64,
@@ -40,27 +40,27 @@ pub struct Choice {
 /// All choices known for one machine.
 #[derive(Debug)]
 pub struct TuneCache {
-    machine: Machine,
+    machine: TuneMachine,
     /// `None`: nothing is kept.
     path: Option<PathBuf>,
-    known: HashMap<Shape, Choice>,
+    known: HashMap<GemmShape, TunedAlgorithm>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    machine: Machine,
-    products: Vec<Entry>,
+struct TuneFile {
+    machine: TuneMachine,
+    products: Vec<TunedProduct>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
-    shape: Shape,
-    choice: Choice,
+struct TunedProduct {
+    shape: GemmShape,
+    choice: TunedAlgorithm,
 }
 
-impl Machine {
+impl TuneMachine {
     pub(super) fn of(library: &Library) -> Self {
         let facts = library.device().facts();
         Self {
@@ -83,23 +83,23 @@ impl Machine {
 
 impl TuneCache {
     /// Those of this machine in the user's cache.
-    pub fn of_user(machine: Machine) -> Self {
+    pub fn of_user(machine: TuneMachine) -> Self {
         Self::in_folder(machine, cache::user_folder().map(|folder| folder.join("products")))
     }
 
     /// Those of this machine in `folder`, made when something is kept.
-    pub fn in_folder(machine: Machine, folder: Option<PathBuf>) -> Self {
+    pub fn in_folder(machine: TuneMachine, folder: Option<PathBuf>) -> Self {
         let path = folder.map(|folder| folder.join(machine.file_name()));
         let known = path.as_deref().map(|path| read(path, &machine)).unwrap_or_default();
         Self { machine, path, known }
     }
 
-    pub fn get(&self, shape: &Shape) -> Option<&Choice> {
+    pub fn get(&self, shape: &GemmShape) -> Option<&TunedAlgorithm> {
         self.known.get(shape)
     }
 
     /// Keeps it, beside what other processes have kept meanwhile.
-    pub fn keep(&mut self, shape: Shape, choice: Choice) {
+    pub fn keep(&mut self, shape: GemmShape, choice: TunedAlgorithm) {
         if let Some(path) = &self.path {
             for (shape, choice) in read(path, &self.machine) {
                 self.known.entry(shape).or_insert(choice);
@@ -114,18 +114,18 @@ impl TuneCache {
     }
 
     fn encoded(&self) -> Vec<u8> {
-        let mut products: Vec<_> = self.known.iter().map(|(&shape, &choice)| Entry { shape, choice }).collect();
-        products.sort_by_key(|Entry { shape, .. }| {
-            let Shape { rows, outputs, inner, weights, compute, out, accumulate, biased } = *shape;
+        let mut products: Vec<_> = self.known.iter().map(|(&shape, &choice)| TunedProduct { shape, choice }).collect();
+        products.sort_by_key(|TunedProduct { shape, .. }| {
+            let GemmShape { rows, outputs, inner, weights, compute, out, accumulate, biased } = *shape;
             (outputs, inner, weights, compute, out, accumulate, biased, rows)
         });
-        let file = File { machine: self.machine.clone(), products };
+        let file = TuneFile { machine: self.machine.clone(), products };
         serde_json::to_vec_pretty(&file).expect("finite numbers and text have a form in JSON")
     }
 }
 
 /// What `path` says for `machine`; nothing, with a warning, where it cannot be used.
-fn read(path: &Path, machine: &Machine) -> HashMap<Shape, Choice> {
+fn read(path: &Path, machine: &TuneMachine) -> HashMap<GemmShape, TunedAlgorithm> {
     let refused = |why: String| {
         log::warn!("{}: the choice of algorithms {why}, it is made anew", path.display());
         HashMap::new()
@@ -135,9 +135,9 @@ fn read(path: &Path, machine: &Machine) -> HashMap<Shape, Choice> {
         Err(error) if error.kind() == ErrorKind::NotFound => return HashMap::new(),
         Err(error) => return refused(format!("cannot be read ({error})")),
     };
-    match serde_json::from_slice::<File>(&text) {
+    match serde_json::from_slice::<TuneFile>(&text) {
         Ok(file) if file.machine == *machine => {
-            file.products.into_iter().map(|Entry { shape, choice }| (shape, choice)).collect()
+            file.products.into_iter().map(|TunedProduct { shape, choice }| (shape, choice)).collect()
         }
         Ok(file) => refused(format!("is that of another machine ({:?})", file.machine)),
         Err(error) => refused(format!("is damaged ({error})")),
@@ -149,20 +149,20 @@ mod tests {
     use super::*;
     use crate::backend::{Dtype, WeightFormat};
 
-    fn machine(gpu: &str) -> Machine {
+    fn machine(gpu: &str) -> TuneMachine {
         let (driver, gpu) = ("13.0".to_owned(), gpu.to_owned());
-        Machine { gpu, multiprocessors: 132, driver, cublas_lt: 130_002, workspace: 64 << 20 }
+        TuneMachine { gpu, multiprocessors: 132, driver, cublas_lt: 130_002, workspace: 64 << 20 }
     }
 
-    fn shape(rows: usize, accumulate: bool) -> Shape {
+    fn shape(rows: usize, accumulate: bool) -> GemmShape {
         let (compute, out) = (Dtype::Bf16, if accumulate { Dtype::F32 } else { Dtype::Bf16 });
         let weights = WeightFormat::Dense(compute);
-        Shape { rows, outputs: 4096, inner: 14336, weights, compute, out, accumulate, biased: false }
+        GemmShape { rows, outputs: 4096, inner: 14336, weights, compute, out, accumulate, biased: false }
     }
 
-    fn choice(word: u64) -> Choice {
+    fn choice(word: u64) -> TunedAlgorithm {
         let algorithm = serde_json::from_value(serde_json::json!([word, 1, 2, 3, 4, 5, 6, u64::MAX])).unwrap();
-        Choice { algorithm, us: 0.1 + 0.2, first_us: 41.7 }
+        TunedAlgorithm { algorithm, us: 0.1 + 0.2, first_us: 41.7 }
     }
 
     fn only_file(folder: &Path) -> PathBuf {

@@ -20,8 +20,9 @@ impl Buffer {
         Self { memory: None, rows: 0, width, element }
     }
 
-    /// Sets the row count; contents are unspecified afterwards. Returns whether the address has changed, which a captured graph
-    /// does not survive: memory is kept unless it is too small, and freed before the larger one is asked for.
+    /// Sets the row count; contents are unspecified afterwards. Returns whether the address has changed, which a
+    /// captured graph does not survive: memory is kept unless it is too small, and freed before the larger one is asked
+    /// for.
     pub fn resize(&mut self, device: &Device, rows: usize) -> Result<bool> {
         let bytes = rows.saturating_mul(self.row_bytes());
         let grows = self.memory.as_ref().map_or(0, Memory::bytes) < bytes;

@@ -1,10 +1,11 @@
-//! Keys and values of all layers, in pages of 32 slots. This file says how pages follow each other and kernels/kv_page.cuh how rows
-//! lie in one; which page holds which token is the prefix tree's affair.
+//! Keys and values of all layers, in pages of 32 slots. This file says how pages follow each other and
+//! kernels/kv_page.cuh how rows lie in one; which page holds which token is the prefix tree's affair.
 //!
 //! # Layout
-//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys and
-//! values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of fp8, which only
-//! heads of 64 or 128 are kept in ([`KvElement`]). Within a row the order depends on who reads it ([`PageLayout`]).
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`. So a page of one head is two runs, keys
+//! and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple of 128 bytes: also of
+//! fp8, which only heads of 64 or 128 are kept in ([`KvElement`]). Within a row the order depends on who reads it
+//! ([`PageLayout`]).
 
 use super::staging::Staging;
 use crate::backend::cuda::compile::elements::{KvElement, PageLayout};
@@ -31,7 +32,7 @@ pub struct Kv {
     shape: KvShape,
     /// Of all layers.
     heads: HeadLayout,
-    kept: KvElement,
+    kv_element: KvElement,
     append: Function,
     kv_save: Function,
     kv_restore: Function,
@@ -60,23 +61,23 @@ pub fn same_heads(heads: &[HeadLayout]) -> Result<HeadLayout> {
 }
 
 /// Bytes that one page takes in one layer.
-pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kept: KvElement) -> usize {
-    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kept.element_bytes(dtype)
+pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) -> usize {
+    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kv_element.element_bytes(dtype)
 }
 
 /// Bytes that one page takes, all layers.
-pub fn page_bytes(shape: &KvShape, kept: KvElement) -> usize {
-    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, kept)).sum()
+pub fn page_bytes(shape: &KvShape, kv_element: KvElement) -> usize {
+    shape.heads.iter().map(|&heads| layer_page_bytes(heads, shape.dtype, kv_element)).sum()
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages.
-pub fn overhead_bytes(shape: &KvShape, kept: KvElement) -> usize {
-    let pages = packed_pages(shape, kept);
-    pages * (page_bytes(shape, kept) + size_of::<u32>())
+pub fn overhead_bytes(shape: &KvShape, kv_element: KvElement) -> usize {
+    let pages = packed_pages(shape, kv_element);
+    pages * (page_bytes(shape, kv_element) + size_of::<u32>())
 }
 
-fn packed_pages(shape: &KvShape, kept: KvElement) -> usize {
-    (PACKED / page_bytes(shape, kept)).clamp(1, shape.pages.max(1))
+fn packed_pages(shape: &KvShape, kv_element: KvElement) -> usize {
+    (PACKED / page_bytes(shape, kv_element)).clamp(1, shape.pages.max(1))
 }
 
 /// Slot word of a padded row, as in kernels/ops/kv_append.cu: its key and value are left out.
@@ -90,23 +91,23 @@ pub fn slot_word(slot: KvSlot) -> u32 {
 
 impl Kv {
     /// Pages of unspecified contents: a slot is written before it is read. An error where layers differ in their heads.
-    pub fn new(device: &Device, shape: &KvShape, kept: KvElement) -> Result<Self> {
+    pub fn new(device: &Device, shape: &KvShape, kv_element: KvElement) -> Result<Self> {
         assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
         let unit = Unit::new(&units::KV_PAGES);
-        let (pages, heads) = (packed_pages(shape, kept), same_heads(&shape.heads)?);
+        let (pages, heads) = (packed_pages(shape, kv_element), same_heads(&shape.heads)?);
         let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
-        let (append, name) = units::kv_append(shape.dtype, kept, layout);
+        let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
         Ok(Self {
-            memory: device.alloc(shape.pages * page_bytes(shape, kept))?,
+            memory: device.alloc(shape.pages * page_bytes(shape, kv_element))?,
             append: device.function(&append, name)?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
-            packed: device.alloc(pages * page_bytes(shape, kept))?,
+            packed: device.alloc(pages * page_bytes(shape, kv_element))?,
             packed_ids: device.alloc(pages * size_of::<u32>())?,
             device: device.clone(),
             shape: shape.clone(),
             heads,
-            kept,
+            kv_element,
         })
     }
 
@@ -125,11 +126,11 @@ impl Kv {
 
     /// Bytes that one page takes in one layer.
     fn layer_page_bytes(&self) -> usize {
-        layer_page_bytes(self.heads, self.shape.dtype, self.kept)
+        layer_page_bytes(self.heads, self.shape.dtype, self.kv_element)
     }
 
-    pub fn kept(&self) -> KvElement {
-        self.kept
+    pub fn kv_element(&self) -> KvElement {
+        self.kv_element
     }
 
     /// The kernel that appends.
@@ -145,9 +146,9 @@ impl Kv {
 
     /// Copies `pages` to host memory, and waits for them.
     pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<SavedPages> {
-        let page_bytes = page_bytes(&self.shape, self.kept);
+        let page_bytes = page_bytes(&self.shape, self.kv_element);
         let mut bytes = host_bytes(pages.len() * page_bytes)?;
-        let at_once = packed_pages(&self.shape, self.kept);
+        let at_once = packed_pages(&self.shape, self.kv_element);
         for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
             self.upload_ids(pages)?;
             self.launch(&self.kv_save, pages.len(), &self.packed, &self.memory);
@@ -159,8 +160,8 @@ impl Kv {
     /// Enqueues the copy of what was saved into `pages`, in the same order. `saved` may be dropped when it returns.
     pub fn restore(&self, saved: &SavedPages, pages: &[PageId], staging: &mut Staging) -> Result<()> {
         assert_eq!(saved.pages, pages.len(), "restore: as many pages as were saved");
-        let page_bytes = page_bytes(&self.shape, self.kept);
-        let at_once = packed_pages(&self.shape, self.kept);
+        let page_bytes = page_bytes(&self.shape, self.kv_element);
+        let at_once = packed_pages(&self.shape, self.kv_element);
         for (pages, bytes) in pages.chunks(at_once).zip(saved.bytes.chunks(at_once * page_bytes)) {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;

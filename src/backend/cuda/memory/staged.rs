@@ -1,5 +1,5 @@
-//! What a step's kernels read or leave at a fixed device address, and its two page-locked copies on the host, one a staging slot: the
-//! next step can be written, or the last one read, while another is still being copied.
+//! What a step's kernels read or leave at a fixed device address, and its two page-locked copies on the host, one a
+//! staging slot: the next step can be written, or the last one read, while another is still being copied.
 
 use std::ops::Range;
 
@@ -47,8 +47,8 @@ impl Staged {
         Ok(moves)
     }
 
-    /// Enqueues the copy of `bytes` to the device. Says whether the device address changed, for want of room. The copy of
-    /// the step before last must be done.
+    /// Enqueues the copy of `bytes` to the device. Says whether the device address changed, for want of room. The copy
+    /// of the step before last must be done.
     pub fn fill(&mut self, device: &Device, slot: StagingSlot, bytes: &[u8]) -> Result<bool> {
         let moves = self.reserve(device, bytes.len())?;
         if !bytes.is_empty() {

@@ -1,5 +1,5 @@
-//! Large copies between pageable host memory and the device: two page-locked halves take turns, so that the host's threads fill
-//! or empty one while the bus carries the other.
+//! Large copies between pageable host memory and the device: two page-locked halves take turns, so that the host's
+//! threads fill or empty one while the bus carries the other.
 
 use rayon::prelude::*;
 
@@ -8,7 +8,8 @@ use crate::backend::cuda::driver::event::Event;
 use crate::backend::cuda::driver::memory::{Memory, Pinned};
 use crate::error::Result;
 
-/// Bytes of a half: a copy of this size takes 0.3 ms at 50 GB/s, against which its fixed costs of some microseconds vanish.
+/// Bytes of a half: a copy of this size takes 0.3 ms at 50 GB/s, against which its fixed costs of some microseconds
+/// vanish.
 const HALF: usize = 16 << 20;
 
 /// Bytes that one thread copies at a time.
@@ -16,11 +17,11 @@ const SHARE: usize = 1 << 20;
 
 pub struct Staging {
     device: Device,
-    halves: [Half; 2],
+    halves: [StagingHalf; 2],
     next: usize,
 }
 
-struct Half {
+struct StagingHalf {
     pinned: Pinned,
     /// The last copy that used `pinned`.
     done: Event,
@@ -28,14 +29,14 @@ struct Half {
 
 impl Staging {
     pub fn new(device: &Device) -> Result<Self> {
-        let half = || Ok(Half { pinned: device.pinned(HALF)?, done: device.event()? });
+        let half = || Ok(StagingHalf { pinned: device.pinned(HALF)?, done: device.event()? });
         Ok(Self { device: device.clone(), halves: [half()?, half()?], next: 0 })
     }
 
     /// Enqueues the copy of `from` to byte `at` of `to`. When it returns, `from` may be used for something else.
     pub fn upload(&mut self, to: &Memory, at: usize, from: &[u8]) -> Result<()> {
         for (i, chunk) in from.chunks(HALF).enumerate() {
-            let half = self.turn();
+            let half = self.next_half();
             let half = &mut self.halves[half];
             half.done.wait()?;
             copy_on_all_threads(&mut half.pinned[..chunk.len()], chunk);
@@ -50,7 +51,7 @@ impl Staging {
         let mut under_way = None;
         let mut at = 0;
         for chunk in to.chunks_mut(HALF) {
-            let half = self.turn();
+            let half = self.next_half();
             // The half is free: an upload that read it is awaited here, a download that filled it was awaited below.
             self.halves[half].done.wait()?;
             self.device.download_pinned(&mut self.halves[half].pinned, 0, from, at..at + chunk.len())?;
@@ -71,7 +72,7 @@ impl Staging {
         Ok(())
     }
 
-    fn turn(&mut self) -> usize {
+    fn next_half(&mut self) -> usize {
         self.next = 1 - self.next;
         self.next
     }

@@ -1,5 +1,6 @@
-//! Weights on the device: matrices in the format of their file, row-major as they lie there, and vectors as f32. Their bytes go
-//! from the memory map through page-locked halves to the device, or are drawn from a seed where they will be used.
+//! Weights on the device: matrices in the format of their file, row-major as they lie there, and vectors as f32. Their
+//! bytes go from the memory map through page-locked halves to the device, or are drawn from a seed where they will be
+//! used.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ pub struct Matrix {
     pub format: WeightFormat,
 }
 
-/// f32 elements, and beside them those of the file where it has fewer bytes: the library adds a bias in the dtype of its
-/// result.
+/// f32 elements, and beside them those of the file where it has fewer bytes: the library adds a bias in the dtype of
+/// its result.
 pub struct Vector {
     pub memory: Memory,
     pub len: usize,
@@ -28,7 +29,7 @@ pub struct Vector {
 }
 
 /// Brings weights to the device, through page-locked memory that pages on their way to the host use later.
-pub struct Loader {
+pub struct WeightLoader {
     device: Device,
     staging: Staging,
 }
@@ -44,7 +45,7 @@ impl Vector {
     }
 }
 
-impl Loader {
+impl WeightLoader {
     pub fn new(device: &Device) -> Result<Self> {
         Ok(Self { device: device.clone(), staging: Staging::new(device)? })
     }
@@ -54,8 +55,8 @@ impl Loader {
         &mut self.staging
     }
 
-    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are drawn on the device, each from
-    /// its own numbers.
+    /// Stacks `parts` (each `[out_i, in]`, equal `in` and format) into one matrix. Random parts are drawn on the
+    /// device, each from its own numbers.
     pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
         let StackShape { format, rows, cols } = StackShape::of(parts);
         let memory = self.device.alloc(format.bytes(rows * cols))?;

@@ -1,7 +1,7 @@
-//! Sampling on the device, in five launches over fixed grids: whatever varies from step to step is read from device memory, so
-//! that a graph can hold them. The kernels are those of `kernels/sampling/`; `requests` packs what they read, `results` reads what
-//! they write, and the definition is `cpu::sampling`. Of requests with penalties the device itself counts what it samples
-//! ([`SamplerKernels::count`]), so that a step with penalties is advanced like any other.
+//! Sampling on the device, in five launches over fixed grids: whatever varies from step to step is read from device
+//! memory, so that a graph can hold them. The kernels are those of `kernels/sampling/`; `requests` packs what they
+//! read, `results` reads what they write, and the definition is `cpu::sampling`. Of requests with penalties the device
+//! itself counts what it samples ([`SamplerKernels::count`]), so that a step with penalties is advanced like any other.
 
 mod requests;
 mod results;
@@ -48,7 +48,8 @@ pub struct SampleBuffers<'a> {
     pub scratch: &'a Memory,
     /// [`ResultLayout::bytes`].
     pub results: (&'a Memory, usize),
-    /// u32 `[asks]`: before, the tokens that the step before drew (read by requests with `unseen`); afterwards, those drawn now.
+    /// u32 `[asks]`: before, the tokens that the step before drew (read by requests with `unseen`); afterwards, those
+    /// drawn now.
     pub drawn: &'a Memory,
     /// [`SamplerKernels::counted_bytes`].
     pub counted: &'a Memory,
@@ -75,7 +76,7 @@ impl SamplerKernels {
 
     /// Bytes of scratch memory that up to `asks` rows need.
     pub fn scratch_bytes(asks: usize, vocab: usize) -> usize {
-        Scratch::of(asks, vocab.div_ceil(CHUNK)).bytes
+        SamplerScratch::of(asks, vocab.div_ceil(CHUNK)).bytes
     }
 
     /// Bytes of the tokens that up to `asks` requests count between two loads, a list of [`MOST_COUNTED`] entries each.
@@ -83,10 +84,10 @@ impl SamplerKernels {
         asks.saturating_mul(MOST_COUNTED * SEEN_BYTES)
     }
 
-    /// Counts what the step before sampled, for all `asks` requests with penalties: they are as many as when that step was sampled,
-    /// and `scratch` is its own. At most [`MOST_COUNTED`] times between two loads of requests.
+    /// Counts what the step before sampled, for all `asks` requests with penalties: they are as many as when that step
+    /// was sampled, and `scratch` is its own. At most [`MOST_COUNTED`] times between two loads of requests.
     pub fn count(&self, device: &Device, asks: usize, requests: &Memory, scratch: &Memory, counted: &Memory) {
-        let at = Scratch::of(asks, self.vocab.div_ceil(CHUNK));
+        let at = SamplerScratch::of(asks, self.vocab.div_ceil(CHUNK));
         assert!(counted.bytes() >= Self::counted_bytes(asks), "sample_count: memory for {asks} requests");
         let args = Args::new().memory(requests).memory_at(scratch, at.newest).memory(counted);
         device.launch(&self.count, [narrow(asks), 1, 1], 32, 0, &args);
@@ -96,7 +97,7 @@ impl SamplerKernels {
     pub fn sample(&self, device: &Device, asks: usize, buffers: &SampleBuffers<'_>) {
         let SampleBuffers { logits, requests, uniforms, scratch, results, drawn, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
-        let at = Scratch::of(asks, chunks);
+        let at = SamplerScratch::of(asks, chunks);
         assert!(asks > 0 && logits.bytes() >= asks * self.vocab * 4, "sample: logits of {asks} rows");
         assert!(scratch.bytes() >= at.bytes && drawn.bytes() >= asks * 4, "sample: memory for {asks} rows");
         assert!(counted.bytes() >= Self::counted_bytes(asks), "sample: lists of {asks} requests");
@@ -138,9 +139,9 @@ impl SamplerKernels {
     }
 }
 
-/// Offsets into the scratch memory: four arrays f32 `[asks, chunks]`, then the unseen token of each ask with its logit, and the
-/// cut of each ask's filters, 8 bytes each.
-struct Scratch {
+/// Offsets into the scratch memory: four arrays f32 `[asks, chunks]`, then the unseen token of each ask with its logit,
+/// and the cut of each ask's filters, 8 bytes each.
+struct SamplerScratch {
     model_max: usize,
     model_sum: usize,
     draw_max: usize,
@@ -150,7 +151,7 @@ struct Scratch {
     bytes: usize,
 }
 
-impl Scratch {
+impl SamplerScratch {
     fn of(asks: usize, chunks: usize) -> Self {
         let array = (asks * chunks * 4).next_multiple_of(16);
         Self {

@@ -14,14 +14,14 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Header {
+struct BlockHeader {
     top_width: u32,
     padding: [u32; 3],
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Record {
+struct RequestRecord {
     pick: u32,
     given: u32,
     temperature: f32,
@@ -43,7 +43,7 @@ struct Record {
 }
 
 /// The best token, and nothing else: also what a padded row asks for.
-const PLAIN: Record = Record {
+const PLAIN: RequestRecord = RequestRecord {
     pick: GREEDY,
     given: 0,
     temperature: 1.0,
@@ -65,7 +65,7 @@ const PLAIN: Record = Record {
 /// In each entry of a list, `was` is the kernels' to write: the model's logit of the token.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Bias {
+struct BiasEntry {
     token: u32,
     bias: f32,
     was: f32,
@@ -73,7 +73,7 @@ struct Bias {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Seen {
+struct SeenEntry {
     token: u32,
     sampled: u32,
     in_prompt: u32,
@@ -82,47 +82,48 @@ struct Seen {
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-struct Ban {
+struct BanEntry {
     token: u32,
     was: f32,
 }
 
 /// Bytes of an entry of the tokens seen, also of those that the device counts.
-pub const SEEN_BYTES: usize = size_of::<Seen>();
+pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
-/// Replaces `block` by the requests, padded to `asks`. Panics when a request wants more than [`MOST_TOP`] likeliest tokens.
+/// Replaces `block` by the requests, padded to `asks`. Panics when a request wants more than [`MOST_TOP`] likeliest
+/// tokens.
 pub fn pack(requests: &[SampleRequest], asks: usize, block: &mut Vec<u8>) {
     assert!(requests.len() <= asks, "{} requests padded to {asks}", requests.len());
     let top_width = requests.iter().map(|request| request.top_logprobs).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
     block.clear();
-    block.extend_from_slice(bytes_of(&Header { top_width: word(top_width), padding: [0; 3] }));
+    block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
     let records = block.len();
     block.extend((0..asks).flat_map(|_| bytes_of(&PLAIN)));
     for (ask, request) in requests.iter().enumerate() {
         let record = pack_one(request, block);
-        let at = records + ask * size_of::<Record>();
-        block[at..at + size_of::<Record>()].copy_from_slice(bytes_of(&record));
+        let at = records + ask * size_of::<RequestRecord>();
+        block[at..at + size_of::<RequestRecord>()].copy_from_slice(bytes_of(&record));
     }
 }
 
 /// The record of one request, whose lists are appended to `block`.
-fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
-    let mut record = Record { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
+fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
+    let mut record = RequestRecord { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
         Pick::Greedy => {}
         // What is given does not depend on scores: no lists.
-        Pick::Given(token) => return Record { pick: GIVEN, given: token.0, ..record },
+        Pick::Given(token) => return RequestRecord { pick: GIVEN, given: token.0, ..record },
         Pick::Random { temperature, top_k, top_p, min_p, uniform: _ } => {
             let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
-            record = Record { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
+            record = RequestRecord { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
         }
     }
 
-    let biases = request.logit_bias.iter().map(|&(token, bias)| Bias { token: token.0, bias, was: 0.0 });
+    let biases = request.logit_bias.iter().map(|&(token, bias)| BiasEntry { token: token.0, bias, was: 0.0 });
     record.biases = append(biases, |entry| entry.token, block);
     if request.has_penalties() {
-        let seens = request.seen.iter().map(|seen| Seen {
+        let seens = request.seen.iter().map(|seen| SeenEntry {
             token: seen.token.0,
             sampled: seen.sampled,
             in_prompt: u32::from(seen.in_prompt),
@@ -134,7 +135,7 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> Record {
         record.frequency = request.frequency_penalty;
         record.presence = request.presence_penalty;
     }
-    let bans = request.banned.iter().map(|token| Ban { token: token.0, was: 0.0 });
+    let bans = request.banned.iter().map(|token| BanEntry { token: token.0, was: 0.0 });
     record.bans = append(bans, |entry| entry.token, block);
     record
 }
@@ -177,9 +178,9 @@ mod tests {
         assert!(kernels.contains(&format!("MOST_COUNTED = {};", crate::backend::MOST_COUNTED)));
     }
 
-    fn record(block: &[u8], ask: usize) -> Record {
-        let at = size_of::<Header>() + ask * size_of::<Record>();
-        bytemuck::pod_read_unaligned(&block[at..at + size_of::<Record>()])
+    fn record(block: &[u8], ask: usize) -> RequestRecord {
+        let at = size_of::<BlockHeader>() + ask * size_of::<RequestRecord>();
+        bytemuck::pod_read_unaligned(&block[at..at + size_of::<RequestRecord>()])
     }
 
     #[test]

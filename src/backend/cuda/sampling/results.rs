@@ -3,8 +3,9 @@
 use crate::backend::{SampleRequest, Sampled};
 use crate::ids::TokenId;
 
-/// Where the results of one step's requests lie: for each ask (padded ones too) the token drawn and its log-probability, 8 bytes;
-/// then for each ask as many of the likeliest tokens as the most that any ask of the step wants, 8 bytes each.
+/// Where the results of one step's requests lie: for each ask (padded ones too) the token drawn and its
+/// log-probability, 8 bytes; then for each ask as many of the likeliest tokens as the most that any ask of the step
+/// wants, 8 bytes each.
 #[derive(Clone, Debug)]
 pub struct ResultLayout {
     asks: usize,

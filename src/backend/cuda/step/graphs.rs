@@ -1,6 +1,7 @@
-//! The graphs of one step's shapes: a shape is run op by op the first time (kernels are loaded, memory is found), captured
-//! the second time, and from then on enqueued with one call. Once it is seen to recur, it is run op by op once more, so that how
-//! its ops go fastest is tried where that pays; most shapes of steps with prompts, and of a job's last steps, never recur.
+//! The graphs of one step's shapes: a shape is run op by op the first time (kernels are loaded, memory is found),
+//! captured the second time, and from then on enqueued with one call. Once it is seen to recur, it is run op by op once
+//! more, so that how its ops go fastest is tried where that pays; most shapes of steps with prompts, and of a job's
+//! last steps, never recur.
 
 use std::collections::HashMap;
 
@@ -14,17 +15,17 @@ const MOST: usize = 64;
 const OFTEN: u32 = 16;
 
 /// How a step of some shape is to be run.
-pub enum Way<'a> {
+pub enum LaunchMode<'a> {
     OpByOp,
-    /// Op by op, and what is not known to be fastest is tried.
-    Trying,
+    /// Op by op, with autotuning of products that have no known fastest algorithm.
+    Tuning,
     Capture,
     Replay(&'a Graph),
 }
 
 #[derive(Default)]
 pub struct Graphs {
-    shapes: HashMap<StepShape, Seen>,
+    shapes: HashMap<StepShape, ShapeHistory>,
     clock: u64,
     /// The count of moves at which they were captured.
     moves: u64,
@@ -32,15 +33,15 @@ pub struct Graphs {
 
 /// What is known of a shape that was run.
 #[derive(Default)]
-struct Seen {
+struct ShapeHistory {
     times: u32,
-    was_tried: bool,
-    /// A graph of it found no memory.
+    was_tuned: bool,
+    /// A graph of this shape could not be allocated.
     does_without: bool,
-    kept: Option<Kept>,
+    cached: Option<CachedGraph>,
 }
 
-struct Kept {
+struct CachedGraph {
     graph: Graph,
     last_used: u64,
 }
@@ -51,26 +52,26 @@ impl Graphs {
         self.shapes.clear();
     }
 
-    /// How to run a step of `shape` when memory has moved `moves` times; `is_advanced`: it is the one before, every row one token
-    /// further, and so recurs.
-    pub fn way(&mut self, shape: StepShape, is_advanced: bool, moves: u64) -> Way<'_> {
+    /// How to run a step of `shape` when memory has moved `moves` times; `is_advanced`: it is the one before, every row
+    /// one token further, and so recurs.
+    pub fn way(&mut self, shape: StepShape, is_advanced: bool, moves: u64) -> LaunchMode<'_> {
         if std::mem::replace(&mut self.moves, moves) != moves {
             self.clear();
         }
         self.clock += 1;
         let seen = self.shapes.entry(shape).or_default();
         seen.times = seen.times.saturating_add(1);
-        if !seen.was_tried && (is_advanced || seen.times >= OFTEN) {
-            // What was captured goes another way.
-            (seen.was_tried, seen.kept) = (true, None);
-            return Way::Trying;
+        if !seen.was_tuned && (is_advanced || seen.times >= OFTEN) {
+            // The captured graph uses the old algorithms.
+            (seen.was_tuned, seen.cached) = (true, None);
+            return LaunchMode::Tuning;
         }
-        match &mut seen.kept {
-            None if seen.times == 1 || seen.does_without => Way::OpByOp,
-            None => Way::Capture,
+        match &mut seen.cached {
+            None if seen.times == 1 || seen.does_without => LaunchMode::OpByOp,
+            None => LaunchMode::Capture,
             Some(kept) => {
                 kept.last_used = self.clock;
-                Way::Replay(&kept.graph)
+                LaunchMode::Replay(&kept.graph)
             }
         }
     }
@@ -81,21 +82,21 @@ impl Graphs {
     }
 
     /// The graph of `shape`, if it was captured.
-    pub fn kept(&self, shape: StepShape) -> Option<&Graph> {
-        Some(&self.shapes.get(&shape)?.kept.as_ref()?.graph)
+    pub fn graph(&self, shape: StepShape) -> Option<&Graph> {
+        Some(&self.shapes.get(&shape)?.cached.as_ref()?.graph)
     }
 
     /// Keeps the graph of `shape`, in place of the one that was used longest ago where there are too many.
     pub fn keep(&mut self, shape: StepShape, graph: Graph) {
-        let kept = self.shapes.iter().filter_map(|(shape, seen)| Some((seen.kept.as_ref()?.last_used, *shape)));
+        let kept = self.shapes.iter().filter_map(|(shape, seen)| Some((seen.cached.as_ref()?.last_used, *shape)));
         if kept.clone().count() >= MOST
             && let Some((_, oldest)) = kept.min_by_key(|&(last_used, _)| last_used)
             && let Some(seen) = self.shapes.get_mut(&oldest)
         {
-            seen.kept = None;
+            seen.cached = None;
         }
         if let Some(seen) = self.shapes.get_mut(&shape) {
-            seen.kept = Some(Kept { graph, last_used: self.clock });
+            seen.cached = Some(CachedGraph { graph, last_used: self.clock });
         }
     }
 }
@@ -109,28 +110,28 @@ mod tests {
     #[test]
     fn a_shape_is_tried_once_when_it_first_recurs() {
         let mut graphs = Graphs::default();
-        assert!(matches!(graphs.way(SHAPE, false, 0), Way::OpByOp));
-        assert!(matches!(graphs.way(SHAPE, false, 0), Way::Capture));
-        assert!(matches!(graphs.way(SHAPE, true, 0), Way::Trying));
-        assert!(matches!(graphs.way(SHAPE, true, 0), Way::Capture));
-        assert!(matches!(graphs.way(SHAPE, true, 1), Way::Trying), "memory has moved");
-        assert!(matches!(graphs.way(SHAPE, false, 1), Way::Capture));
+        assert!(matches!(graphs.way(SHAPE, false, 0), LaunchMode::OpByOp));
+        assert!(matches!(graphs.way(SHAPE, false, 0), LaunchMode::Capture));
+        assert!(matches!(graphs.way(SHAPE, true, 0), LaunchMode::Tuning));
+        assert!(matches!(graphs.way(SHAPE, true, 0), LaunchMode::Capture));
+        assert!(matches!(graphs.way(SHAPE, true, 1), LaunchMode::Tuning), "memory has moved");
+        assert!(matches!(graphs.way(SHAPE, false, 1), LaunchMode::Capture));
     }
 
     #[test]
     fn a_shape_without_memory_for_a_graph_is_run_op_by_op() {
         let mut graphs = Graphs::default();
-        assert!(matches!(graphs.way(SHAPE, false, 0), Way::OpByOp));
-        assert!(matches!(graphs.way(SHAPE, false, 0), Way::Capture));
+        assert!(matches!(graphs.way(SHAPE, false, 0), LaunchMode::OpByOp));
+        assert!(matches!(graphs.way(SHAPE, false, 0), LaunchMode::Capture));
         graphs.do_without(SHAPE);
-        assert!((0..5).all(|_| matches!(graphs.way(SHAPE, false, 0), Way::OpByOp)));
+        assert!((0..5).all(|_| matches!(graphs.way(SHAPE, false, 0), LaunchMode::OpByOp)));
     }
 
     #[test]
     fn a_shape_that_was_run_often_recurs_though_it_never_advances() {
         let mut graphs = Graphs::default();
         let mut tried =
-            |times, moves| (0..times).filter(|_| matches!(graphs.way(SHAPE, false, moves), Way::Trying)).count();
+            |times, moves| (0..times).filter(|_| matches!(graphs.way(SHAPE, false, moves), LaunchMode::Tuning)).count();
         assert_eq!(tried(OFTEN - 1, 0), 0);
         assert_eq!(tried(10 * OFTEN, 0), 1);
         assert_eq!(tried(OFTEN - 1, 1), 0, "memory has moved");

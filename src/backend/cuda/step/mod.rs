@@ -1,15 +1,16 @@
-//! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory that its attention and
-//! its sampler need, and its graphs. Who may write when, and the draws on their way to the host, are left to `staging_slots`.
+//! The step that the GPU's ops read: a batch as words at fixed device addresses, the scratch memory that its attention
+//! and its sampler need, and its graphs. Who may write when, and the draws on their way to the host, are left to
+//! `staging_slots`.
 //!
-//! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds token
-//! 0 at position 0 and has no slot; a padded request is greedy. Nobody reads what becomes of them.
+//! Row counts are padded to buckets, so that few shapes occur and each is captured as a graph once. A padded row holds
+//! token 0 at position 0 and has no slot; a padded request is greedy. Nobody reads what becomes of them.
 
 mod graphs;
 mod staging_slots;
 mod token_word;
 
 use self::graphs::Graphs;
-pub use self::graphs::Way;
+pub use self::graphs::LaunchMode;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
 use crate::backend::cuda::attention::device_plan::{DevicePlan, Tiling};
@@ -34,14 +35,15 @@ use crate::plan::{AttentionPlan, NewPage};
 /// Bytes that every list begins with; those that are copied grow by doubling.
 const SMALLEST: usize = 4096;
 
-/// Set aside at the start: partial states of a row, and of all rows at most the free memory divided by so much; bytes of a request.
+/// Set aside at the start: partial states of a row, and of all rows at most the free memory divided by so much; bytes
+/// of a request.
 const USUAL_STATES: usize = 2;
 const MOST_USUAL_SHARE: usize = 64;
 const USUAL_REQUEST_BYTES: usize = 256;
 
 pub struct Step {
     heads: HeadLayout,
-    kept: KvElement,
+    kv_element: KvElement,
     vocab: usize,
     advance: Function,
     attention: AttentionKernels,
@@ -61,16 +63,16 @@ pub struct Step {
     /// What requests with penalties have sampled since they were loaded.
     counted: Memory,
 
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedBatch>,
     pub(super) graphs: Graphs,
     staging_slots: StagingSlots,
 }
 
 /// What the host keeps of the step on the device.
-struct Loaded {
+struct LoadedBatch {
     /// Of the batch's own rows, in this step.
     slots: Vec<KvSlot>,
-    plans: Vec<Planned>,
+    plans: Vec<UploadedPlan>,
     /// Padded.
     shape: StepShape,
     /// Whether requests have penalties, and so count what they sample.
@@ -80,7 +82,7 @@ struct Loaded {
     results: ResultLayout,
 }
 
-impl Loaded {
+impl LoadedBatch {
     /// The most partial slots that a plan of these fills.
     fn partial_slots(&self) -> usize {
         self.plans.iter().map(|planned| planned.words.partial_slots()).max().unwrap_or(0)
@@ -88,7 +90,7 @@ impl Loaded {
 }
 
 /// A plan, and its words on the device.
-struct Planned {
+struct UploadedPlan {
     plan: AttentionPlan,
     words: DevicePlan,
 }
@@ -99,17 +101,17 @@ impl Step {
         device: &Device,
         heads: HeadLayout,
         dtype: Dtype,
-        kept: KvElement,
+        kv_element: KvElement,
         vocab: usize,
         deterministic: bool,
     ) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
         Ok(Self {
             heads,
-            kept,
+            kv_element,
             vocab,
             advance: device.function(&units::advance(), "advance")?,
-            attention: AttentionKernels::load(device, dtype, kept, heads, deterministic)?,
+            attention: AttentionKernels::load(device, dtype, kv_element, heads, deterministic)?,
             sampler: SamplerKernels::load(device, vocab)?,
             tokens: staged()?,
             positions: staged()?,
@@ -129,12 +131,13 @@ impl Step {
     }
 
     /// The elements of the pages that its attention reads.
-    pub fn kept(&self) -> KvElement {
-        self.kept
+    pub fn kv_element(&self) -> KvElement {
+        self.kv_element
     }
 
-    /// Makes room for the lists and draws of a step of this shape, and for what plans and requests usually need. What a plan needs has
-    /// no bound: a step for which memory is short is refused, for the engine to take it in parts (`Backend::load`).
+    /// Makes room for the lists and draws of a step of this shape, and for what plans and requests usually need. What a
+    /// plan needs has no bound: a step for which memory is short is refused, for the engine to take it in parts
+    /// (`Backend::load`).
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
         let (rows, asks) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
@@ -164,12 +167,12 @@ impl Step {
             assert_eq!(plan.tile, self.attention.tile(), "the tile of a plan and that of the step's kernels");
             let mut words = before.next().map_or_else(DevicePlan::default, |planned| planned.words);
             words.rebuild(&plan, self.heads, shape.rows, self.attention.tiling());
-            Planned { plan, words }
+            UploadedPlan { plan, words }
         };
         let StepBatch { tokens, positions, slots, logit_rows, plans, requests } = batch;
         let plans = plans.into_iter().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
-        let mut loaded = Loaded { slots, plans, shape, has_penalties, advanced: 0, results };
+        let mut loaded = LoadedBatch { slots, plans, shape, has_penalties, advanced: 0, results };
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &logit_rows), &requests, &loaded);
@@ -192,11 +195,11 @@ impl Step {
         device: &Device,
         rows: (&[RowToken], &[u32], &[u32]),
         requests: &[SampleRequest],
-        loaded: &Loaded,
+        loaded: &LoadedBatch,
     ) -> Result<bool> {
         let now = self.staging_slots.now();
         let (tokens, positions, logit_rows) = rows;
-        let Loaded { shape, results, .. } = loaded;
+        let LoadedBatch { shape, results, .. } = loaded;
         let mut moves = false;
         let tokens = tokens.iter().map(|&token| token_word(token));
         moves |= self.tokens.fill(device, now, &words(tokens, shape.rows, 0))?;
@@ -220,14 +223,15 @@ impl Step {
         Ok(moves)
     }
 
-    fn fill_slots(&mut self, device: &Device, loaded: &Loaded) -> Result<bool> {
+    fn fill_slots(&mut self, device: &Device, loaded: &LoadedBatch) -> Result<bool> {
         let slots = loaded.slots.iter().copied().map(slot_word);
         self.slots.fill(device, self.staging_slots.now(), &words(slots, loaded.shape.rows, NO_SLOT))
     }
 
-    /// Makes room for the partial states of all plans, before their words are uploaded: where the device has none, long items are
-    /// divided less. An error where there is no room for the states of undivided items. Says whether an address changed.
-    fn fit_partials(&mut self, device: &Device, loaded: &mut Loaded) -> Result<bool> {
+    /// Makes room for the partial states of all plans, before their words are uploaded: where the device has none, long
+    /// items are divided less. An error where there is no room for the states of undivided items. Says whether an
+    /// address changed.
+    fn fit_partials(&mut self, device: &Device, loaded: &mut LoadedBatch) -> Result<bool> {
         let bytes = attention::scratch_bytes(loaded.partial_slots(), self.heads);
         let refused = match reserve(device, &mut self.partials, bytes) {
             Err(error) if error.is_shortage() => error,
@@ -235,7 +239,7 @@ impl Step {
         };
         let most_slots = self.partials.bytes() / attention::scratch_bytes(1, self.heads);
         let tiling = Tiling { most_slots, ..*self.attention.tiling() };
-        for Planned { plan, words } in &mut loaded.plans {
+        for UploadedPlan { plan, words } in &mut loaded.plans {
             words.rebuild(plan, self.heads, loaded.shape.rows, &tiling);
         }
         if loaded.partial_slots() > most_slots {
@@ -277,17 +281,17 @@ impl Step {
         device: &Device,
         uniforms: &[f64],
         new_pages: &[NewPage],
-        loaded: &mut Loaded,
+        loaded: &mut LoadedBatch,
     ) -> Result<bool> {
         let mut moves = self.fill_uniforms(device, uniforms.iter().copied(), loaded.shape.logit_rows)?;
-        let stays = |planned: &Planned| !planned.words.leaves_tiles(&planned.plan);
+        let stays = |planned: &UploadedPlan| !planned.words.leaves_tiles(&planned.plan);
         if new_pages.is_empty() && loaded.plans.iter().all(stays) {
             return Ok(moves);
         }
         moves |= self.fill_slots(device, loaded)?;
         let now = self.staging_slots.now();
         let mut all_changed = Vec::with_capacity(loaded.plans.len());
-        for Planned { plan, words } in &mut loaded.plans {
+        for UploadedPlan { plan, words } in &mut loaded.plans {
             let changed = if words.leaves_tiles(plan) { None } else { words.advance(new_pages) };
             if changed.is_none() {
                 words.rebuild(plan, self.heads, loaded.shape.rows, self.attention.tiling());
@@ -298,7 +302,8 @@ impl Step {
             // All may have been made anew, with fewer tiles.
             (moves, all_changed) = (true, vec![None; loaded.plans.len()]);
         }
-        for ((staged, Planned { words, .. }), changed) in self.plans.iter_mut().zip(&loaded.plans).zip(all_changed) {
+        for ((staged, UploadedPlan { words, .. }), changed) in self.plans.iter_mut().zip(&loaded.plans).zip(all_changed)
+        {
             match changed {
                 Some(changed) => staged.patch(device, now, words.words(), changed)?,
                 None => moves |= staged.fill(device, now, bytemuck::cast_slice(words.words()))?,
@@ -307,7 +312,8 @@ impl Step {
         Ok(moves)
     }
 
-    /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own numbers.
+    /// Makes room for the tokens of this step, which still has to read those of the last, and for the sampler's own
+    /// numbers.
     fn reserve_draws(&mut self, device: &Device, asks: usize) -> Result<bool> {
         let bytes = asks.saturating_mul(4);
         let mut moves = bytes > self.drawn.bytes();
@@ -328,7 +334,7 @@ impl Step {
 
     /// Tree attention by plan number `plan`; `kv` is where the layer's pages begin.
     pub fn attend(&self, device: &Device, out: &Buffer, qkv: &Buffer, kv: At<'_>, plan: usize, scale: f32) {
-        let operands = attention::Operands {
+        let operands = attention::AttentionOperands {
             out: out.memory(),
             qkv: qkv.memory(),
             kv,
@@ -359,7 +365,7 @@ impl Step {
 
     /// The step has been enqueued: its results follow.
     pub fn finish(&mut self, device: &Device) -> Result<()> {
-        let Loaded { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
+        let LoadedBatch { shape, results, .. } = self.loaded.as_ref().expect("a step is loaded before it is run");
         self.staging_slots.finish(device, shape.samples.then_some(results))
     }
 
@@ -407,8 +413,9 @@ fn words(values: impl Iterator<Item = u32>, count: usize, padding: u32) -> Vec<u
     bytemuck::cast_slice(&words).to_vec()
 }
 
-/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more if there is so much: every growth costs all graphs. Says
-/// whether its address changed. Where there is no room, `memory` is as large as it was, and its address may have changed.
+/// Makes room for `bytes` in `memory`, contents lost, and for a quarter more if there is so much: every growth costs
+/// all graphs. Says whether its address changed. Where there is no room, `memory` is as large as it was, and its
+/// address may have changed.
 fn reserve(device: &Device, memory: &mut Memory, bytes: usize) -> Result<bool> {
     let before = memory.bytes();
     if bytes <= before {

@@ -1,5 +1,5 @@
-//! The two staging slots that steps use in turn: which page-locked copies a step may write, when it is done, and its samples on
-//! their way to the host. A step that nobody collects, or that is loaded and never run, harms no other.
+//! The two staging slots that steps use in turn: which page-locked copies a step may write, when it is done, and its
+//! samples on their way to the host. A step that nobody collects, or that is loaded and never run, harms no other.
 
 use std::collections::VecDeque;
 
@@ -47,8 +47,8 @@ impl StagingSlots {
         self.results.memory()
     }
 
-    /// Begins the next step: waits for the one before last, whose slot it takes. If nobody has collected that one's results,
-    /// they are kept elsewhere.
+    /// Begins the next step: waits for the one before last, whose slot it takes. If nobody has collected that one's
+    /// results, they are kept elsewhere.
     pub fn begin(&mut self) -> Result<()> {
         if std::mem::take(&mut self.unmarked) {
             // What was loaded and never run may still be on its way from this slot's copies.
