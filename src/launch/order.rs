@@ -1,12 +1,14 @@
 //! The order in which the prompts of a job start: depth-first over their shared prefixes, so that prompts with a common
 //! prefix run together; at every level, the subtree with the most output tokens per prompt token first. The number of
 //! output tokens is known if only the length limit ends a sample; otherwise it is estimated from the samples that have
-//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts.
+//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts. Prompts that are not
+//! encoded yet are ordered by their texts ([`TextKey`]).
 
 use std::cmp::Reverse;
 
 use crate::ids::TokenId;
 use crate::kv::PromptTree;
+use crate::mix::fnv1a;
 
 /// Output tokens of the samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,28 @@ pub struct OutputTokens {
     pub most: u64,
     /// Whether the samples always reach the bound.
     pub is_exact: bool,
+}
+
+/// Stands for a prompt's tokens in [`PromptOrder`] while only its text is known: a number for each run of
+/// `TextKey::BYTES` bytes. Texts with a common beginning have keys with a common beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextKey(Vec<TokenId>);
+
+impl TextKey {
+    /// About 16 tokens, a page of them.
+    pub const BYTES: usize = 64;
+
+    pub fn of(text: &str) -> Self {
+        // Two runs with the same number would only be taken for equal: the order is worse, the results are the same.
+        let number = |run: &[u8]| TokenId((fnv1a(run) >> 32) as u32);
+        TextKey(text.as_bytes().chunks(Self::BYTES).map(number).collect())
+    }
+}
+
+impl AsRef<[TokenId]> for TextKey {
+    fn as_ref(&self) -> &[TokenId] {
+        &self.0
+    }
 }
 
 /// A queue of prompts, by index, in the order in which they should start.
@@ -147,6 +171,18 @@ mod tests {
         let prompts = prompts(&["bb1", "aa1", "bb2", "aa2", "c"]);
         let draws = vec![exact(5), exact(20), exact(50), exact(30), exact(1)];
         assert_eq!(rest(&mut PromptOrder::new(&prompts, draws)), [2, 0, 3, 1, 4]);
+    }
+
+    #[test]
+    fn texts_stand_for_tokens_that_are_not_known_yet() {
+        let document = |words: &str| words.repeat(100);
+        let (boats, books) = (document("The boat was warm. "), document("A book is long. "));
+        let texts = [("boats", "who?"), ("books", "who?"), ("boats", "where is it?"), ("books", "when?")];
+        let text = |(about, question): (&str, &str)| if about == "boats" { &boats } else { &books }.clone() + question;
+        let keys: Vec<TextKey> = texts.map(|parts| TextKey::of(&text(parts))).to_vec();
+        assert_eq!(keys[0].0.len(), (boats.len() + 4).div_ceil(TextKey::BYTES));
+        let order = rest(&mut PromptOrder::new(&keys, vec![exact(5), exact(5), exact(5), exact(9)]));
+        assert!([[1, 3, 0, 2], [3, 1, 0, 2], [1, 3, 2, 0], [3, 1, 2, 0]].contains(&[order[0], order[1], order[2], order[3]]));
     }
 
     #[test]
