@@ -25,12 +25,7 @@ pub struct RunJudge {
 impl RunJudge {
     /// `None` where the task needs no judge. A missing sandbox, interpreter or compiler is an error here, before
     /// anything is sampled.
-    pub fn open(
-        task: &Task,
-        items: &[Item],
-        isolation: Isolation,
-        judges: Option<usize>,
-    ) -> Result<Option<RunJudge>> {
+    pub fn open(task: &Task, items: &[Item], isolation: Isolation, judges: Option<usize>) -> Result<Option<RunJudge>> {
         if !task.is_judged() {
             return Ok(None);
         }

@@ -72,8 +72,7 @@ fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBo
     let launched = prepared.launch(options).start()?;
     let started = Instant::now();
     let progress = Progress::new(prepared.items.len());
-    let runner =
-        ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
     let (first, others) = prepared.items.split_at(1);
     let mut searched = runner.search_all(first, Earlier::default());
     let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
@@ -133,8 +132,7 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
     let launched = prepared.launch(options).start()?;
     let progress = Progress::new(prepared.items.len());
-    let runner =
-        ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
     let run = runner.work(Earlier::default());
     progress.finish();
     Ok((run?, launched.engine.facts().exact))

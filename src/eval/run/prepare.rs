@@ -156,7 +156,9 @@ impl PreparedRun {
         let Some(longest) = left.max_by_key(|item| self.texts[&item.index].bytes) else { return Ok(()) };
         // Bytes are a bound on tokens, and mostly a sufficient one.
         let most = self.texts[&longest.index].most_tokens();
-        if most < facts.context && facts.path_pages(most, self.own_tokens().min(facts.context - most)) <= facts.pool_pages {
+        if most < facts.context
+            && facts.path_pages(most, self.own_tokens().min(facts.context - most)) <= facts.pool_pages
+        {
             return Ok(());
         }
         self.check_path(facts, &self.encoder().encode(longest)?)

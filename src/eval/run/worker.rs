@@ -423,7 +423,79 @@ fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::judge::Isolation;
+    use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
+
+    const MOST_BRANCHES: usize = 4;
+
+    fn options() -> RunOptions {
+        RunOptions {
+            task: None,
+            model: None,
+            limit: None,
+            samples: None,
+            seed: None,
+            set: Vec::new(),
+            plan: None,
+            out: None,
+            k: None,
+            resume: false,
+            trees: false,
+            dry_run: false,
+            judges: None,
+            isolation: Isolation::Required,
+            device: DeviceChoice::Cpu,
+            budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
+        }
+    }
+
+    /// The last prompt is not there before the engine's first step: with all prompts encoded first, the run would never
+    /// begin. No more prompts than the limit wait at any time.
+    #[test]
+    fn prompts_are_encoded_while_the_engine_works() {
+        const ITEMS: usize = 4 * LOOK_AHEAD;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let items: Vec<Value> = (0..ITEMS).map(|id| json!({ "id": id.to_string(), "pens": id })).collect();
+        let task = json!({
+            "name": "ahead",
+            "model": Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo"),
+            "items": items,
+            "prompt": "Tom has {{pens}} pens.",
+            "method": { "sample": { "samples": 1 } },
+            "sampling": { "max_tokens": 1 },
+        });
+        let path = folder.path().join("task.json");
+        std::fs::write(&path, task.to_string()).expect("the temporary folder is writable");
+        let options = options();
+        let prepared = PreparedRun::new(&path, &options).expect("a sound task");
+        let launched = prepared.launch(&options).start().expect("a small model");
+        let (progress, interrupted) = (Progress::new(ITEMS), AtomicBool::new(false));
+        let run = ItemRunner {
+            prepared: &prepared,
+            launched: &launched,
+            options: &options,
+            journal: None,
+            progress: &progress,
+            interrupted: &interrupted,
+        };
+        let (mut encoder, mut encoded) = (prepared.encoder(), 0);
+        let metrics = || launched.engine.metrics().expect("the engine runs");
+        let searched = run.search_encoded(&prepared.items, Earlier::default(), |item| {
+            encoded += 1;
+            let patience = Instant::now() + Duration::from_secs(60);
+            while encoded == ITEMS && metrics().steps == 0 {
+                assert!(Instant::now() < patience, "the engine waits for the last prompt");
+            }
+            let waiting = encoded - metrics().tokens_sampled as usize;
+            assert!(waiting <= LOOK_AHEAD + in_flight(&prepared, MOST_BRANCHES) + 2, "{waiting} prompts wait");
+            encoder.encode(item)
+        });
+        assert!(searched.ended.is_none() && searched.failed.is_empty(), "{:?}", searched.ended);
+        assert_eq!(searched.finished.len(), ITEMS);
+    }
 
     #[test]
     fn a_panic_is_an_error_of_ours() {

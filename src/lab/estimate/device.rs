@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::source::PlanModel;
-use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::Backend;
+use crate::backend::sim::{DeviceProfile, Sim};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
