@@ -152,9 +152,19 @@ impl Launch<'_> {
     /// An engine of a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. After one engine
     /// another can be built of the same model ([`Engine::into_parts`]).
     pub fn build<B: Backend>(&self, backend: B, decoder: Decoder<B>) -> Result<(Engine<B>, EngineHandle)> {
+        self.build_changed(backend, decoder, |config| config)
+    }
+
+    /// As `build`, with the configuration that `change` makes of the usual one.
+    pub fn build_changed<B: Backend>(
+        &self,
+        backend: B,
+        decoder: Decoder<B>,
+        change: impl FnOnce(EngineConfig) -> EngineConfig,
+    ) -> Result<(Engine<B>, EngineHandle)> {
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
-        Engine::build(backend, decoder, self.tokenizer.clone(), config)
+        Engine::build(backend, decoder, self.tokenizer.clone(), change(config))
     }
 
     /// The sizes of the engine, without loading the model.

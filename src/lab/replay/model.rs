@@ -10,6 +10,7 @@ use super::record::JobRecord;
 use super::time::Timekeeper;
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype};
+use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
 use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::{Decoder, ModelConfig};
@@ -96,7 +97,9 @@ impl<B: Backend> LoadedModel<B> {
             return Err(Error::ContextTooLong { what, tokens, context });
         }
         let (backend, decoder) = self.parts.take().ok_or_else(lost)?;
-        let (mut engine, handle) = self.launch(settings, job).build(backend, decoder)?;
+        // Also on a device that computes synchronously, so that its steps are those of a simulated one.
+        let ahead = |config| EngineConfig { run_ahead: true, ..config };
+        let (mut engine, handle) = self.launch(settings, job).build_changed(backend, decoder, ahead)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.config.vocab);
         // Runs on a thread of rayon's pool, because each turn does: from another thread, every turn would put this
         // thread to sleep and wake it.

@@ -1,7 +1,7 @@
 //! `offshoot batch`: answers a file of OpenAI Batch requests with one engine. Reads the lines, orders all prompts so
-//! that shared prefixes follow each other, samples them, and writes each answer when it is complete. Prompts are encoded
-//! while the engine already samples earlier ones. A line that cannot be answered gets an error and never stops the job. `protocol` defines what a request means and the form of an
-//! answer.
+//! that shared prefixes follow each other, samples them, and writes each answer when it is complete. Prompts are
+//! encoded while the engine already samples earlier ones. A line that cannot be answered gets an error and never stops
+//! the job. `protocol` defines what a request means and the form of an answer.
 
 mod answer;
 mod input;
