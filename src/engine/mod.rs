@@ -162,13 +162,19 @@ impl<B: Backend> Engine<B> {
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
-        let (mut engine, handle) = Engine::build(backend, model, tokenizer, config)?;
-        let exit_reason = engine.end.0.clone();
+        let (engine, handle) = Self::build(backend, model, tokenizer, config)?;
+        engine.spawn()?;
+        Ok(handle)
+    }
+
+    /// Moves the engine to a thread of its own, which works until the last handle is dropped.
+    pub fn spawn(mut self) -> Result<()> {
+        let exit_reason = self.end.0.clone();
         std::thread::Builder::new()
             .name("engine".to_owned())
-            .spawn(move || handle::live(&exit_reason, || engine.run()))
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
-        Ok(handle)
+            .spawn(move || handle::live(&exit_reason, || self.run()))
+            .map(drop)
+            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })
     }
 
     /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
@@ -243,6 +249,10 @@ impl<B: Backend> Engine<B> {
             commands,
         };
         Ok((engine, handle))
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
     }
 
     /// Ends the engine with all that it holds but the model and its backend, for another engine.

@@ -181,6 +181,7 @@ impl<B: Backend> Engine<B> {
         let mut began = Instant::now();
         let rows: Vec<StepRow> = rows.iter().map(|row| row.at).collect();
         let forest = self.cache.prefix.forest(&rows);
+        debug_assert_eq!(self.cache.prefix.check_ready(&forest), Ok(()));
         lap(&mut began, &mut self.metrics.seconds_planning);
         forest
     }

@@ -1,5 +1,5 @@
-//! Builds a running engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench` and of
-//! programs that use the library.
+//! Builds an engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench`, `plan` and of
+//! programs that use the library. No other module builds engines, except `lab::check`, which tests them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -133,22 +133,38 @@ impl Launch<'_> {
     }
 
     /// The same on an open backend.
-    pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
+    pub fn start_on<B: Backend>(&self, mut backend: B) -> Result<Launched> {
         let started = Instant::now();
-        let (backend, decoder, config) = self.assemble(backend)?;
-        let engine = Engine::start(backend, decoder, self.tokenizer.clone(), config)?;
+        let decoder = self.load(&mut backend)?;
+        let (engine, handle) = self.build(backend, decoder)?;
+        engine.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded in {seconds_loading:.2} s");
-        Ok(Launched { engine, not_cuda: None, seconds_loading })
+        Ok(Launched { engine: handle, not_cuda: None, seconds_loading })
     }
 
-    /// The arguments of `Engine::start` and `Engine::build`.
-    pub fn assemble<B: Backend>(&self, mut backend: B) -> Result<(B, Decoder<B>, EngineConfig)> {
-        self.budget.kv.set_on(&mut backend, self.model.config.heads(), self.model.dtype());
-        let decoder = self.model.load(&mut backend)?;
+    /// Loads the model on an open backend, which then stores keys and values in the budget's format.
+    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        self.budget.kv.set_on(backend, self.model.config.heads(), self.model.dtype());
+        self.model.load(backend)
+    }
+
+    /// An engine of a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. After one engine
+    /// another can be built of the same model ([`Engine::into_parts`]).
+    pub fn build<B: Backend>(&self, backend: B, decoder: Decoder<B>) -> Result<(Engine<B>, EngineHandle)> {
+        self.build_changed(backend, decoder, |config| config)
+    }
+
+    /// As `build`, with the configuration that `change` makes of the usual one.
+    pub fn build_changed<B: Backend>(
+        &self,
+        backend: B,
+        decoder: Decoder<B>,
+        change: impl FnOnce(EngineConfig) -> EngineConfig,
+    ) -> Result<(Engine<B>, EngineHandle)> {
         let free = backend.free_bytes()?;
         let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token());
-        Ok((backend, decoder, config))
+        Engine::build(backend, decoder, self.tokenizer.clone(), change(config))
     }
 
     /// The sizes of the engine, without loading the model.

@@ -1,12 +1,14 @@
 //! The order in which the prompts of a job start: depth-first over their shared prefixes, so that prompts with a common
 //! prefix run together; at every level, the subtree with the most output tokens per prompt token first. The number of
 //! output tokens is known if only the length limit ends a sample; otherwise it is estimated from the samples that have
-//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts.
+//! finished. `PromptTree` finds the shared prefixes; the engine decides when a prompt really starts. Prompts that are not
+//! encoded yet are ordered by their texts ([`TextKey`]).
 
 use std::cmp::Reverse;
 
 use crate::ids::TokenId;
 use crate::kv::PromptTree;
+use crate::mix::fnv1a;
 
 /// Output tokens of the samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,29 @@ pub struct OutputTokens {
     pub most: u64,
     /// Whether the samples always reach the bound.
     pub is_exact: bool,
+}
+
+/// Stands for a prompt's tokens in [`PromptOrder`] while only its text is known: a number for each piece of it. Texts
+/// with a common beginning have keys with a common beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextKey(Vec<TokenId>);
+
+impl TextKey {
+    /// Most bytes of a piece, about 8 tokens. A piece also ends with its line, where documents and examples mostly end.
+    pub const BYTES: usize = 32;
+
+    pub fn of(text: &str) -> Self {
+        // Pieces that differ and have the same number are taken for equal: the order may be worse, results are the same.
+        let number = |piece: &[u8]| TokenId((fnv1a(piece) >> 32) as u32);
+        let lines = text.as_bytes().split_inclusive(|&byte| byte == b'\n');
+        TextKey(lines.flat_map(|line| line.chunks(Self::BYTES)).map(number).collect())
+    }
+}
+
+impl AsRef<[TokenId]> for TextKey {
+    fn as_ref(&self) -> &[TokenId] {
+        &self.0
+    }
 }
 
 /// A queue of prompts, by index, in the order in which they should start.
@@ -147,6 +172,17 @@ mod tests {
         let prompts = prompts(&["bb1", "aa1", "bb2", "aa2", "c"]);
         let draws = vec![exact(5), exact(20), exact(50), exact(30), exact(1)];
         assert_eq!(rest(&mut PromptOrder::new(&prompts, draws)), [2, 0, 3, 1, 4]);
+    }
+
+    #[test]
+    fn texts_stand_for_tokens_that_are_not_known_yet() {
+        let (boats, books) = ("The boat was warm. ".repeat(100) + "\n", "A book.\n".to_owned());
+        let texts = [boats.clone() + "Who?", books.clone() + "Who?", boats + "Where is it?", books + "When?"];
+        let keys = texts.map(|text| TextKey::of(&text));
+        assert_eq!(keys[0].0.len(), 1901_usize.div_ceil(TextKey::BYTES) + 1);
+        let order = rest(&mut PromptOrder::new(&keys, vec![exact(5), exact(5), exact(5), exact(9)]));
+        assert_eq!(order[..2], [3, 1], "the short book is worth most, its second question more than its first");
+        assert!(order[2..] == [0, 2] || order[2..] == [2, 0], "{order:?}");
     }
 
     #[test]

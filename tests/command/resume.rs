@@ -306,6 +306,33 @@ fn a_job_whose_longest_prompt_cannot_be_held_is_refused_at_once() {
     assert!(!folder.join("out").exists(), "nothing was begun");
 }
 
+/// The prompts that are longest as text are looked at before the start. One that has fewer bytes, and yet more tokens,
+/// fails alone, and nothing of it is drawn.
+#[test]
+fn a_prompt_that_turns_out_too_long_is_an_error_of_its_item() {
+    let folder = task_folder(|task| {
+        task["sampling"]["max_tokens"] = json!(2);
+        task["method"] = json!({"sample": {"samples": 1}});
+        task["prompt"] = json!("{{text}}");
+    });
+    let folder = folder.path();
+    let item = |id: &str, text: String| format!("{}\n", json!({"id": id, "text": text, "answer": "1"}));
+    let (plain, faces) = ("Tom has 12 pens. ".repeat(470), "\u{1f642}\u{1f914}".repeat(750));
+    let write = |plains: usize| {
+        let mut items: String = (0..plains).map(|n| item(&format!("plain-{n}"), format!("{plain}{n}"))).collect();
+        items.push_str(&item("faces", faces.clone()));
+        fs::write(folder.join("items.jsonl"), items).expect("writable");
+    };
+    write(2);
+    let ran = run(folder, &["run", "task.json", "--out", "few"]);
+    refuses(&ran, &["the prompt of item `faces`", "the model's context is 4096"]);
+    assert!(!folder.join("few").exists(), "nothing was begun");
+    write(40);
+    let ran = run(folder, &["run", "task.json", "--out", "many"]);
+    refuses(&ran, &["1 of 41 items failed", "the prompt of item `faces`", "the model's context is 4096", "--resume"]);
+    assert_eq!(whole_lines(folder, "many"), 40);
+}
+
 #[test]
 fn a_failed_item_is_recorded_and_tried_again() {
     let by = json!({"prompt": "{{question}}{{notes}}{{thoughts}} Right?", "words": {" yes": 1.0, " no": 0.0}});

@@ -1,7 +1,8 @@
 //! Every planner on every shape of forest: `check` proves each plan, and is itself tried on plans that were spoilt.
 
 use offshoot::ids::PageId;
-use offshoot::kv::{Forest, ForestSegment};
+use offshoot::kv::{Forest, ForestSegment, StepRow};
+use offshoot::lab::check::attention::context;
 use offshoot::lab::check::dice::Dice;
 use offshoot::lab::check::forests::{ForestShape, grow};
 use offshoot::plan::{AttentionPlan, CostModel, PlanFault, PlanHints, Planner};
@@ -51,6 +52,31 @@ fn stats_compare_with_the_flat_plan() {
             assert!(stats.kv_bytes_read <= held * hints.token_bytes(), "{case}: a token is read twice");
         }
     });
+}
+
+/// Rows whose keys and values are stored already may be taken in parts, one by one too: each sees what it sees in the
+/// whole step. `check_ready` tells such a part from a step that could be computed now.
+#[test]
+fn a_part_of_a_step_shows_its_rows_the_same_context() {
+    let mut unready = 0;
+    for (shape, seed) in ForestShape::ALL.into_iter().flat_map(|shape| (0..5).map(move |seed| (shape, seed))) {
+        let (grown, mut dice) = (grow(shape, 16, seed), Dice::new(seed));
+        grown.tree.check_ready(&grown.forest).unwrap();
+        for rarity in [2, 4, u32::MAX] {
+            let mut kept: Vec<usize> = (0..grown.rows.len()).filter(|_| dice.one_in(rarity)).collect();
+            if kept.is_empty() {
+                kept.push(grown.rows.len() - 1);
+            }
+            let rows: Vec<StepRow> = kept.iter().map(|&row| grown.rows[row]).collect();
+            let part = grown.tree.forest(&rows);
+            part.check().unwrap();
+            unready += usize::from(grown.tree.check_ready(&part).is_err());
+            for (row, &of) in kept.iter().enumerate() {
+                assert_eq!(context(&part, row), context(&grown.forest, of), "{shape:?}, seed {seed}: row {of}");
+            }
+        }
+    }
+    assert!(unready > 20, "{unready} parts lack a row that another one needs");
 }
 
 /// Spoils a good plan in one way; `None` where the plan has nothing to spoil so.

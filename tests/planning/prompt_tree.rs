@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use offshoot::ids::TokenId;
-use offshoot::kv::{PackedPrompts, PromptTree, Prompts};
+use offshoot::kv::{DistinctTokens, PackedPrompts, PromptTree, Prompts};
 use offshoot::lab::check::dice::Dice;
 use proptest::prelude::*;
 
@@ -71,6 +71,16 @@ proptest! {
         prop_assert_eq!(found, expected);
         prop_assert_eq!(tree.distinct_tokens(), all.len() as u64);
         prop_assert_eq!(tree.logical_tokens(), prompts.iter().map(|text| text.len() as u64).sum::<u64>());
+    }
+
+    #[test]
+    fn prompts_that_arrive_one_by_one_share_what_earlier_ones_have(prompts in prompts()) {
+        let mut seen = DistinctTokens::default();
+        for (at, prompt) in prompts.iter().enumerate() {
+            let common = |earlier: &Text| earlier.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(seen.insert(prompt), prompts[..at].iter().map(common).max().unwrap_or(0));
+        }
+        prop_assert_eq!(seen.count() as u64, PromptTree::new(prompts.as_slice()).distinct_tokens());
     }
 
     #[test]

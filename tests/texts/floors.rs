@@ -58,7 +58,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["eval/benchmark", "eval/records", "eval/source", "eval/statistics", "eval/task", "judge", "tokenizer"],
     ),
     ("openai/protocol", &["engine", "launch", "model", "tokenizer"]),
-    ("openai/batch", &["backend", "engine", "eval/source", "launch", "model", "openai/protocol", "plan", "tokenizer"]),
+    (
+        "openai/batch",
+        &["backend", "engine", "eval/source", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"],
+    ),
     ("lab/check", &["backend", "backend/cpu", "backend/cuda", "engine", "kv", "launch", "model", "plan", "tokenizer"]),
     ("lab/replay", &["backend", "backend/sim", "engine", "kv", "launch", "model", "plan"]),
     (
@@ -81,7 +84,6 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "backend",
             "backend/sim",
-            "engine",
             "eval/run",
             "eval/task",
             "kv",

@@ -13,7 +13,6 @@ use crate::judge::problem::TestSuite;
 use crate::judge::{CppCompiler, Interpreter, Isolation, Judge};
 use crate::search::{Assessment, Assessor};
 
-use super::ItemPrompt;
 use super::judging::{JudgePool, JudgeQueue};
 use super::worker::Finished;
 
@@ -26,17 +25,12 @@ pub struct RunJudge {
 impl RunJudge {
     /// `None` where the task needs no judge. A missing sandbox, interpreter or compiler is an error here, before
     /// anything is sampled.
-    pub fn open<'i>(
-        task: &Task,
-        items: impl Iterator<Item = &'i Item> + Clone,
-        isolation: Isolation,
-        judges: Option<usize>,
-    ) -> Result<Option<RunJudge>> {
+    pub fn open(task: &Task, items: &[Item], isolation: Isolation, judges: Option<usize>) -> Result<Option<RunJudge>> {
         if !task.is_judged() {
             return Ok(None);
         }
         let judge = Judge::open(isolation)?;
-        let tests = || items.clone().filter_map(Item::tests);
+        let tests = || items.iter().filter_map(Item::tests);
         if tests()
             .any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, TestSuite::Streams(_)))
         {
@@ -87,12 +81,12 @@ struct Completion<'a> {
 }
 
 /// The samples of judged items, a line each: `samples.jsonl` of the benchmarks' own scorers.
-pub fn completions(prompts: &[ItemPrompt], finished: &[Finished]) -> Result<String> {
+pub fn completions(items: &[Item], finished: &[Finished]) -> Result<String> {
     let mut lines = String::new();
-    for item in finished {
-        let prompt = prompts.iter().find(|prompt| prompt.item.index == item.index);
-        let Some(tests) = prompt.and_then(|prompt| prompt.item.tests()) else { continue };
-        for sample in &item.outcome.samples {
+    for done in finished {
+        let item = items.iter().find(|item| item.index == done.index);
+        let Some(tests) = item.and_then(Item::tests) else { continue };
+        for sample in &done.outcome.samples {
             let (completion, solution) = (tests.completion(&sample.text), tests.program(&sample.text));
             let line = serde_json::to_string(&Completion { task_id: &tests.problem.id, completion, solution });
             lines.push_str(&line.map_err(|error| Error::Internal(format!("a completion is not JSON: {error}")))?);

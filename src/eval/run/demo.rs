@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use crate::bundled::bundled;
 use crate::error::{Error, Result};
-use crate::eval::task::Method;
+use crate::eval::task::{Item, Method};
 use crate::figures::{bytes, count};
 use crate::out;
 use crate::plan::Planner;
 use crate::search::vote::Decided;
 
 use super::resume::Earlier;
-use super::worker::{Finished, RunOutcome, search_all, sum_up, work};
-use super::{ItemPrompt, PreparedRun, RunOptions, dry_run};
+use super::worker::{Finished, ItemRunner, RunOutcome};
+use super::{PreparedRun, RunOptions, dry_run};
 use crate::out::Progress;
 
 /// Problems of the vote, and of the comparison of plans; few enough that the first result is there in seconds.
@@ -31,7 +31,10 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         out::text(dry_run::report(&prepared, &vote)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (items, samples) = (prepared.prompts.len(), prepared.task.method.samples());
+    let by_tokens: Vec<usize> = prepared.encode_all()?.iter().map(|prompt| prompt.item.index).collect();
+    let place = |item: &Item| by_tokens.iter().position(|&index| index == item.index);
+    prepared.items.sort_by_key(place);
+    let (items, samples) = (prepared.items.len(), prepared.task.method.samples());
     out::line(format_args!("{items} word problems, {samples} samples each, the majority's answer counts.\n"))?;
     let run = the_vote(&prepared, &vote, interrupted)?;
     out::line(format_args!("\n{}", run.summary))?;
@@ -39,8 +42,8 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
         return Err(ended);
     }
 
-    prepared.prompts.truncate(PLAN_ITEMS);
-    out::line(format_args!("The same samples with and without sharing ({} problems):\n", prepared.prompts.len()))?;
+    prepared.items.truncate(PLAN_ITEMS);
+    out::line(format_args!("The same samples with and without sharing ({} problems):\n", prepared.items.len()))?;
     compare_plans(&mut prepared, options, interrupted)?;
     out::line(format_args!("\nNext: offshoot run {} for all of them, with results on disk.", path.display()))?;
     Ok(ExitCode::SUCCESS)
@@ -68,20 +71,20 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
 fn the_vote(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<RunOutcome> {
     let launched = prepared.launch(options).start()?;
     let started = Instant::now();
-    let progress = Progress::new(prepared.prompts.len());
-    let search =
-        |prompts| search_all(prompts, prepared, &launched, options, None, Earlier::default(), &progress, interrupted);
-    let (first, others) = prepared.prompts.split_at(1);
-    let mut searched = search(first);
+    let progress = Progress::new(prepared.items.len());
+    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let (first, others) = prepared.items.split_at(1);
+    let mut searched = runner.search_all(first, Earlier::default());
     let shown = progress.aside(|| searched.finished.first().map_or(Ok(()), |item| show(&first[0], item)));
     if searched.ended.is_none() && shown.is_ok() {
-        let rest = search(others);
+        let levels = std::mem::take(&mut searched.levels);
+        let rest = runner.search_all(others, Earlier { levels, ..Earlier::default() });
         searched.finished.extend(rest.finished);
-        searched.ended = rest.ended;
+        (searched.ended, searched.levels) = (rest.ended, rest.levels);
     }
     progress.finish();
     shown?;
-    sum_up(prepared, &launched, options, searched, started.elapsed().as_secs_f64())
+    runner.sum_up(searched, started.elapsed().as_secs_f64())
 }
 
 /// Draws the same samples under two plans; only time and bytes differ, and on a device that is not exact a rounding, so
@@ -128,15 +131,16 @@ fn texts_of(item: &Finished) -> impl Iterator<Item = String> {
 /// A run that leaves nothing on disk, and whether the device is exact.
 fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBool) -> Result<(RunOutcome, bool)> {
     let launched = prepared.launch(options).start()?;
-    let progress = Progress::new(prepared.prompts.len());
-    let run = work(prepared, &launched, options, None, Earlier::default(), &progress, interrupted);
+    let progress = Progress::new(prepared.items.len());
+    let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
+    let run = runner.work(Earlier::default());
     progress.finish();
     Ok((run?, launched.engine.facts().exact))
 }
 
 /// One problem: its question, its first sample, and what all samples voted for.
-fn show(prompt: &ItemPrompt, item: &Finished) -> Result<()> {
-    out::line(prompt.item.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default())?;
+fn show(problem: &Item, item: &Finished) -> Result<()> {
+    out::line(problem.fields.get("question").and_then(|value| value.as_str()).unwrap_or_default())?;
     if let Some(first) = item.outcome.samples.first() {
         out::line(format_args!("\none sample ({}):", verdict(first.correct)))?;
         for line in first.text.trim().lines() {

@@ -21,7 +21,7 @@ use super::{ItemPrompt, PreparedRun};
 /// Searches `tree` by the task's method.
 pub(super) fn drive(
     prepared: &PreparedRun,
-    prompt: &ItemPrompt,
+    prompt: &ItemPrompt<'_>,
     tree: &mut SamplingTree,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
@@ -40,7 +40,7 @@ pub(super) fn drive(
                 Ok(QuestionPrompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
-            let texts = ItemTexts { how, item: &prompt.item, render: &render, continuation: &continuation };
+            let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
             tree_of_thought(tree, &how.settings, &texts, job)
         }
         Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
@@ -55,7 +55,7 @@ pub(super) fn drive(
 /// Runs a stepwise search.
 fn stepping(
     prepared: &PreparedRun,
-    prompt: &ItemPrompt,
+    prompt: &ItemPrompt<'_>,
     steps: &StepSettings,
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
@@ -80,11 +80,11 @@ fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
 }
 
 /// The question of the task's scorer about a solution of this item.
-fn question(prepared: &PreparedRun, prompt: &ItemPrompt, thoughts: &str) -> Result<ScoreQuestion> {
+fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> Result<ScoreQuestion> {
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question where the task asks none".to_string()));
     };
-    question_of(verdicts, &prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
+    question_of(verdicts, prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
 }
 
 /// What `verdicts` asks about a solution of `item`, in tokens; one question of many.

@@ -3,24 +3,26 @@
 use std::fmt::Write;
 
 use crate::error::Result;
-use crate::eval::report::PromptTokens;
 use crate::figures::{bytes, count, saved};
+use crate::kv::PromptTree;
 use crate::launch::LaunchSizes;
 use crate::tokenizer::LevelTokens;
 
 use super::{PreparedRun, RunOptions, worker};
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
-    let first = &prepared.prompts[0];
+    let prompts = prepared.encode_all()?;
+    let distinct = PromptTree::new(prompts.as_slice()).distinct_tokens();
+    let first = &prompts[0];
     let config = &prepared.folder.config;
     let samples = prepared.task.method.samples() as usize;
     let weights = config.weight_bytes(prepared.facts.weights);
     let LaunchSizes { device, branches, pool, kv_bytes_per_token } = prepared.launch(options).sizes()?;
     let in_flight = worker::in_flight(prepared, branches);
     let kv = |tokens: usize| bytes((tokens * kv_bytes_per_token) as u64);
-    let longest = prepared.prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
+    let longest = prompts.iter().map(|prompt| prompt.tokens().len()).max().unwrap_or(0);
     let own = prepared.own_tokens().min(config.context - longest);
-    let at_once = prepared.distinct_tokens() + in_flight * samples * own;
+    let at_once = distinct as usize + in_flight * samples * own;
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
@@ -30,13 +32,13 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
     line("device", device);
     line("weights", bytes(weights as u64));
-    line("items", format!("{}, {in_flight} at once on {branches} branches", prepared.prompts.len()));
-    let prompts = PromptTokens { asked: prepared.prompt_tokens() as u64, computed: prepared.distinct_tokens() as u64 };
-    let shared = match prompts.asked {
+    line("items", format!("{}, {in_flight} at once on {branches} branches", prompts.len()));
+    let asked = prompts.iter().map(|prompt| prompt.tokens().len() as u64).sum();
+    let shared = match asked {
         0 => String::new(),
-        asked => format!(": {} shared", saved(prompts.computed, asked)),
+        asked => format!(": {} shared", saved(distinct, asked)),
     };
-    line("prompts", format!("{} tokens, {} of them distinct{shared}", count(prompts.asked), count(prompts.computed)));
+    line("prompts", format!("{} tokens, {} of them distinct{shared}", count(asked), count(distinct)));
     line("levels", levels(&first.levels));
     line("kv", format!("{} a token; one item at its longest {}", kv(1), kv(longest + samples * own)));
     line(

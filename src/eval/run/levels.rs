@@ -3,40 +3,53 @@
 //! counters hold what the engine did (such as prompts computed again after an eviction).
 
 use crate::eval::report::{AttentionCoverage, LevelUse};
-use crate::kv::PromptTree;
+use crate::kv::DistinctTokens;
 use crate::search::Sample;
+use crate::tokenizer::LevelTokens;
 
 use super::worker::Finished;
-use super::{ItemPrompt, PreparedRun};
 
-/// The levels of the prompts of `finished`, and the samples last; empty where nothing has finished. Also how many
-/// samples have recorded attention; `None` where none has.
+/// The tokens of prompts by level, counted one prompt after another.
+#[derive(Default)]
+pub struct LevelCounts {
+    /// Tells what a prompt shares with those before it.
+    seen: DistinctTokens,
+    /// For each level its tokens without sharing, and with.
+    uses: Vec<(u64, u64)>,
+}
+
+impl LevelCounts {
+    /// Adds a prompt: each of its tokens once for each of its samples, and those that no earlier prompt shares once.
+    pub fn add(&mut self, prompt: &LevelTokens, samples: usize) {
+        let shared = self.seen.insert(&prompt.tokens);
+        // A choice among given answers draws nothing, and has its prompt computed all the same.
+        let samples = samples.max(1) as u64;
+        for (ix, level) in prompt.levels().enumerate() {
+            if self.uses.len() == ix {
+                self.uses.push((0, 0));
+            }
+            self.uses[ix].0 += samples * level.len() as u64;
+            self.uses[ix].1 += level.end.saturating_sub(level.start.max(shared)) as u64;
+        }
+    }
+}
+
+/// The levels of the prompts of `finished`, which `counts` has counted, and the samples last; empty where nothing has
+/// finished. Also how many samples have recorded attention; `None` where none has.
 pub fn levels(
-    prepared: &PreparedRun,
+    counts: LevelCounts,
     finished: &[Finished],
     kv_bytes_per_token: u64,
 ) -> (Vec<LevelUse>, Option<AttentionCoverage>) {
     if finished.is_empty() {
         return (Vec::new(), None);
     }
-    let mut uses: Vec<(u64, u64)> = Vec::new();
-    let mut sampled = 0;
-    let samples_of = |prompt: &ItemPrompt| {
-        let at = finished.binary_search_by_key(&prompt.item.index, |item| item.index).ok()?;
-        Some(&finished[at].outcome.samples)
-    };
-    let (prompts, samples): (Vec<_>, Vec<_>) =
-        prepared.prompts.iter().filter_map(|prompt| Some((prompt, samples_of(prompt)?))).unzip();
-    for sorted in PromptTree::new(prompts.as_slice()).sorted() {
-        let (prompt, samples) = (prompts[sorted.prompt as usize], samples[sorted.prompt as usize]);
-        // A choice among given answers draws nothing, and has its prompt computed all the same.
-        add(prompt, samples.len().max(1) as u64, sorted.shared as usize, &mut uses);
-        sampled += samples.iter().map(|sample| sample.tokens as u64).sum::<u64>();
-    }
+    let samples = || finished.iter().flat_map(|item| &item.outcome.samples);
+    let mut uses = counts.uses;
+    let sampled = samples().map(|sample| sample.tokens as u64).sum();
     uses.push((sampled, sampled));
     let last = uses.len();
-    let told_by = samples.iter().copied().flatten();
-    let told_by = told_by.filter_map(|sample| Some((sample.tokens, sample.attention.as_deref()?)));
+    let told_by = samples().filter_map(|sample| Some((sample.tokens, sample.attention.as_deref()?)));
     let attention = mean_attention(told_by, last);
     let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
@@ -46,7 +59,7 @@ pub fn levels(
         kv_bytes_unshared: unshared * kv_bytes_per_token,
         attention: attention.as_ref().map(|parts| parts[ix]),
     };
-    (uses.into_iter().enumerate().map(level).collect(), told(samples.into_iter().flatten()))
+    (uses.into_iter().enumerate().map(level).collect(), told(samples()))
 }
 
 /// How many of `samples` have recorded attention; `None` where none has.
@@ -74,16 +87,4 @@ pub fn mean_attention<'a, T: Copy + Into<f64> + 'a>(
         tokens += weight;
     }
     (tokens > 0.0).then(|| sums.into_iter().map(|sum| sum / tokens).collect())
-}
-
-/// Adds the levels of one prompt: all of its tokens once for each of its samples, and those behind the `shared` ones
-/// with which an earlier prompt begins, too.
-fn add(prompt: &ItemPrompt, samples: u64, shared: usize, uses: &mut Vec<(u64, u64)>) {
-    for (ix, level) in prompt.levels.levels().enumerate() {
-        if uses.len() == ix {
-            uses.push((0, 0));
-        }
-        uses[ix].0 += samples * level.len() as u64;
-        uses[ix].1 += level.end.saturating_sub(level.start.max(shared)) as u64;
-    }
 }

@@ -96,9 +96,8 @@ impl Manifest {
         let mut files = BTreeMap::new();
         files_named(&task.source, beside, &mut files)?;
         files.extend(hashes(task.item_files()?, beside)?);
-        let items = prepared.prompts.iter().map(|prompt| &prompt.item);
         Ok(Self {
-            prompt_files: hashes(task.prompt_files(items)?, beside)?,
+            prompt_files: hashes(task.prompt_files(prepared.items.iter())?, beside)?,
             offshoot: env!("CARGO_PKG_VERSION").to_string(),
             model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,

@@ -1,4 +1,4 @@
-//! `offshoot run`: a task from file to results. Prepares prompts, loads the model, works on several items at once (one
+//! `offshoot run`: a task from file to results. Checks the task, loads the model, works on several items at once (one
 //! driver a thread, one engine for all), writes each result as it comes and sums up. How one problem is searched is
 //! `search`'s.
 
@@ -11,6 +11,7 @@ pub mod judging;
 mod levels;
 mod manifest;
 mod prepare;
+mod prompts;
 mod regrade;
 pub mod rescore;
 mod resume;
@@ -31,8 +32,10 @@ use crate::out::Progress;
 use crate::plan::Planner;
 
 use manifest::Process;
-pub use prepare::{ItemPrompt, PreparedRun, RenderedTask};
+pub use prepare::{PreparedRun, RenderedTask};
+pub use prompts::ItemPrompt;
 use resume::RunFolder;
+use worker::ItemRunner;
 
 /// What a run is asked to do.
 #[derive(Clone, Debug)]
@@ -74,7 +77,7 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     let mut place = RunFolder::find(&prepared, options)?;
     let launched = prepared.launch(options).start()?;
     if !place.is_resumed() {
-        prepared.check_paths(launched.engine.facts(), |_| false)?;
+        prepared.check_longest_path(launched.engine.facts(), |_| false)?;
     }
     let process = Process::on(&launched);
     place.manifest.warn_of_devices(&process);
@@ -83,16 +86,24 @@ pub fn run(options: &RunOptions, interrupted: &AtomicBool) -> Result<ExitCode> {
     if place.is_resumed() {
         // What is finished need not fit any more.
         let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
-        prepared.check_paths(launched.engine.facts(), |index| done.contains(&index))?;
+        prepared.check_longest_path(launched.engine.facts(), |index| done.contains(&index))?;
     }
-    let progress = Progress::new(prepared.prompts.len());
-    let run = worker::work(&prepared, &launched, options, Some(&journal), earlier, &progress, interrupted);
+    let progress = Progress::new(prepared.items.len());
+    let runner = ItemRunner {
+        prepared: &prepared,
+        launched: &launched,
+        options,
+        journal: Some(&journal),
+        progress: &progress,
+        interrupted,
+    };
+    let run = runner.work(earlier);
     progress.finish();
     let mut run = run?;
     place.manifest.end(run.summary.prompts);
     (run.summary.prompts, run.summary.uncounted_processes) = place.manifest.prompts();
     let completions = match prepared.task.is_judged() {
-        true => assess::completions(&prepared.prompts, &run.finished)
+        true => assess::completions(&prepared.items, &run.finished)
             .and_then(|lines| journal.file("completions.jsonl", &lines)),
         false => Ok(()),
     };

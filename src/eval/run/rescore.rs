@@ -66,7 +66,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
-    let judging = RunJudge::open(&task, items.iter(), options.isolation, options.judges)?;
+    let judging = RunJudge::open(&task, &items, options.isolation, options.judges)?;
     let grading = Regrader { task: &task, judging: judging.as_ref() };
     let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
     say_what_is_left_out(&graded);

@@ -10,6 +10,7 @@ use crate::eval::journal::{Journal, Recorded, fresh_folder, run_folders};
 use crate::out;
 use crate::search::Sample;
 
+use super::levels::LevelCounts;
 use super::manifest::{self, Manifest};
 use super::worker::Finished;
 use super::{PreparedRun, RunOptions};
@@ -20,6 +21,8 @@ pub struct Earlier {
     pub finished: Vec<Finished>,
     /// Samples of items that are not finished, by item.
     pub samples: HashMap<usize, Vec<Sample>>,
+    /// The prompts of items that an earlier search of this process has finished and counted.
+    pub levels: LevelCounts,
 }
 
 /// The folder that a run writes to, and its manifest.
@@ -115,7 +118,7 @@ impl ItemsLeft {
     fn new(mut recorded: Recorded, prepared: &PreparedRun) -> Self {
         let method = &prepared.task.method;
         let mut sorted = Self { earlier: Earlier::default(), unfinished: recorded.failed, anew: HashSet::new() };
-        let asked: HashSet<usize> = prepared.prompts.iter().map(|prompt| prompt.item.index).collect();
+        let asked: HashSet<usize> = prepared.items.iter().map(|item| item.index).collect();
         for index in asked {
             let mut samples = recorded.samples.remove(&index).unwrap_or_default();
             samples.sort_by_key(|sample| sample.index);

@@ -14,7 +14,7 @@ use crate::search::settings::BestBy;
 use crate::search::{Details, Outcome, Sample, tally, verdict_on};
 
 use super::judging::Judged;
-use super::levels::levels;
+use super::levels::{LevelCounts, levels};
 use super::worker::Finished;
 use super::{PreparedRun, RunOptions};
 use crate::launch::Launched;
@@ -27,10 +27,11 @@ pub fn summarise(
     launched: &Launched,
     options: &RunOptions,
     finished: &[Finished],
+    counts: LevelCounts,
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let (levels, attention) = levels(prepared, finished, launched.engine.facts().kv_bytes_per_token as u64);
+    let (levels, attention) = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
     let engine = launched.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
@@ -41,7 +42,7 @@ pub fn summarise(
         not_cuda: launched.not_cuda.as_ref().map(ToString::to_string),
         plan: options.plan.unwrap_or_default(),
         seed: task.sampling.seed,
-        items_asked: prepared.prompts.len(),
+        items_asked: prepared.items.len(),
         unfinished_samples: 0,
         failed: 0,
         failed_branches: 0,

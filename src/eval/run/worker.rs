@@ -1,36 +1,40 @@
 //! Runs the items of a task on threads: each thread takes the next item, drives its search and writes its results. The
-//! engine merges the branches of all items into one batch, so these threads mostly wait.
+//! engine merges the branches of all items into one batch, so these threads mostly wait. One more thread encodes the
+//! prompts, some ahead of their turn.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use crossbeam_channel::Receiver;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::eval::journal::Journal;
 use crate::eval::report::Summary;
+use crate::eval::task::Item;
 use crate::figures::counted;
+use crate::launch::{Launched, PromptOrder, TextKey, work_ahead};
+use crate::out::Progress;
 use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
 use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{assessor, grade};
 use super::drive::drive;
+use super::levels::LevelCounts;
 use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, PreparedRun, RunOptions};
-use crate::launch::{Launched, PromptOrder};
-use crate::out::Progress;
 
 /// Items worked on at once: enough that their samples are all the branches that the engine grows at once, and some more
 /// that wait, so that there is always one to begin where others end.
 pub fn in_flight(prepared: &PreparedRun, branches: usize) -> usize {
     let samples = prepared.task.method.samples_at_once() as usize;
     let full = branches.div_ceil(samples);
-    (full + full.div_ceil(8)).min(prepared.prompts.len()).min(MOST_THREADS)
+    (full + full.div_ceil(8)).min(prepared.items.len()).min(MOST_THREADS)
 }
 
 /// The most threads. A waiting thread reserves addresses for its stack, and memory only for the pages it has touched.
@@ -77,26 +81,11 @@ impl RunOutcome {
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
-        let id = prepared.prompts.iter().find(|prompt| prompt.item.index == index).map_or("", |prompt| &prompt.item.id);
+        let id = prepared.items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
         let branches = counted(self.summary.failed_branches as u64, "continuation");
         let what = format!("{branches} failed, first of item `{id}`: {first} (--resume tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
     }
-}
-
-/// Works on all items; writes results to `journal` where there is one.
-pub fn work(
-    prepared: &PreparedRun,
-    launched: &Launched,
-    options: &RunOptions,
-    journal: Option<&Journal>,
-    earlier: Earlier,
-    progress: &Progress,
-    interrupted: &AtomicBool,
-) -> Result<RunOutcome> {
-    let started = Instant::now();
-    let searched = search_all(&prepared.prompts, prepared, launched, options, journal, earlier, progress, interrupted);
-    sum_up(prepared, launched, options, searched, started.elapsed().as_secs_f64())
 }
 
 /// The outcome of searching several items.
@@ -107,88 +96,132 @@ pub struct Searched {
     pub ended: Option<Error>,
     /// Samples on disk of items that are not finished.
     pub unfinished_samples: usize,
+    /// The prompts of finished items.
+    pub levels: LevelCounts,
 }
 
-/// Summarises the finished items. An error that ended the run early is returned rather than an error of the summary.
-pub fn sum_up(
-    prepared: &PreparedRun,
-    launched: &Launched,
-    options: &RunOptions,
-    searched: Searched,
-    seconds: f64,
-) -> Result<RunOutcome> {
-    let Searched { mut finished, mut failed, ended, unfinished_samples } = searched;
-    finished.sort_by_key(|item| item.index);
-    failed.sort_by_key(|item| item.index);
-    match summarise(prepared, launched, options, &finished, seconds) {
-        Ok(summary) => {
-            let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
-            let failed_branches = finished.iter().map(of).sum();
-            let summary = Summary { failed: failed.len(), failed_branches, unfinished_samples, ..summary };
-            Ok(RunOutcome { summary, finished, failed, ended })
-        }
-        Err(error) => Err(ended.unwrap_or(error)),
+/// What all searches of a process share.
+#[derive(Clone, Copy)]
+pub struct ItemRunner<'a> {
+    pub prepared: &'a PreparedRun,
+    pub launched: &'a Launched,
+    pub options: &'a RunOptions,
+    /// Where results are written, if anywhere.
+    pub journal: Option<&'a Journal>,
+    pub progress: &'a Progress,
+    pub interrupted: &'a AtomicBool,
+}
+
+impl<'a> ItemRunner<'a> {
+    /// Searches all items but those that `earlier` has finished, and sums up.
+    pub fn work(&self, earlier: Earlier) -> Result<RunOutcome> {
+        let started = Instant::now();
+        let searched = self.search_all(&self.prepared.items, earlier);
+        self.sum_up(searched, started.elapsed().as_secs_f64())
     }
-}
 
-/// Searches those of `prompts` that `earlier` has not finished, several at once.
-#[expect(clippy::too_many_arguments, reason = "each is a part of the run that the demo puts together otherwise")]
-pub fn search_all(
-    prompts: &[ItemPrompt],
-    prepared: &PreparedRun,
-    launched: &Launched,
-    options: &RunOptions,
-    journal: Option<&Journal>,
-    earlier: Earlier,
-    progress: &Progress,
-    interrupted: &AtomicBool,
-) -> Searched {
-    let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
-    done.iter().for_each(|_| progress.item_done());
-    let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
-    let shared = WorkerContext {
-        prompts,
-        prepared,
-        launched,
-        trees: options.trees,
-        progress,
-        interrupted,
-        order: Mutex::new(PromptOrder::new(prompts, prepared.draws(prompts))),
-        ended: Mutex::new(None),
-        finished: Mutex::new(earlier.finished),
-        failed: Mutex::new(Vec::new()),
-        unfinished_samples: AtomicUsize::new(unfinished_samples),
-        done,
-        earlier: Mutex::new(earlier.samples),
-        journal,
-    };
-    let threads = in_flight(prepared, launched.engine.facts().max_branches).min(prompts.len());
-    std::thread::scope(|scope| {
-        let mut workers = Vec::new();
-        for _ in 0..threads {
-            match std::thread::Builder::new().spawn_scoped(scope, || shared.take_items()) {
-                Ok(worker) => workers.push(worker),
-                Err(error) if workers.is_empty() => shared.end(Error::io("a thread", "start")(error)),
-                Err(error) => {
-                    log::warn!("{} items at once, not {threads}: no more threads start: {error}", workers.len());
-                    break;
+    /// Summarises the finished items. An error that ended the run early is returned rather than an error of the
+    /// summary.
+    pub fn sum_up(&self, searched: Searched, seconds: f64) -> Result<RunOutcome> {
+        let Searched { mut finished, mut failed, ended, unfinished_samples, levels } = searched;
+        finished.sort_by_key(|item| item.index);
+        failed.sort_by_key(|item| item.index);
+        match summarise(self.prepared, self.launched, self.options, &finished, levels, seconds) {
+            Ok(summary) => {
+                let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
+                let failed_branches = finished.iter().map(of).sum();
+                let summary = Summary { failed: failed.len(), failed_branches, unfinished_samples, ..summary };
+                Ok(RunOutcome { summary, finished, failed, ended })
+            }
+            Err(error) => Err(ended.unwrap_or(error)),
+        }
+    }
+
+    /// Searches those of `items`, which are some of the task's, that `earlier` has not finished, several at once.
+    pub fn search_all(&self, items: &'a [Item], earlier: Earlier) -> Searched {
+        let mut encoder = self.prepared.encoder();
+        self.search_encoded(items, earlier, move |item| encoder.encode(item))
+    }
+
+    /// As `search_all`, with the prompts that `encode` makes, on a thread of its own and some ahead of their turn.
+    fn search_encoded(
+        &self,
+        items: &'a [Item],
+        earlier: Earlier,
+        mut encode: impl FnMut(&'a Item) -> Result<ItemPrompt<'a>> + Send,
+    ) -> Searched {
+        let done: HashMap<usize, usize> =
+            earlier.finished.iter().map(|item| (item.index, item.outcome.samples.len())).collect();
+        done.iter().for_each(|_| self.progress.item_done());
+        let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
+        let shared = WorkerContext {
+            run: *self,
+            taking: Mutex::new(()),
+            ended: Mutex::new(None),
+            finished: Mutex::new(earlier.finished),
+            failed: Mutex::new(Vec::new()),
+            levels: Mutex::new(earlier.levels),
+            unfinished_samples: AtomicUsize::new(unfinished_samples),
+            earlier: Mutex::new(earlier.samples),
+        };
+        let finished: Vec<(&Item, usize)> =
+            items.iter().filter_map(|item| Some((item, *done.get(&item.index)?))).collect();
+        let mut order = self.order(items);
+        let next = move || {
+            let item = std::iter::from_fn(|| order.next_prompt())
+                .map(|at| &items[at])
+                .find(|item| !done.contains_key(&item.index))?;
+            Some((item, guarded(|| encode(item))))
+        };
+        let threads = in_flight(self.prepared, self.launched.engine.facts().max_branches).min(items.len());
+        std::thread::scope(|scope| {
+            let encoded = match work_ahead(scope, next) {
+                Ok(encoded) => encoded,
+                Err(error) => return shared.end(error),
+            };
+            let mut workers = Vec::new();
+            for _ in 0..threads {
+                let (shared, encoded) = (&shared, encoded.clone());
+                match std::thread::Builder::new().spawn_scoped(scope, move || shared.take_items(&encoded)) {
+                    Ok(worker) => workers.push(worker),
+                    Err(error) if workers.is_empty() => shared.end(Error::io("a thread", "start")(error)),
+                    Err(error) => {
+                        log::warn!("{} items at once, not {threads}: no more threads start: {error}", workers.len());
+                        break;
+                    }
                 }
             }
-        }
-        for worker in workers {
-            if worker.join().is_err() {
-                shared.end(panicked());
+            // Without a receiver the encoding thread ends.
+            drop(encoded);
+            let mut encoder = self.prepared.encoder();
+            for (item, samples) in finished {
+                match guarded(|| encoder.encode(item)) {
+                    Ok(prompt) => shared.count(&prompt, samples),
+                    Err(error) => shared.end(error),
+                }
             }
+            for worker in workers {
+                if worker.join().is_err() {
+                    shared.end(panicked());
+                }
+            }
+        });
+        if self.interrupted.load(Ordering::Relaxed) {
+            shared.end(Error::Interrupted);
         }
-    });
-    if interrupted.load(Ordering::Relaxed) {
-        shared.end(Error::Interrupted);
+        Searched {
+            finished: shared.finished.into_inner().expect("pushing does not panic"),
+            failed: shared.failed.into_inner().expect("pushing does not panic"),
+            ended: shared.ended.into_inner().expect("storing does not panic"),
+            unfinished_samples: shared.unfinished_samples.into_inner(),
+            levels: shared.levels.into_inner().expect("counting does not panic"),
+        }
     }
-    Searched {
-        finished: shared.finished.into_inner().expect("pushing does not panic"),
-        failed: shared.failed.into_inner().expect("pushing does not panic"),
-        ended: shared.ended.into_inner().expect("storing does not panic"),
-        unfinished_samples: shared.unfinished_samples.into_inner(),
+
+    /// The order in which `items` start, found from their texts.
+    fn order(&self, items: &[Item]) -> PromptOrder {
+        let keys: Vec<&TextKey> = items.iter().map(|item| &self.prepared.texts[&item.index].key).collect();
+        PromptOrder::new(&keys, vec![self.prepared.draws(); items.len()])
     }
 }
 
@@ -203,38 +236,35 @@ fn panicked() -> Error {
 
 /// What the threads of one run share.
 struct WorkerContext<'a> {
-    prompts: &'a [ItemPrompt],
-    prepared: &'a PreparedRun,
-    launched: &'a Launched,
-    trees: bool,
-    progress: &'a Progress,
-    interrupted: &'a AtomicBool,
-    order: Mutex<PromptOrder>,
+    run: ItemRunner<'a>,
+    /// Held while a prompt is taken and its tree is made.
+    taking: Mutex<()>,
     /// The first error; once it is set no thread takes another item.
     ended: Mutex<Option<Error>>,
     finished: Mutex<Vec<Finished>>,
     failed: Mutex<Vec<Failed>>,
+    levels: Mutex<LevelCounts>,
     /// Samples on disk of items that are not finished.
     unfinished_samples: AtomicUsize,
-    /// Items that are finished already.
-    done: HashSet<usize>,
     /// Samples that others have already.
     earlier: Mutex<HashMap<usize, Vec<Sample>>>,
-    journal: Option<&'a Journal>,
 }
 
-impl WorkerContext<'_> {
-    fn take_items(&self) {
-        while let Some((prompt, tree)) = self.next_item() {
-            match guarded(|| self.search(prompt, tree?)) {
+/// An item and its prompt, or why it has none.
+type EncodedItem<'a> = (&'a Item, Result<ItemPrompt<'a>>);
+
+impl<'a> WorkerContext<'a> {
+    fn take_items(&self, encoded: &Receiver<EncodedItem<'a>>) {
+        while let Some((item, started)) = self.next_item(encoded) {
+            match guarded(|| started.and_then(|(prompt, tree)| self.search(&prompt, tree))) {
                 Ok(finished) => {
-                    log::info!("item `{}`: {} samples", prompt.item.id, finished.outcome.samples.len());
+                    log::info!("item `{}`: {} samples", item.id, finished.outcome.samples.len());
                     self.finished.lock().expect("pushing does not panic").push(finished);
-                    self.progress.item_done();
+                    self.run.progress.item_done();
                 }
-                Err(error) => match self.launched.in_bytes(error) {
+                Err(error) => match self.run.launched.in_bytes(error) {
                     error if self.ends_the_run(&error) => self.end(error),
-                    error => self.fail(prompt, error),
+                    error => self.fail(item, error),
                 },
             }
         }
@@ -242,22 +272,28 @@ impl WorkerContext<'_> {
 
     /// Whether no other item could fare better: the engine is gone, the user has had enough, results cannot be written.
     fn ends_the_run(&self, error: &Error) -> bool {
+        let journal = self.run.journal;
         match error {
             Error::Interrupted | Error::EngineStopped { .. } | Error::Cuda { .. } | Error::DeviceMemory { .. } => true,
-            Error::Io { path, .. } => self.journal.is_none_or(|journal| path.starts_with(journal.folder())),
-            _ => self.journal.is_none(),
+            Error::Io { path, .. } => journal.is_none_or(|journal| path.starts_with(journal.folder())),
+            _ => journal.is_none(),
         }
     }
 
-    fn fail(&self, prompt: &ItemPrompt, error: Error) {
-        let (index, id) = (prompt.item.index, prompt.item.id.clone());
+    fn fail(&self, item: &Item, error: Error) {
+        let (index, id) = (item.index, item.id.clone());
         log::info!("item `{id}` failed: {error}");
         let line = json!({ "id": id, "index": index, "error": error.to_string() });
-        match self.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
+        match self.run.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
             Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),
             Err(unwritten) => self.end(unwritten),
         }
-        self.progress.item_done();
+        self.run.progress.item_done();
+    }
+
+    /// Counts the prompt of a finished item.
+    fn count(&self, prompt: &ItemPrompt<'_>, samples: usize) {
+        self.levels.lock().expect("counting does not panic").add(&prompt.levels, samples);
     }
 
     /// The first error stays.
@@ -265,33 +301,39 @@ impl WorkerContext<'_> {
         self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
 
-    /// The next item and its tree. Trees are made in the order of the items: the engine serves branches in the order of
-    /// their roots.
-    fn next_item(&self) -> Option<(&ItemPrompt, Result<SamplingTree>)> {
-        let mut order = self.order.lock().expect("taking does not panic");
-        loop {
-            let ended = self.ended.lock().expect("storing does not panic").is_some();
-            if ended || self.interrupted.load(Ordering::Relaxed) {
-                return None;
-            }
-            let prompt = &self.prompts[order.next_prompt()?];
-            if !self.done.contains(&prompt.item.index) {
-                let (engine, seed) = (self.launched.engine.clone(), self.prepared.task.sampling.seed);
-                let (id, tokens, text) = (&prompt.item.id, prompt.tokens().to_vec(), prompt.text.clone());
-                return Some((prompt, SamplingTree::new(engine, id, seed, tokens, text)));
-            }
+    /// The next item with its prompt and its tree. Trees are made in the order of the prompts: the engine serves
+    /// branches in the order of their roots.
+    #[expect(clippy::type_complexity, reason = "an item, and what its search starts with")]
+    fn next_item(
+        &self,
+        encoded: &Receiver<EncodedItem<'a>>,
+    ) -> Option<(&'a Item, Result<(ItemPrompt<'a>, SamplingTree)>)> {
+        let _taking = self.taking.lock().expect("taking does not panic");
+        let ended = self.ended.lock().expect("storing does not panic").is_some();
+        if ended || self.run.interrupted.load(Ordering::Relaxed) {
+            return None;
         }
+        let (item, prompt) = encoded.recv().ok()?;
+        let started = prompt.and_then(|prompt| {
+            let ItemRunner { prepared, launched, .. } = self.run;
+            prepared.check_path(launched.engine.facts(), &prompt)?;
+            let (engine, seed) = (launched.engine.clone(), prepared.task.sampling.seed);
+            let tree = SamplingTree::new(engine, &item.id, seed, prompt.tokens().to_vec(), prompt.text.clone())?;
+            Ok((prompt, tree))
+        });
+        Some((item, started))
     }
 
     /// One problem: its tree, its driver, its results.
-    fn search(&self, prompt: &ItemPrompt, mut tree: SamplingTree) -> Result<Finished> {
-        let task = &self.prepared.task;
+    fn search(&self, prompt: &ItemPrompt<'_>, mut tree: SamplingTree) -> Result<Finished> {
+        let ItemRunner { prepared, launched, options, journal, progress, interrupted } = self.run;
+        let task = &prepared.task;
         let mut others = self.earlier.lock().expect("taking does not panic");
         let earlier = others.remove(&prompt.item.index).unwrap_or_default();
         drop(others);
         let mut on_disk = earlier.len();
         let mut record = |sample: &Sample| {
-            if let Some(journal) = self.journal {
+            if let Some(journal) = journal {
                 journal.sample(prompt.item.index, sample.index, &LineWithId { id: &prompt.item.id, rest: sample })?;
             }
             if let Some(error) = &sample.error {
@@ -300,19 +342,19 @@ impl WorkerContext<'_> {
             }
             on_disk += 1;
             self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
-            self.progress.sample_done(sample.tokens);
+            progress.sample_done(sample.tokens);
             Ok(())
         };
-        let grade = |text: &str| grade(task, &prompt.item, text);
+        let grade = |text: &str| grade(task, prompt.item, text);
         let mut job = SearchJob {
-            params: &self.prepared.params,
-            stop: &self.prepared.stop,
-            assessor: assessor(self.prepared.judging.as_ref(), &prompt.item, &grade),
+            params: &prepared.params,
+            stop: &prepared.stop,
+            assessor: assessor(prepared.judging.as_ref(), prompt.item, &grade),
             earlier,
             record: &mut record,
-            interrupted: self.interrupted,
+            interrupted,
         };
-        let mut outcome = drive(self.prepared, prompt, &mut tree, &mut job)?;
+        let mut outcome = drive(prepared, prompt, &mut tree, &mut job)?;
         drop(job);
         let mut failures = tree.take_failures();
         let branches = failures.len();
@@ -320,21 +362,22 @@ impl WorkerContext<'_> {
             if outcome.samples.is_empty() {
                 return Err(first);
             }
-            outcome.failed = Some(FailedBranches { branches, first: self.launched.in_bytes(first).to_string() });
+            outcome.failed = Some(FailedBranches { branches, first: launched.in_bytes(first).to_string() });
         }
-        if let Some(journal) = self.journal {
+        if let Some(journal) = journal {
             // The item's line last: what it says is done is not done again.
-            if self.trees {
+            if options.trees {
                 write_tree(journal, &tree, prompt)?;
             }
             journal.item(prompt.item.index, &item_line(prompt, &outcome))?;
         }
+        self.count(prompt, outcome.samples.len());
         self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
     }
 }
 
-fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt) -> Result<()> {
+fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt<'_>) -> Result<()> {
     let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
     let trace = serde_json::to_string(&trace);
     let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
@@ -349,7 +392,7 @@ pub struct LineWithId<'a, T> {
     pub rest: &'a T,
 }
 
-fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
+fn item_line(prompt: &ItemPrompt<'_>, outcome: &Outcome) -> serde_json::Value {
     let mut line = json!({
         "id": prompt.item.id,
         "index": prompt.item.index,
@@ -380,7 +423,79 @@ fn item_line(prompt: &ItemPrompt, outcome: &Outcome) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::judge::Isolation;
+    use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
+
+    const MOST_BRANCHES: usize = 4;
+
+    fn options() -> RunOptions {
+        RunOptions {
+            task: None,
+            model: None,
+            limit: None,
+            samples: None,
+            seed: None,
+            set: Vec::new(),
+            plan: None,
+            out: None,
+            k: None,
+            resume: false,
+            trees: false,
+            dry_run: false,
+            judges: None,
+            isolation: Isolation::Required,
+            device: DeviceChoice::Cpu,
+            budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
+        }
+    }
+
+    /// The last prompt is not there before the engine's first step: with all prompts encoded first, the run would never
+    /// begin. No more prompts than the limit wait at any time.
+    #[test]
+    fn prompts_are_encoded_while_the_engine_works() {
+        const ITEMS: usize = 4 * LOOK_AHEAD;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let items: Vec<Value> = (0..ITEMS).map(|id| json!({ "id": id.to_string(), "pens": id })).collect();
+        let task = json!({
+            "name": "ahead",
+            "model": Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo"),
+            "items": items,
+            "prompt": "Tom has {{pens}} pens.",
+            "method": { "sample": { "samples": 1 } },
+            "sampling": { "max_tokens": 1 },
+        });
+        let path = folder.path().join("task.json");
+        std::fs::write(&path, task.to_string()).expect("the temporary folder is writable");
+        let options = options();
+        let prepared = PreparedRun::new(&path, &options).expect("a sound task");
+        let launched = prepared.launch(&options).start().expect("a small model");
+        let (progress, interrupted) = (Progress::new(ITEMS), AtomicBool::new(false));
+        let run = ItemRunner {
+            prepared: &prepared,
+            launched: &launched,
+            options: &options,
+            journal: None,
+            progress: &progress,
+            interrupted: &interrupted,
+        };
+        let (mut encoder, mut encoded) = (prepared.encoder(), 0);
+        let metrics = || launched.engine.metrics().expect("the engine runs");
+        let searched = run.search_encoded(&prepared.items, Earlier::default(), |item| {
+            encoded += 1;
+            let patience = Instant::now() + Duration::from_secs(60);
+            while encoded == ITEMS && metrics().steps == 0 {
+                assert!(Instant::now() < patience, "the engine waits for the last prompt");
+            }
+            let waiting = encoded - metrics().tokens_sampled as usize;
+            assert!(waiting <= LOOK_AHEAD + in_flight(&prepared, MOST_BRANCHES) + 2, "{waiting} prompts wait");
+            encoder.encode(item)
+        });
+        assert!(searched.ended.is_none() && searched.failed.is_empty(), "{:?}", searched.ended);
+        assert_eq!(searched.finished.len(), ITEMS);
+    }
 
     #[test]
     fn a_panic_is_an_error_of_ours() {

@@ -2,6 +2,7 @@
 //! many levels, and in which order that is best used. It is built at once from the sorted prompts and holds no tokens:
 //! a node names a prompt that has them. What the device keeps while the job runs is `PrefixTree`'s.
 
+mod growing;
 mod lru;
 mod order;
 mod prompts;
@@ -10,6 +11,7 @@ mod sort;
 
 use std::ops::Range;
 
+pub use growing::DistinctTokens;
 pub use prompts::{PackedPrompts, Prompts};
 pub use saving::Saving;
 pub use sort::Sorted;

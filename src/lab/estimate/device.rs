@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::pool::Pool;
 use super::source::PlanModel;
+use crate::backend::Backend;
 use crate::backend::sim::{DeviceProfile, Sim};
-use crate::backend::{Backend, WeightFormat};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::lab::replay::{ReplaySettings, SimulatedMachine};
-use crate::launch::{DeviceKind, EngineBudget, ModelSource};
+use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::plan::{PlanHints, Planner};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
@@ -35,32 +34,35 @@ impl DescribedDevice {
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
         let profile = Arc::new(DeviceProfile::named(profile)?);
         let mut sim = Sim::new(profile.clone());
-        budget.kv.set_on(&mut sim, model.config.heads(), model.dtype);
-        let (weights, memory) = (model.config.weight_bytes(WeightFormat::Dense(model.dtype)), sim.free_bytes()?);
-        let Some(free) = memory.checked_sub(weights) else {
+        let launch = Launch {
+            model: ModelSource::random(&model.config, model.dtype),
+            tokenizer: None,
+            device: DeviceChoice::Auto,
+            budget: *budget,
+            planner: Planner::default(),
+            demand: Demand::unbounded(),
+        };
+        let (weights, memory) = (launch.model.weight_bytes(), sim.free_bytes()?);
+        if weights > memory {
             let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
-        };
-        let device = DeviceKind::of(&sim);
-        let branches = budget.branches(device, &model.config, free);
-        let config = budget.engine_config(device, branches, Planner::default(), usize::MAX);
+        }
         let (described, page_tokens) = (sim.describe(), sim.page_tokens());
-        let decoder = ModelSource::random(&model.config, model.dtype).load(&mut sim)?;
-        let step_rows = config.step_rows;
+        let decoder = launch.load(&mut sim)?;
         let kv_bytes_per_token = decoder.kv_bytes_per_token();
         let layers = decoder.layers_by_plan().iter().map(|&layers| layers as u64);
         let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
-        let (_, handle) = Engine::build(sim, decoder, None, config)?;
+        let (engine, handle) = launch.build(sim, decoder)?;
         let facts = handle.facts();
         let settings = ReplaySettings {
-            step_rows,
+            step_rows: engine.config().step_rows,
             pool_bytes: Some(facts.pool_pages * facts.page_bytes),
             swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
             ..ReplaySettings::default()
         };
         let pool = Pool { pages: facts.pool_pages as u64, page_tokens, page_bytes: facts.page_bytes as u64 };
         let machine = SimulatedMachine { model: model.config.clone(), dtype: model.dtype, kv: budget.kv, profile };
-        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches })
+        Ok(Self { machine, settings, pool, described, kv_bytes_per_token, hints, branches: facts.max_branches })
     }
 
     /// Branches that run at once.

@@ -87,8 +87,8 @@ fn holds_requests(bytes: &[u8]) -> bool {
 fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     let overrides =
         Overrides { set: options.set.clone(), samples: options.samples, seed: None, model: options.model.clone() };
-    let RenderedTask { task, model, folder, prompts, .. } =
-        RenderedTask::new(&options.input, &overrides, options.limit)?;
+    let rendered = RenderedTask::new(&options.input, &overrides, options.limit)?;
+    let (prompts, RenderedTask { task, folder, .. }) = (rendered.encode_all()?, &rendered);
     let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
     for prompt in &prompts {
         if prompt.tokens().is_empty() {
@@ -116,7 +116,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     if matches!(task.method, Method::Choose(_)) {
         job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
     }
-    Ok((PlanModel::of(&model, folder.config, options.dtype), job))
+    Ok((PlanModel::of(&rendered.model, folder.config.clone(), options.dtype), job))
 }
 
 fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {

@@ -10,9 +10,9 @@ use super::record::JobRecord;
 use super::time::Timekeeper;
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype};
-use crate::engine::{Engine, EngineConfig, PoolSize};
+use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
-use crate::launch::ModelSource;
+use crate::launch::{Demand, DeviceChoice, EngineBudget, Launch, ModelSource};
 use crate::model::{Decoder, ModelConfig};
 use crate::plan::Planner;
 
@@ -70,16 +70,16 @@ pub fn replay(machine: &SimulatedMachine, settings: &ReplaySettings, job: &Repla
 pub struct LoadedModel<B: Backend> {
     /// `None` after building an engine failed.
     parts: Option<(B, Decoder<B>)>,
-    context: usize,
-    vocab: usize,
+    config: ModelConfig,
+    dtype: Dtype,
+    kv: KvDtype,
 }
 
 impl<B: Backend> LoadedModel<B> {
     pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype) -> Result<Self> {
         backend.set_kv_dtype(kv);
-        let (context, vocab) = (model.context, model.vocab);
         let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
-        Ok(Self { parts: Some((backend, decoder)), context, vocab })
+        Ok(Self { parts: Some((backend, decoder)), config: model, dtype, kv })
     }
 
     /// Runs a job to its end, by the clock `time`.
@@ -92,39 +92,51 @@ impl<B: Backend> LoadedModel<B> {
         settings: &ReplaySettings,
         job: &ReplayJob,
     ) -> Result<JobRecord> {
-        if job.longest() > self.context {
-            let (what, tokens, context) = ("the longest request".to_owned(), job.longest(), self.context);
+        if job.longest() > self.config.context {
+            let (what, tokens, context) = ("the longest request".to_owned(), job.longest(), self.config.context);
             return Err(Error::ContextTooLong { what, tokens, context });
         }
         let (backend, decoder) = self.parts.take().ok_or_else(lost)?;
-        let pool = match settings.pool_bytes {
-            Some(bytes) => PoolSize::Bytes(bytes),
-            None => PoolSize::Share { of_free: KV_SHARE, at_most: useful_bytes(&backend, &decoder, job) },
-        };
-        let config = EngineConfig {
-            max_branches: settings.policy.max_branches(job),
-            step_rows: settings.step_rows,
-            planner: settings.planner,
-            pool,
-            swap_bytes: settings.swap_bytes,
-            run_ahead: true,
-            ..EngineConfig::default()
-        };
-        let (mut engine, handle) = Engine::build(backend, decoder, None, config)?;
-        let (submitted, ordered_in) = settings.policy.submit(job, self.vocab);
+        // Also on a device that computes synchronously, so that its steps are those of a simulated one.
+        let ahead = |config| EngineConfig { run_ahead: true, ..config };
+        let (mut engine, handle) = self.launch(settings, job).build_changed(backend, decoder, ahead)?;
+        let (submitted, ordered_in) = settings.policy.submit(job, self.config.vocab);
         // Runs on a thread of rayon's pool, because each turn does: from another thread, every turn would put this
         // thread to sleep and wake it.
         let record = rayon::scope(|_| drive(&mut engine, handle, time, &submitted));
         self.parts = Some(engine.into_parts());
         record.map(|record| JobRecord { ordered_in, ..record })
     }
+
+    fn launch<'a>(&'a self, settings: &ReplaySettings, job: &'a ReplayJob) -> Launch<'a> {
+        let budget = EngineBudget {
+            max_branches: Some(settings.policy.max_branches(job)),
+            step_rows: Some(settings.step_rows),
+            pool_bytes: settings.pool_bytes,
+            memory: Some(KV_SHARE),
+            swap_bytes: Some(settings.swap_bytes),
+            deterministic: false,
+            kv: self.kv,
+        };
+        Launch {
+            model: ModelSource::random(&self.config, self.dtype),
+            tokenizer: None,
+            device: DeviceChoice::Auto,
+            budget,
+            planner: settings.planner,
+            demand: match settings.pool_bytes {
+                Some(_) => Demand::unbounded(),
+                None => Demand::new(usize::MAX, |_, page_tokens| useful_tokens(job, page_tokens)),
+            },
+        }
+    }
 }
 
-/// Most bytes of keys and values that a job can use: nothing shared, everything kept.
-fn useful_bytes<B: Backend>(backend: &B, decoder: &Decoder<B>, job: &ReplayJob) -> usize {
-    let pages = |tokens: usize| tokens.div_ceil(backend.page_tokens() as usize) + 1;
+/// Most tokens whose keys and values a job can use, in whole pages: nothing shared, everything kept.
+fn useful_tokens(job: &ReplayJob, page_tokens: usize) -> usize {
+    let pages = |tokens: usize| tokens.div_ceil(page_tokens) + 1;
     let held = |request: &ReplayRequest| pages(request.prompt.len()) + request.samples * pages(request.output);
-    job.requests.iter().map(held).sum::<usize>().saturating_mul(backend.page_bytes(&decoder.kv_shape(1)))
+    job.requests.iter().map(held).sum::<usize>().saturating_mul(page_tokens)
 }
 
 fn lost() -> Error {

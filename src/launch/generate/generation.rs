@@ -12,10 +12,6 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::launch::PromptOrder;
 
-/// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
-const AHEAD: usize = 4096;
-const TOKENS_AHEAD: usize = 1 << 24;
-
 /// The result of one prompt: its samples by index, each a finish or an error; an error if the whole prompt was refused.
 pub type PromptResult = Result<Vec<Result<Finish>>>;
 
@@ -85,12 +81,7 @@ impl<'a> Generation<'a> {
 
     /// Starts prompts until enough samples wait in the engine.
     fn begin_more(&mut self) {
-        let at_once = self.generator.engine().facts().max_branches;
-        loop {
-            let waiting = self.generator.samples().saturating_sub(at_once);
-            if waiting > AHEAD || (waiting > 0 && self.generator.prompt_tokens() > TOKENS_AHEAD) {
-                return;
-            }
+        while !self.generator.has_enough() {
             let Some(prompt) = self.order.next_prompt() else { return };
             if !std::mem::replace(&mut self.is_begun[prompt], true) {
                 self.begin(prompt);

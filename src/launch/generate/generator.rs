@@ -14,6 +14,10 @@ use crate::ids::BranchId;
 /// Longer than any job takes.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
 
+/// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
+const AHEAD: usize = 4096;
+const TOKENS_AHEAD: usize = 1 << 24;
+
 /// When finished samples are released in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Release {
@@ -226,6 +230,12 @@ impl Generator {
     /// Number of samples that have not ended.
     pub fn samples(&self) -> usize {
         self.by_branch.len()
+    }
+
+    /// Whether so many samples wait in the engine that no more prompts need to begin yet.
+    pub fn has_enough(&self) -> bool {
+        let waiting = self.samples().saturating_sub(self.engine.facts().max_branches);
+        waiting > AHEAD || (waiting > 0 && self.prompt_tokens > TOKENS_AHEAD)
     }
 
     /// Prompt tokens of the samples that have not ended, counted in full for each sample.

@@ -1,7 +1,7 @@
 //! `offshoot batch`: answers a file of OpenAI Batch requests with one engine. Reads the lines, orders all prompts so
-//! that shared prefixes follow each other, samples them, and writes each answer when it is complete. A line that cannot
-//! be answered gets an error and never stops the job. `protocol` defines what a request means and the form of an
-//! answer.
+//! that shared prefixes follow each other, samples them, and writes each answer when it is complete. Prompts are
+//! encoded while the engine already samples earlier ones. A line that cannot be answered gets an error and never stops
+//! the job. `protocol` defines what a request means and the form of an answer.
 
 mod answer;
 mod input;
@@ -31,7 +31,7 @@ use answer::BatchAnswer;
 use origin::AnswerOrigin;
 use output::BatchOutput;
 pub use prompts::{BatchPrompt, read_prompts};
-use request::LineRequest;
+use request::RequestOutline;
 use work::BatchResult;
 
 /// The options of `offshoot batch`.
@@ -62,13 +62,13 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let mut output = BatchOutput::open(&options.out, options.resume, &lines, &origin)?;
 
     let reader = RequestReader { tokenizer: &tokenizer, config: &folder.config, seed: options.seed };
-    let mut requests: Vec<LineRequest> = Vec::new();
+    let mut requests: Vec<RequestOutline> = Vec::new();
     for line in &lines {
         if output.has(line.index) {
             continue;
         }
         let read = line.call.as_ref().map_err(Refusal::clone);
-        match read.and_then(|call| LineRequest::read(&reader, line.index, call)) {
+        match read.and_then(|call| RequestOutline::read(&reader, line.index, call)) {
             Ok(request) => requests.push(request),
             Err(refusal) => output.write(line.index, &BatchAnswer::refused(line, &refusal))?,
         }
@@ -76,8 +76,8 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
     let kept = lines.len() - requests.len() - output.refused();
     let mut sampled = 0;
     if !requests.is_empty() {
-        let branches = requests.iter().map(|request| request.branches()).sum();
-        let most = requests.iter().map(|request| request.most_tokens()).fold(0, usize::saturating_add);
+        let branches = requests.iter().map(|request| request.branches).sum();
+        let most = requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add);
         // Each branch has pages of its own and leaves the last page of its prompt half empty.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let launch = Launch {
@@ -89,24 +89,10 @@ pub fn main(options: &BatchOptions, interrupted: &AtomicBool) -> Result<ExitCode
             demand: Demand::new(branches, tokens),
         };
         let engine = launch.start()?.engine;
-        let mut fitting = Vec::with_capacity(requests.len());
-        for mut request in requests {
-            match request.fit_paths(engine.facts()) {
-                Ok(()) => fitting.push(request),
-                Err(refusal) => output.write(request.line, &BatchAnswer::refused(&lines[request.line], &refusal))?,
-            }
-        }
-        let progress = Progress::new(fitting.len());
+        let progress = Progress::new(requests.len());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let work = work::BatchJob {
-            lines: &lines,
-            origin: &origin,
-            engine,
-            tokenizer: &tokenizer,
-            created,
-            progress: &progress,
-        };
-        let worked = work.answer_all(&fitting, output, interrupted);
+        let work = work::BatchJob { lines: &lines, origin: &origin, engine, reader, created, progress: &progress };
+        let worked = work.answer_all(&requests, output, interrupted);
         progress.finish();
         let BatchResult { output: back, ended, tokens } = worked;
         (output, sampled) = (back, tokens);

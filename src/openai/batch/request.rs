@@ -1,9 +1,11 @@
-//! The request of one input line: the call in the engine's terms, and where its answer goes.
+//! The request of one input line: the call in the engine's terms, and where its answer goes. Of a request that waits
+//! only an outline is kept; its call is read again when its prompts are encoded.
 
 use std::ops::{Deref, DerefMut};
 
 use super::input::Call;
-use crate::openai::protocol::{ProtocolRequest, Refusal, RequestReader};
+use crate::launch::{OutputTokens, TextKey};
+use crate::openai::protocol::{ProtocolRequest, Refusal, RequestReader, TextPrompt};
 
 pub struct LineRequest {
     /// Index of its line.
@@ -12,9 +14,49 @@ pub struct LineRequest {
     request: ProtocolRequest,
 }
 
+/// What is known of a request before its prompts are encoded.
+pub struct RequestOutline {
+    /// Index of its line.
+    pub line: usize,
+    pub branches: usize,
+    /// Most tokens that its branches hold.
+    pub most_tokens: usize,
+    /// One for each of its prompts.
+    pub prompts: Vec<PromptOutline>,
+}
+
+/// What decides when a prompt starts.
+pub struct PromptOutline {
+    pub key: TextKey,
+    pub draws: OutputTokens,
+}
+
+impl RequestOutline {
+    /// # Errors
+    ///
+    /// Every error of a request but those of its prompts' tokens.
+    pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<RequestOutline, Refusal> {
+        let request = reader.read(call.endpoint, &call.body)?;
+        let context = reader.config.context;
+        let outline = |prompt| PromptOutline::of(prompt, request.best_of, context);
+        Ok(RequestOutline {
+            line,
+            branches: request.branches(),
+            most_tokens: request.most_tokens(context),
+            prompts: request.prompts.iter().map(outline).collect(),
+        })
+    }
+}
+
+impl PromptOutline {
+    fn of(prompt: &TextPrompt, samples: usize, context: usize) -> Self {
+        PromptOutline { key: TextKey::of(&prompt.text), draws: prompt.draws(samples, context) }
+    }
+}
+
 impl LineRequest {
     pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<LineRequest, Refusal> {
-        let request = reader.read(call.endpoint, &call.body)?;
+        let request = reader.encode(reader.read(call.endpoint, &call.body)?)?;
         Ok(LineRequest { line, custom_id: call.custom_id.clone(), request })
     }
 }

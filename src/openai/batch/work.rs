@@ -1,23 +1,27 @@
-//! Runs the requests: a loop that collects the events of `generate` and writes a request's answer when all of its
-//! prompts are complete. `generate` decides the order of the prompts and how many run at once.
+//! Runs the requests: a thread encodes their prompts, some ahead of their turn; a loop samples from them and writes a
+//! request's answer when all of its prompts are complete. `PromptOrder` decides the order of the prompts, `Generator`
+//! how many run at once.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::{EngineFacts, EngineHandle, Finish, Hear, UniformKey};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
+
+use crate::engine::{EngineFacts, EngineHandle, Finish, First, Hear, UniformKey};
 use crate::error::{Error, Result};
-use crate::launch::{GenerateEvent, Generation, PromptRequest, generate, in_bytes};
-use crate::openai::protocol::{PromptCandidates, Refusal};
+use crate::kv::DistinctTokens;
+use crate::launch::{GenerateEvent, Generator, PromptOrder, PromptRequest, Release, in_bytes, work_ahead};
+use crate::openai::protocol::{PromptCandidates, Refusal, RequestReader};
 use crate::out::Progress;
-use crate::tokenizer::Tokenizer;
 
 use super::answer::BatchAnswer;
-use super::input::InputLine;
+use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
-use super::request::LineRequest;
+use super::request::{LineRequest, RequestOutline};
 
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -26,7 +30,7 @@ pub struct BatchJob<'a> {
     pub lines: &'a [InputLine],
     pub origin: &'a AnswerOrigin,
     pub engine: EngineHandle,
-    pub tokenizer: &'a Tokenizer,
+    pub reader: RequestReader<'a>,
     /// Start of the job, in seconds since 1970.
     pub created: u64,
     pub progress: &'a Progress,
@@ -42,24 +46,72 @@ pub struct BatchResult {
 }
 
 impl BatchJob<'_> {
-    pub fn answer_all(&self, requests: &[LineRequest], output: BatchOutput, interrupted: &AtomicBool) -> BatchResult {
-        let places = |(request, of): (usize, &LineRequest)| {
+    pub fn answer_all(
+        &self,
+        requests: &[RequestOutline],
+        output: BatchOutput,
+        interrupted: &AtomicBool,
+    ) -> BatchResult {
+        self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
+    }
+
+    /// As `answer_all`, with the requests that `encode` makes of their lines, on a thread of its own.
+    fn answer_encoded(
+        &self,
+        requests: &[RequestOutline],
+        output: BatchOutput,
+        interrupted: &AtomicBool,
+        mut encode: impl FnMut(usize) -> Result<LineRequest, Refusal> + Send,
+    ) -> BatchResult {
+        let places = |(request, of): (usize, &RequestOutline)| {
             (0..of.prompts.len()).map(move |prompt| RequestPrompt { request, prompt })
         };
         let places: Vec<RequestPrompt> = requests.iter().enumerate().flat_map(places).collect();
-        let prompts = places.iter().map(|place| place.prompt(requests)).collect();
+        let prompts = || requests.iter().flat_map(|request| &request.prompts);
+        let keys: Vec<_> = prompts().map(|prompt| &prompt.key).collect();
+        let order = Mutex::new(PromptOrder::new(&keys, prompts().map(|prompt| prompt.draws).collect()));
         let mut answering = AnswerLoop {
             work: self,
-            requests,
-            places,
-            generation: generate(&self.engine, prompts, Hear::Finishes),
+            places: &places,
+            order: &order,
+            generator: Generator::new(self.engine.clone(), Hear::Finishes, Release::EachSample),
+            seen: DistinctTokens::default(),
+            open: HashMap::new(),
             sampled: HashMap::new(),
-            parts: requests.iter().map(|request| request.prompts.iter().map(|_| None).collect()).collect(),
             output,
             tokens: 0,
         };
-        let ended = answering.run(interrupted).err();
-        BatchResult { output: answering.output, ended, tokens: answering.tokens }
+        // Whether the prompts of a request are sampled; `None`: it is not encoded yet.
+        let mut is_accepted: Vec<Option<bool>> = vec![None; requests.len()];
+        let next = || loop {
+            let place = order.lock().expect("taking does not panic").next_prompt()?;
+            let request = places[place].request;
+            match is_accepted[request] {
+                Some(true) => return Some(NextPrompt { place, request: None }),
+                Some(false) => {}
+                None => {
+                    let line = requests[request].line;
+                    let encoded = encode(line).map_err(|refusal| (line, refusal));
+                    is_accepted[request] = Some(encoded.is_ok());
+                    return Some(NextPrompt { place, request: Some(encoded) });
+                }
+            }
+        };
+        let ended = std::thread::scope(|scope| {
+            let prompts = work_ahead(scope, next)?;
+            answering.run(&prompts, interrupted)
+        });
+        BatchResult { output: answering.output, ended: ended.err(), tokens: answering.tokens }
+    }
+
+    fn call(&self, line: usize) -> &Call {
+        self.lines[line].call.as_ref().expect("a request is read from a call")
+    }
+
+    fn encode(&self, line: usize) -> Result<LineRequest, Refusal> {
+        let mut request = LineRequest::read(&self.reader, line, self.call(line))?;
+        request.fit_paths(self.engine.facts())?;
+        Ok(request)
     }
 }
 
@@ -71,8 +123,7 @@ struct RequestPrompt {
 }
 
 impl RequestPrompt {
-    fn prompt<'a>(&self, requests: &'a [LineRequest]) -> PromptRequest<'a> {
-        let request = &requests[self.request];
+    fn prompt<'a>(&self, request: &'a LineRequest) -> PromptRequest<'a> {
         let prompt = &request.prompts[self.prompt];
         // The first prompt uses the request's own random numbers, so that a list of one prompt gives the same samples
         // as the prompt alone.
@@ -90,8 +141,29 @@ impl RequestPrompt {
     }
 }
 
-/// The results of a request so far, one per prompt.
-type Parts = Vec<Option<Result<PromptCandidates, Refusal>>>;
+/// A prompt whose turn it is.
+struct NextPrompt {
+    /// Index into the places.
+    place: usize,
+    /// Its request, or that request's line and why it is refused; `None`: an earlier prompt brought it.
+    request: Option<Result<LineRequest, (usize, Refusal)>>,
+}
+
+/// A request with prompts that have begun.
+struct OpenRequest {
+    request: LineRequest,
+    /// The results so far, one for each prompt.
+    parts: Vec<Option<Result<PromptCandidates, Refusal>>>,
+    /// For each prompt that has begun, the length in tokens of its common prefix with earlier ones.
+    shared: Vec<usize>,
+}
+
+impl OpenRequest {
+    fn new(request: LineRequest) -> Self {
+        let prompts = request.prompts.len();
+        OpenRequest { request, parts: (0..prompts).map(|_| None).collect(), shared: vec![0; prompts] }
+    }
+}
 
 /// The finished samples of a prompt.
 struct FinishedSamples {
@@ -107,29 +179,72 @@ impl FinishedSamples {
 
 struct AnswerLoop<'a> {
     work: &'a BatchJob<'a>,
-    requests: &'a [LineRequest],
     /// The request and index of each prompt.
-    places: Vec<RequestPrompt>,
-    generation: Generation<'a>,
+    places: &'a [RequestPrompt],
+    order: &'a Mutex<PromptOrder>,
+    generator: Generator,
+    /// The prompts that have begun.
+    seen: DistinctTokens,
+    /// Requests with prompts that have begun and that are not answered yet.
+    open: HashMap<usize, OpenRequest>,
     /// Prompts with some but not all samples finished.
     sampled: HashMap<usize, FinishedSamples>,
-    parts: Vec<Parts>,
     output: BatchOutput,
     tokens: usize,
 }
 
 impl AnswerLoop<'_> {
-    fn run(&mut self, interrupted: &AtomicBool) -> Result<()> {
+    fn run(&mut self, prompts: &Receiver<NextPrompt>, interrupted: &AtomicBool) -> Result<()> {
+        let (silent, mut has_all) = (never(), false);
         loop {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            match self.generation.poll(PATIENCE) {
-                Poll::Ready(Some(event)) => self.take(event)?,
-                Poll::Ready(None) => return Ok(()),
+            while !has_all && !self.generator.has_enough() {
+                match prompts.try_recv() {
+                    Ok(prompt) => self.begin(prompt)?,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => has_all = true,
+                }
+            }
+            let others = if has_all || self.generator.has_enough() { &silent } else { prompts };
+            match self.generator.poll_beside(others, PATIENCE) {
+                Poll::Ready(First::Event(Some(event))) => self.take(event)?,
+                Poll::Ready(First::Message(prompt)) => self.begin(prompt)?,
+                Poll::Ready(First::Event(None)) if has_all => return Ok(()),
+                Poll::Ready(First::Event(None)) => match prompts.recv_timeout(PATIENCE) {
+                    Ok(prompt) => self.begin(prompt)?,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => has_all = true,
+                },
                 Poll::Pending => {}
             }
         }
+    }
+
+    fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
+        let place = self.places[at];
+        match request {
+            Some(Ok(request)) => drop(self.open.insert(place.request, OpenRequest::new(request))),
+            Some(Err((line, refusal))) => return self.refuse(line, &refusal),
+            None => {}
+        }
+        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
+        let prompt = place.prompt(&open.request);
+        open.shared[place.prompt] = self.seen.insert(prompt.tokens);
+        match self.generator.begin(at, &prompt) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let refusal = own_matter(error, self.work.engine.facts())?;
+                self.end(at, Err(refusal))
+            }
+        }
+    }
+
+    fn refuse(&mut self, line: usize, refusal: &Refusal) -> Result<()> {
+        self.output.write(line, &BatchAnswer::refused(&self.work.lines[line], refusal))?;
+        self.work.progress.item_done();
+        Ok(())
     }
 
     fn take(&mut self, event: GenerateEvent) -> Result<()> {
@@ -138,22 +253,28 @@ impl AnswerLoop<'_> {
             GenerateEvent::Finished { sample, finish } => {
                 self.tokens += finish.tokens.len();
                 self.work.progress.sample_done(finish.tokens.len());
-                let n = self.requests[self.places[sample.prompt].request].best_of;
+                let place = self.places[sample.prompt];
+                let open = &self.open[&place.request];
+                let stop = &open.request.prompts[place.prompt].stop;
+                if !stop.is_exact() {
+                    self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
+                }
+                let n = open.request.best_of;
                 let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::none(n));
                 sampled.finishes[sample.sample] = Some(finish);
                 sampled.left -= 1;
                 if sampled.left > 0 {
                     return Ok(());
                 }
+                let shared = open.shared[place.prompt];
                 let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
-                let (drawn, shared) =
-                    (whole.finishes.into_iter().flatten().collect(), self.generation.shared_tokens(sample.prompt));
+                let drawn = whole.finishes.into_iter().flatten().collect();
                 self.end(sample.prompt, Ok(PromptCandidates { drawn, shared }))
             }
             GenerateEvent::Failed { sample, error } => {
                 let refusal = own_matter(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
-                self.generation.discard(sample.prompt);
+                self.generator.discard(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
             }
@@ -167,22 +288,22 @@ impl AnswerLoop<'_> {
     /// Stores the result of one prompt; the last one of a request writes the answer.
     fn end(&mut self, at: usize, part: Result<PromptCandidates, Refusal>) -> Result<()> {
         let place = self.places[at];
-        let request = &self.requests[place.request];
-        let parts = &mut self.parts[place.request];
-        parts[place.prompt] = Some(part);
-        if parts.iter().any(Option::is_none) {
+        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
+        open.parts[place.prompt] = Some(part);
+        if open.parts.iter().any(Option::is_none) {
             return Ok(());
         }
-        let all: Result<Vec<PromptCandidates>, Refusal> = std::mem::take(parts).into_iter().flatten().collect();
+        let OpenRequest { request, parts, .. } = self.open.remove(&place.request).expect("it was there just now");
+        let all: Result<Vec<PromptCandidates>, Refusal> = parts.into_iter().flatten().collect();
+        let (work, line) = (self.work, request.line);
         let answer = match all {
             Ok(all) => {
-                let call = self.work.lines[request.line].call.as_ref().expect("a request is read from a call");
-                BatchAnswer::of(call, request, &all, self.work.origin, self.work.tokenizer, self.work.created)
+                BatchAnswer::of(work.call(line), &request, &all, work.origin, work.reader.tokenizer, work.created)
             }
-            Err(refusal) => BatchAnswer::refused(&self.work.lines[request.line], &refusal),
+            Err(refusal) => return self.refuse(line, &refusal),
         };
-        self.output.write(request.line, &answer)?;
-        self.work.progress.item_done();
+        self.output.write(line, &answer)?;
+        work.progress.item_done();
         Ok(())
     }
 }
@@ -195,5 +316,67 @@ fn own_matter(error: Error, facts: &EngineFacts) -> Result<Refusal> {
             Ok(Refusal { code, message: in_bytes(error, facts).to_string() })
         }
         error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::backend::KvDtype;
+    use crate::openai::batch::input;
+
+    /// The last prompt is not there before the engine's first step: with all prompts encoded first, the job would never
+    /// begin. The line before it is refused when it is encoded.
+    #[test]
+    fn prompts_are_encoded_while_the_engine_works() {
+        const LINES: usize = 100;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (given, out) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+        let line = |id: usize| {
+            let body = json!({ "prompt": [format!("Tom has {id} pens."), format!("Mia has {id}")], "max_tokens": 2 });
+            json!({ "custom_id": id.to_string(), "url": "/v1/completions", "body": body }).to_string() + "\n"
+        };
+        std::fs::write(&given, (0..LINES).map(line).collect::<String>()).expect("the temporary folder is writable");
+        let lines = input::read(&given).expect("sound lines");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo");
+        let (engine, tokenizer) = crate::launch::open(&model).expect("the demo model is part of the project");
+        let config = crate::model::ModelFolder::open(&model).expect("the same").config;
+        let reader = || RequestReader { tokenizer: &tokenizer, config: &config, seed: 0 };
+        let origin = AnswerOrigin::new(&model, KvDtype::Model, 0).expect("files that can be read");
+        let output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
+        let outline = |line: &InputLine| {
+            let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
+            RequestOutline::read(&reader(), line.index, call).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+        };
+        let outlines: Vec<RequestOutline> = lines.iter().map(outline).collect();
+        let progress = Progress::new(LINES);
+        let job = BatchJob {
+            lines: &lines,
+            origin: &origin,
+            engine: engine.clone(),
+            reader: reader(),
+            created: 0,
+            progress: &progress,
+        };
+        let mut encoded = 0;
+        let result = job.answer_encoded(&outlines, output, &AtomicBool::new(false), |line| {
+            encoded += 1;
+            let patience = Instant::now() + Duration::from_secs(60);
+            while encoded == LINES && engine.metrics().is_ok_and(|metrics| metrics.steps == 0) {
+                assert!(Instant::now() < patience, "the engine waits for the last prompt");
+            }
+            if encoded == LINES - 1 {
+                return Err(Refusal::new("refused", "by a test"));
+            }
+            job.encode(line)
+        });
+        assert!(result.ended.is_none(), "{:?}", result.ended);
+        assert_eq!((result.output.answered(), result.output.refused()), (LINES - 1, 1));
+        assert!(result.tokens > 0);
     }
 }

@@ -10,4 +10,4 @@ mod request;
 pub use answer::{AnswerHead, PromptCandidates, response};
 pub use endpoint::Endpoint;
 pub use refusal::Refusal;
-pub use request::{EncodedPrompt, ProtocolRequest, RequestReader};
+pub use request::{EncodedPrompt, ProtocolRequest, RequestReader, TextPrompt};

@@ -1,5 +1,5 @@
 //! Reads a request into the engine's terms: prompts as tokens, sampling parameters, and what to report. All errors of a
-//! request are found here.
+//! request are found here: those of its fields when it is read, those of its prompts' tokens when it is encoded.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 use crate::engine::{EngineFacts, SamplingParams, Stop};
 use crate::ids::TokenId;
-use crate::launch::check_path;
+use crate::launch::{OutputTokens, check_path};
 use crate::model::ModelConfig;
 use crate::tokenizer::{AddSpecial, ChatOptions, Message, Tokenizer};
 
@@ -21,11 +21,12 @@ const MOST_LOGPROBS: u64 = 20;
 /// Fields that change no answer.
 const IGNORED: [&str; 5] = ["user", "metadata", "store", "service_tier", "stream_options"];
 
-pub struct ProtocolRequest {
+/// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
+pub struct ProtocolRequest<P = EncodedPrompt> {
     pub endpoint: Endpoint,
     /// The model's name in the request.
     pub model: Value,
-    pub prompts: Vec<EncodedPrompt>,
+    pub prompts: Vec<P>,
     /// Choices of each prompt.
     pub n: usize,
     /// Candidates sampled per prompt; the best `n` are returned.
@@ -45,11 +46,60 @@ pub struct EncodedPrompt {
     pub is_open: bool,
 }
 
-impl ProtocolRequest {
+/// A prompt that is not encoded yet.
+pub struct TextPrompt {
+    pub text: String,
+    content: PromptContent,
+    /// Its token limit is the request's, if there is one.
+    stop: Stop,
+    /// Whether the request sets no limit.
+    is_open: bool,
+}
+
+/// What a prompt's tokens are made of.
+enum PromptContent {
+    /// The text, with these special tokens around it.
+    Text(AddSpecial),
+    Tokens(Vec<TokenId>),
+}
+
+/// Most special tokens around a text.
+const SPECIAL_TOKENS: usize = 8;
+
+impl<P> ProtocolRequest<P> {
     pub fn branches(&self) -> usize {
         self.prompts.len() * self.best_of
     }
+}
 
+impl TextPrompt {
+    /// Upper bound on the prompt's tokens. Only a tokenizer that replaces characters by longer ones exceeds it.
+    pub fn most_tokens(&self) -> usize {
+        match &self.content {
+            PromptContent::Text(_) => self.text.len() + SPECIAL_TOKENS,
+            PromptContent::Tokens(tokens) => tokens.len(),
+        }
+    }
+
+    /// Output tokens of `samples` samples, for a model with `context` positions. Its own tokens are not known yet.
+    pub fn draws(&self, samples: usize, context: usize) -> OutputTokens {
+        let most = self.stop.max_tokens.min(context);
+        OutputTokens { most: samples as u64 * most as u64, is_exact: self.stop.is_exact() }
+    }
+}
+
+impl ProtocolRequest<TextPrompt> {
+    /// Most tokens that its branches hold, for a model with `context` positions.
+    pub fn most_tokens(&self, context: usize) -> usize {
+        let of = |prompt: &TextPrompt| {
+            let drawn = prompt.stop.max_tokens.min(context);
+            prompt.most_tokens().min(context) + self.best_of.saturating_mul(drawn)
+        };
+        self.prompts.iter().map(of).fold(0, usize::saturating_add)
+    }
+}
+
+impl ProtocolRequest {
     /// Limits open prompts to the memory for keys and values.
     ///
     /// # Errors
@@ -66,12 +116,6 @@ impl ProtocolRequest {
         }
         Ok(())
     }
-
-    /// Most tokens that its branches hold.
-    pub fn most_tokens(&self) -> usize {
-        let of = |prompt: &EncodedPrompt| prompt.tokens.len() + self.best_of.saturating_mul(prompt.stop.max_tokens);
-        self.prompts.iter().map(of).fold(0, usize::saturating_add)
-    }
 }
 
 /// Reads requests to one model.
@@ -83,7 +127,8 @@ pub struct RequestReader<'a> {
 }
 
 impl RequestReader<'_> {
-    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest, Refusal> {
+    /// Reads a request without encoding its prompts.
+    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
         let mut fields = BodyFields::new(body);
         let model = fields.take("model").unwrap_or_default();
         let prompts = match endpoint {
@@ -111,16 +156,27 @@ impl RequestReader<'_> {
         fields.refuse("tool_choice", |value| value == "none")?;
         fields.finish()?;
         params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        let prompts = prompts
-            .into_iter()
-            .map(|(tokens, text)| self.prompt(tokens, text, endpoint, most_tokens, &stop))
-            .collect::<Result<_, _>>()?;
+        let default = match endpoint {
+            Endpoint::Completions => COMPLETION_TOKENS,
+            Endpoint::Chat => usize::MAX,
+        };
+        let stop = Stop { max_tokens: most_tokens.unwrap_or(default), ..stop };
+        let is_open = most_tokens.is_none() && endpoint == Endpoint::Chat;
+        let prompt = |(text, content)| TextPrompt { text, content, stop: stop.clone(), is_open };
+        let prompts = prompts.into_iter().map(prompt).collect();
         let logprobs = top_logprobs.is_some();
         Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
     }
 
+    /// The request with its prompts in tokens.
+    pub fn encode(&self, request: ProtocolRequest<TextPrompt>) -> Result<ProtocolRequest, Refusal> {
+        let ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params } = request;
+        let prompts = prompts.into_iter().map(|prompt| self.encode_prompt(prompt)).collect::<Result<_, _>>()?;
+        Ok(ProtocolRequest { endpoint, model, prompts, n, best_of, seed, echo, logprobs, params })
+    }
+
     /// `prompt`: a text, texts, a list of tokens or lists of tokens.
-    fn prompts(&self, fields: &mut BodyFields) -> Result<Vec<(Vec<TokenId>, String)>, Refusal> {
+    fn prompts(&self, fields: &mut BodyFields) -> Result<Vec<(String, PromptContent)>, Refusal> {
         let special = match fields.take("add_special_tokens") {
             None | Some(Value::Bool(true)) => AddSpecial::Yes,
             Some(Value::Bool(false)) => AddSpecial::No,
@@ -131,18 +187,16 @@ impl RequestReader<'_> {
             return Err(Refusal::value("prompt", expected, "nothing"));
         };
         let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
-        let text = |value: &Value| -> Result<(Vec<TokenId>, String), Refusal> {
+        let text = |value: &Value| -> Result<(String, PromptContent), Refusal> {
             let text = value.as_str().ok_or_else(wrong)?;
-            let tokens = self.tokenizer.encode(text, special).map_err(|error| Refusal::of(&error))?;
-            Ok((tokens, text.to_string()))
+            Ok((text.to_string(), PromptContent::Text(special)))
         };
-        let ids = |value: &Value| -> Result<(Vec<TokenId>, String), Refusal> {
+        let ids = |value: &Value| -> Result<(String, PromptContent), Refusal> {
             let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
             let list = value.as_array().ok_or_else(wrong)?;
             let tokens: Vec<TokenId> =
                 list.iter().map(|value| id(value).ok_or_else(wrong)).collect::<Result<_, _>>()?;
-            let text = self.tokenizer.decode(&tokens);
-            Ok((tokens, text))
+            Ok((self.tokenizer.decode(&tokens), PromptContent::Tokens(tokens)))
         };
         match &prompt {
             Value::String(_) => Ok(vec![text(&prompt)?]),
@@ -156,7 +210,7 @@ impl RequestReader<'_> {
         }
     }
 
-    fn chat(&self, fields: &mut BodyFields) -> Result<(Vec<TokenId>, String), Refusal> {
+    fn chat(&self, fields: &mut BodyFields) -> Result<(String, PromptContent), Refusal> {
         let expected = "a list of messages with `role` and `content`";
         let messages = match fields.take("messages") {
             Some(Value::Array(list)) if !list.is_empty() => {
@@ -167,8 +221,7 @@ impl RequestReader<'_> {
         };
         let options = ChatOptions { variables: fields.object("chat_template_kwargs")?, ..ChatOptions::default() };
         let text = self.tokenizer.chat_with(&messages, &options).map_err(|error| Refusal::of(&error))?;
-        let tokens = self.tokenizer.encode(&text, AddSpecial::No).map_err(|error| Refusal::of(&error))?;
-        Ok((tokens, text))
+        Ok((text, PromptContent::Text(AddSpecial::No)))
     }
 
     /// Number of alternatives reported per token; `None`: no log-probabilities are reported.
@@ -187,14 +240,14 @@ impl RequestReader<'_> {
         }
     }
 
-    fn prompt(
-        &self,
-        tokens: Vec<TokenId>,
-        text: String,
-        endpoint: Endpoint,
-        most_tokens: Option<usize>,
-        stop: &Stop,
-    ) -> Result<EncodedPrompt, Refusal> {
+    fn encode_prompt(&self, prompt: TextPrompt) -> Result<EncodedPrompt, Refusal> {
+        let TextPrompt { text, content, stop, is_open } = prompt;
+        let tokens = match content {
+            PromptContent::Text(special) => {
+                self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?
+            }
+            PromptContent::Tokens(tokens) => tokens,
+        };
         let context = self.config.context;
         if tokens.is_empty() {
             return Err(Refusal::value("prompt", "at least one token", "none"));
@@ -207,13 +260,9 @@ impl RequestReader<'_> {
             let what = format!("the prompt has {} tokens; the model's context is {context}", tokens.len());
             return Err(Refusal::new("context_length_exceeded", what));
         }
-        let max_tokens = most_tokens.unwrap_or(match endpoint {
-            Endpoint::Completions => COMPLETION_TOKENS,
-            Endpoint::Chat => context,
-        });
-        let stop = Stop { max_tokens: max_tokens.min(context - tokens.len()), ..stop.clone() };
+        let stop = Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(EncodedPrompt { tokens, text, stop, is_open: most_tokens.is_none() && endpoint == Endpoint::Chat })
+        Ok(EncodedPrompt { tokens, text, stop, is_open })
     }
 }
 

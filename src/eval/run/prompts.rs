@@ -1,0 +1,197 @@
+//! The prompts of a task's items. As text they are rendered and checked before a run starts; tokens are made of each
+//! when its search is about to begin, so that no run waits for all of them or keeps them. What a prompt says is the
+//! task's; how text becomes tokens is the tokenizer's.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::error::{Error, Result};
+use crate::eval::task::choose::OfferedAnswer;
+use crate::eval::task::{Choose, Item, Method, Task, TaskPrompt};
+use crate::ids::TokenId;
+use crate::kv::PromptTree;
+use crate::launch::TextKey;
+use crate::model::ModelFolder;
+use crate::search::choose::{Neutral, OfferedChoice};
+use crate::tokenizer::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
+
+use super::drive::question_of;
+
+/// Prompts that may be too long are encoded at the start, longest first, until so many bytes have been encoded. What is
+/// found later is an error of its item alone.
+const CHECKED_BYTES: usize = 1 << 18;
+/// Most special tokens around a text.
+const SPECIAL_TOKENS: usize = 8;
+
+/// What is known of an item's prompt before it is encoded.
+pub struct PromptText {
+    pub key: TextKey,
+    /// Of the prompt and the longest answer offered, or of the scorer's prompt where that is longer.
+    pub bytes: usize,
+}
+
+impl PromptText {
+    /// Renders everything that the item's search starts with.
+    ///
+    /// # Errors
+    ///
+    /// A template or a field of the item that cannot be used.
+    pub fn of(task: &Task, item: &Item, tokenizer: &Tokenizer) -> Result<Self> {
+        let prompt = task.prompt(item)?;
+        task.method.check_item(item)?;
+        let text = prompt.text(tokenizer)?;
+        let offered = match &task.method {
+            Method::Choose(choose) => choose.offers(item)?.iter().map(|offer| offer.text.len()).max().unwrap_or(0),
+            _ => 0,
+        };
+        let asked = match task.method.verdicts() {
+            Some(verdicts) => {
+                let longest = verdicts.words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+                verdicts.question(item, "")?.text(tokenizer)?.len() + longest
+            }
+            None => 0,
+        };
+        Ok(Self { key: TextKey::of(&text), bytes: asked.max(text.len() + offered) })
+    }
+
+    /// Upper bound on the tokens. Only a tokenizer that replaces characters by longer ones exceeds it.
+    pub fn most_tokens(&self) -> usize {
+        self.bytes + SPECIAL_TOKENS
+    }
+}
+
+/// One item and its prompt in tokens.
+pub struct ItemPrompt<'a> {
+    pub item: &'a Item,
+    pub text: String,
+    pub levels: LevelTokens,
+    /// The offered answers, for the method `choose`. The prompt then ends before the first token that a choice could
+    /// change.
+    pub choices: Vec<OfferedChoice>,
+}
+
+impl ItemPrompt<'_> {
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.levels.tokens
+    }
+}
+
+impl AsRef<[TokenId]> for ItemPrompt<'_> {
+    fn as_ref(&self) -> &[TokenId] {
+        self.tokens()
+    }
+}
+
+/// Makes tokens of the prompts of a task, one after another.
+pub struct PromptEncoder<'a> {
+    task: &'a Task,
+    model: &'a ModelFolder,
+    prompts: SharedEncoder<'a>,
+    questions: SharedEncoder<'a>,
+}
+
+impl<'a> PromptEncoder<'a> {
+    pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer) -> Self {
+        Self { task, model, prompts: SharedEncoder::new(tokenizer), questions: SharedEncoder::new(tokenizer) }
+    }
+
+    /// # Errors
+    ///
+    /// A prompt, or a scorer's prompt, that the model cannot read: it is empty, too long, or has tokens that are not
+    /// the model's.
+    pub fn encode(&mut self, item: &'a Item) -> Result<ItemPrompt<'a>> {
+        self.check_question(item)?;
+        let prompt = self.task.prompt(item)?;
+        let text = prompt.text(self.prompts.tokenizer())?;
+        let (levels, choices) = match &self.task.method {
+            Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts)?,
+            _ => (prompt.encode_shared(&mut self.prompts)?, Vec::new()),
+        };
+        let longest = choices.iter().map(|choice| choice.tokens.len()).max();
+        check_fits(self.model, || about("the prompt", self.task, item), &levels.tokens, longest)?;
+        Ok(ItemPrompt { item, text, levels, choices })
+    }
+
+    /// Checks the question of the method's scorer, if it has one, for an empty solution of `item`: an error in it would
+    /// occur for every solution.
+    fn check_question(&mut self, item: &Item) -> Result<()> {
+        let Some(verdicts) = self.task.method.verdicts() else { return Ok(()) };
+        let question = question_of(verdicts, item, "", &mut self.questions)?;
+        let longest = question.words.iter().map(Vec::len).max();
+        check_fits(self.model, || about("the scorer's prompt", self.task, item), &question.prompt, longest)
+    }
+
+    /// Encodes the prompts of `items` that are most likely to be refused: those that may be too long, longest first and
+    /// up to `CHECKED_BYTES`, and an empty one; else the first, which shows what is wrong with all of them.
+    pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>) -> Result<()> {
+        let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
+        let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
+        doubtful.sort_by_key(|item| Reverse(text(item).bytes));
+        let mut encoded = 0;
+        doubtful.retain(|item| {
+            let before = encoded;
+            encoded += text(item).bytes;
+            before < CHECKED_BYTES
+        });
+        doubtful.extend(items.iter().find(|item| text(item).key.as_ref().is_empty()));
+        if doubtful.is_empty() {
+            doubtful.extend(items.first());
+        }
+        doubtful.into_iter().try_for_each(|item| self.encode(item).map(drop))
+    }
+}
+
+/// Prompts that share a prefix follow each other; equal ones keep the order of the items.
+pub fn in_token_order(prompts: Vec<ItemPrompt<'_>>) -> Vec<ItemPrompt<'_>> {
+    let tree = PromptTree::new(prompts.as_slice());
+    let mut prompts: Vec<Option<ItemPrompt<'_>>> = prompts.into_iter().map(Some).collect();
+    let next = |prompt: u32| prompts[prompt as usize].take().expect("each prompt has one place in the order");
+    tree.sorted().iter().map(|sorted| sorted.prompt).map(next).collect()
+}
+
+fn about(what: &str, task: &Task, item: &Item) -> String {
+    format!("{what} of item `{}` of {}", item.id, task.items_path().display())
+}
+
+/// Whether the model can read a prompt and what follows it: a sample's first token, or continuations of so many tokens
+/// at most.
+fn check_fits(
+    model: &ModelFolder,
+    what: impl Fn() -> String,
+    tokens: &[TokenId],
+    longest: Option<usize>,
+) -> Result<()> {
+    let (context, vocab) = (model.config.context, model.config.vocab);
+    let needed = tokens.len() + longest.unwrap_or(1);
+    if needed > context {
+        return Err(Error::ContextTooLong { what: what(), tokens: longest.map_or(tokens.len(), |_| needed), context });
+    }
+    let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) else { return Ok(()) };
+    let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
+    Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
+}
+
+/// The answers that are offered for an item, in tokens, and the tokens of the prompt before them.
+fn offered(
+    choose: &Choose,
+    prompt: &TaskPrompt,
+    item: &Item,
+    encoder: &mut SharedEncoder,
+) -> Result<(LevelTokens, Vec<OfferedChoice>)> {
+    let offers = choose.offers(item)?;
+    let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
+    let encoded = prompt.encode_choices_shared(encoder, &texts)?;
+    let mut neutral = match &choose.neutral {
+        Some(text) => {
+            let encoded = encoder.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
+            let prompt = encoded.prompt.tokens;
+            encoded.continuations.into_iter().map(|tokens| Neutral { prompt: prompt.clone(), tokens }).collect()
+        }
+        None => Vec::new(),
+    }
+    .into_iter();
+    let choice =
+        |(OfferedAnswer { label, bytes, .. }, tokens)| OfferedChoice { label, bytes, tokens, neutral: neutral.next() };
+    let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
+    Ok((encoded.prompt, choices))
+}

@@ -1,0 +1,46 @@
+//! Work that is done on a thread of its own, a bounded number of results ahead of their use: prompts are encoded while
+//! the engine works on earlier ones.
+
+use std::thread::{Builder, Scope};
+
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::error::{Error, Result};
+
+/// Most results that wait to be received.
+pub const LOOK_AHEAD: usize = 64;
+
+/// Starts a thread that calls `next` until it returns `None` or every receiver is dropped. The results arrive in the
+/// order in which they were made.
+pub fn work_ahead<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mut next: impl FnMut() -> Option<T> + Send + 'scope,
+) -> Result<Receiver<T>> {
+    let (sender, receiver) = bounded(LOOK_AHEAD);
+    let work = move || while next().is_some_and(|result| sender.send(result).is_ok()) {};
+    let thread = Builder::new().name("ahead".to_owned()).spawn_scoped(scope, work);
+    thread.map(|_| receiver).map_err(Error::io("a thread", "start"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_no_more_are_made_than_may_wait() {
+        let made = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let next = || Some(made.fetch_add(1, Ordering::Relaxed));
+            let results = work_ahead(scope, next).expect("a thread starts");
+            for at in 0..1000 {
+                assert_eq!(results.recv(), Ok(at));
+                // One more is made, which finds no place.
+                assert!(made.load(Ordering::Relaxed) <= at + 1 + LOOK_AHEAD + 1);
+            }
+            drop(results);
+        });
+        assert!(made.load(Ordering::Relaxed) <= 1000 + LOOK_AHEAD + 1, "it ends with its receiver");
+    }
+}
