@@ -3,7 +3,7 @@
 //! fell on each.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
-use offshoot::backend::cpu::{Buffer, Cpu, Isa, KvStore};
+use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa, KvStore};
 use offshoot::backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
     LevelRow, MOST_LEVELS, RowToken, StepBatch,
@@ -40,7 +40,7 @@ fn memory(cpu: &mut Cpu, setting: &Setting, contexts: &[Vec<KvSlot>], bounds: &L
     let pages = levels.last().unwrap().0.page.ix() + 1;
     cpu.set_kv_dtype(setting.kv);
     let mut kv = cpu.kv(&KvShape::uniform(1, setting.heads, setting.dtype, pages)).unwrap();
-    let mut qkv = Buffer::new(levels.len(), setting.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(levels.len(), setting.heads.qkv_width());
     for (row, &(at, level)) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).zip(&levels) {
         let (keys, values) = row[setting.heads.q_width()..].split_at_mut(kv_heads * head_dim);
         keys.iter_mut().zip(setting.given_kv(at)).for_each(|(x, key)| *x = key);
@@ -64,7 +64,7 @@ fn divide(
 ) -> (Vec<f32>, Vec<LevelMass>, Vec<f32>) {
     let plan = planner.plan(forest, &hints(cpu, setting.heads, setting.dtype, setting.window));
     let positions = &forest.row_positions;
-    let mut qkv = Buffer::new(positions.len(), setting.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(positions.len(), setting.heads.qkv_width());
     for (row, x) in qkv.data.chunks_exact_mut(setting.heads.qkv_width()).enumerate() {
         x.iter_mut().zip(setting.query(row, positions[row] as usize)).for_each(|(x, query)| *x = query);
     }

@@ -2,7 +2,7 @@
 //! pages, with siblings at other lengths in the same steps, under every planner, instruction set and dtype.
 
 use offshoot::backend::cpu::kv::PAGE_TOKENS;
-use offshoot::backend::cpu::{Cpu, Isa, KvStore, Step};
+use offshoot::backend::cpu::{Cpu, CpuStep, Isa, KvStore};
 use offshoot::backend::{Backend, Dtype, KvDtype, RowToken, StepBatch};
 use offshoot::ids::{SegmentId, TokenId};
 use offshoot::kv::{PagePool, PrefixTree, StepRow};
@@ -50,7 +50,7 @@ struct Forested<'a> {
     model: &'a mut Decoder<Cpu>,
     planner: Planner,
     kv: KvStore,
-    loaded: Step,
+    loaded: CpuStep,
     pool: PagePool,
     tree: PrefixTree,
     alone: &'a [Alone],
@@ -61,7 +61,7 @@ impl<'a> Forested<'a> {
     fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [Alone]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
         let (pool, tree) = (PagePool::new(PAGES), PrefixTree::new(PAGE_TOKENS));
-        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: Step::default() }
+        Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: CpuStep::default() }
     }
 
     fn append(&mut self, segment: SegmentId, tokens: &[TokenId]) -> Vec<StepRow> {

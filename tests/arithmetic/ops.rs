@@ -2,8 +2,8 @@
 //! has the bits it has among others.
 
 use half::{bf16, f16};
-use offshoot::backend::cpu::Step;
-use offshoot::backend::cpu::{Buffer, Cpu, Isa};
+use offshoot::backend::cpu::CpuStep;
+use offshoot::backend::cpu::{Cpu, CpuBuffer, Isa};
 use offshoot::backend::{Backend, Dtype, HeadKind, HeadLayout, MatrixPart, RopeTable, RowToken, StepBatch, WeightView};
 use offshoot::ids::TokenId;
 
@@ -20,8 +20,8 @@ impl Numbers {
         (0..len).map(|_| self.next()).collect()
     }
 
-    fn buffer(&mut self, rows: usize, width: usize) -> Buffer {
-        Buffer { rows, width, data: self.vec(rows * width) }
+    fn buffer(&mut self, rows: usize, width: usize) -> CpuBuffer {
+        CpuBuffer { rows, width, data: self.vec(rows * width) }
     }
 }
 
@@ -69,11 +69,11 @@ impl Weights {
 fn check_linear(
     isa: Isa,
     what: &str,
-    out: &Buffer,
-    x: &Buffer,
+    out: &CpuBuffer,
+    x: &CpuBuffer,
     w: &Weights,
     bias: Option<&[f32]>,
-    before: Option<&Buffer>,
+    before: Option<&CpuBuffer>,
 ) {
     let operand = isa.linear_operand(w.dtype);
     for r in 0..x.rows {
@@ -108,15 +108,15 @@ fn linear_shape(isa: Isa, dtype: Dtype, rows: usize, outputs: usize, inputs: usi
     let bias = numbers.vec(outputs);
     let before = numbers.buffer(rows, outputs);
 
-    let mut plain = Buffer::new(rows, outputs);
+    let mut plain = CpuBuffer::new(rows, outputs);
     cpu.linear(&mut plain, &x, &packed, None);
     check_linear(isa, &what, &plain, &x, &w, None, None);
     let mut added = before.clone();
     cpu.linear_add(&mut added, &x, &packed, Some(&bias));
     check_linear(isa, &what, &added, &x, &w, Some(&bias), Some(&before));
     for r in 0..rows {
-        let alone = Buffer { rows: 1, width: inputs, data: x.row(r).to_vec() };
-        let mut out = Buffer::new(1, outputs);
+        let alone = CpuBuffer { rows: 1, width: inputs, data: x.row(r).to_vec() };
+        let mut out = CpuBuffer::new(1, outputs);
         cpu.linear(&mut out, &alone, &packed, None);
         assert_eq!(bits(out.row(0)), bits(plain.row(r)), "{what}: row {r} alone");
         out.data.copy_from_slice(before.row(r));
@@ -139,7 +139,7 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
         let [twin, hardware] = [Isa::Bf16Twin, Isa::Avx512Bf16].map(|isa| {
             let mut cpu = Cpu::with_isa(isa);
             let packed = cpu.matrix(&[MatrixPart::Dense(w.view())]).unwrap();
-            let mut out = Buffer::new(rows, outputs);
+            let mut out = CpuBuffer::new(rows, outputs);
             cpu.linear(&mut out, &x, &packed, None);
             out
         });
@@ -192,7 +192,7 @@ fn rows_beyond_the_cache_are_walked_in_turns() {
             let w = Weights::random(&mut numbers, dtype, 40, 2000);
             let packed = cpu.matrix(&[w.part()]).unwrap();
             let x = numbers.buffer(300, 2000);
-            let mut out = Buffer::new(300, 40);
+            let mut out = CpuBuffer::new(300, 40);
             cpu.linear(&mut out, &x, &packed, None);
             check_linear(isa, &format!("{isa}, {dtype:?}"), &out, &x, &w, None, None);
         }
@@ -209,7 +209,7 @@ fn inputs_that_are_not_numbers_reach_their_own_row_only() {
             let mut x = numbers.buffer(3, 33);
             x.data[33] = f32::NAN;
             x.data[2 * 33 + 32] = f32::INFINITY;
-            let mut out = Buffer::new(3, 20);
+            let mut out = CpuBuffer::new(3, 20);
             cpu.linear(&mut out, &x, &packed, None);
             assert!(out.row(0).iter().all(|y| y.is_finite()), "{isa}, {dtype:?}");
             assert!(out.row(1).iter().all(|y| y.is_nan()), "{isa}, {dtype:?}");
@@ -228,11 +228,11 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             let views: Vec<MatrixPart<'_>> = parts.iter().map(Weights::part).collect();
             let stacked = cpu.matrix(&views).unwrap();
             let x = numbers.buffer(4, 21);
-            let mut together = Buffer::new(4, 51);
+            let mut together = CpuBuffer::new(4, 51);
             cpu.linear(&mut together, &x, &stacked, None);
             let mut from = 0;
             for part in &parts {
-                let mut alone = Buffer::new(4, part.rows);
+                let mut alone = CpuBuffer::new(4, part.rows);
                 let packed = cpu.matrix(&[part.part()]).unwrap();
                 cpu.linear(&mut alone, &x, &packed, None);
                 for r in 0..4 {
@@ -242,7 +242,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
             }
 
             let tokens: Vec<TokenId> = [50, 0, 4, 5, 20, 21, 0].map(TokenId::new).to_vec();
-            let mut out = Buffer::new(tokens.len(), 21);
+            let mut out = CpuBuffer::new(tokens.len(), 21);
             cpu.embed(&mut out, &stacked, &step(&tokens, &[]));
             let rows: Vec<(usize, usize)> =
                 parts.iter().enumerate().flat_map(|(p, w)| (0..w.rows).map(move |r| (p, r))).collect();
@@ -257,7 +257,7 @@ fn stacked_parts_are_one_matrix_and_its_embedding() {
 }
 
 /// Checks every element of `found` against `exact(row, i)`, which gives the value and its tolerance.
-fn check(what: &str, found: &Buffer, exact: impl Fn(usize, usize) -> (f64, f64)) {
+fn check(what: &str, found: &CpuBuffer, exact: impl Fn(usize, usize) -> (f64, f64)) {
     for r in 0..found.rows {
         for (i, &y) in found.row(r).iter().enumerate() {
             let (value, tolerance) = exact(r, i);
@@ -282,7 +282,7 @@ fn norms() {
             let mut numbers = Numbers(width as u64);
             let x = numbers.buffer(rows, width);
             let (weight, bias) = (numbers.vec(width), numbers.vec(width));
-            let mut out = Buffer::new(rows, width);
+            let mut out = CpuBuffer::new(rows, width);
             let exact: Vec<Vec<f64>> = (0..rows).map(|r| x.row(r).iter().map(|&x| f64::from(x)).collect()).collect();
             let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
 
@@ -308,9 +308,9 @@ fn norms() {
 }
 
 /// A step of these tokens at these positions.
-fn step(tokens: &[TokenId], positions: &[u32]) -> Step {
+fn step(tokens: &[TokenId], positions: &[u32]) -> CpuStep {
     let tokens = tokens.iter().copied().map(RowToken::Known).collect();
-    let mut step = Step::default();
+    let mut step = CpuStep::default();
     step.load(StepBatch { tokens, positions: positions.to_vec(), ..StepBatch::default() });
     step
 }
@@ -378,7 +378,7 @@ fn activations() {
             let edges = [0.0, -0.0, -100.0, 100.0, -1e30, 1e30, -88.5, -87.0];
             x.data.iter_mut().zip(edges).for_each(|(x, edge)| *x = edge);
 
-            let mut out = Buffer::new(rows, width);
+            let mut out = CpuBuffer::new(rows, width);
             cpu.gated_silu(&mut out, &x);
             check(&format!("{isa} gated_silu"), &out, |r, i| {
                 let (gate, up) = (f64::from(x.row(r)[i]), f64::from(x.row(r)[width + i]));

@@ -2,7 +2,7 @@
 //! uniforms and parameters, and the definition itself does what its words say.
 
 use offshoot::backend::cpu::sampling;
-use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::cpu::{CpuBuffer, Isa};
 use offshoot::backend::{Pick, SampleRequest, Sampled, SeenToken};
 use offshoot::ids::TokenId;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform:
 }
 
 fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
-    let logits = Buffer { rows: 1, width: logits.len(), data: logits.to_vec() };
+    let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
     sampling::sample(isa, &logits, std::slice::from_ref(request)).remove(0)
 }
 

@@ -2,9 +2,9 @@
 //! instruction set and KV dtype. A row's result must be close to the definition, and the same bit for bit whatever plan
 //! computes it and whatever other rows the step holds.
 
-use offshoot::backend::cpu::attention::{Scratch, TILE, tree_attention};
+use offshoot::backend::cpu::attention::{AttentionScratch, TILE, tree_attention};
 use offshoot::backend::cpu::kv::{KvStore, PAGE_TOKENS};
-use offshoot::backend::cpu::{Buffer, Isa};
+use offshoot::backend::cpu::{CpuBuffer, Isa};
 use offshoot::backend::{Dtype, HeadLayout, KvDtype, KvShape};
 use offshoot::ids::{LayerIx, PageId};
 use offshoot::kv::{Forest, KvSlot, StepRow};
@@ -90,11 +90,11 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
     held.dedup();
     let all = held.iter().flat_map(|&page| (0..PAGE_TOKENS).rev().map(move |slot| KvSlot { page: PageId(page), slot }));
     let all: Vec<KvSlot> = all.collect();
-    let mut qkv = Buffer::new(all.len(), case.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(all.len(), case.heads.qkv_width());
     qkv.data.fill(f32::NAN);
     kv.append(LAYER, &qkv, &all);
     let slots: Vec<KvSlot> = slots.iter().map(|&(page, slot)| KvSlot { page: PageId(page), slot }).collect();
-    let mut qkv = Buffer::new(slots.len(), case.heads.qkv_width());
+    let mut qkv = CpuBuffer::new(slots.len(), case.heads.qkv_width());
     for (row, at) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(&slots) {
         for (i, x) in row.iter_mut().enumerate() {
             *x = noise([1, at.page.0.into(), at.slot.into(), i as u64]);
@@ -105,8 +105,8 @@ fn fill(case: &Case, contexts: &[Vec<KvSlot>]) -> KvStore {
 }
 
 /// Queries that depend on segment and position alone.
-fn queries(case: &Case, rows: &[StepRow]) -> Buffer {
-    let mut qkv = Buffer::new(rows.len(), case.heads.qkv_width());
+fn queries(case: &Case, rows: &[StepRow]) -> CpuBuffer {
+    let mut qkv = CpuBuffer::new(rows.len(), case.heads.qkv_width());
     for (x, row) in qkv.data.chunks_exact_mut(case.heads.qkv_width()).zip(rows) {
         for (i, x) in x.iter_mut().enumerate() {
             *x = noise([2, row.segment.0.into(), row.position.into(), i as u64]) * case.sharpness;
@@ -115,16 +115,24 @@ fn queries(case: &Case, rows: &[StepRow]) -> Buffer {
     qkv
 }
 
-fn attend(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, plan: &AttentionPlan) -> Buffer {
-    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+fn attend(isa: Isa, case: &Case, qkv: &CpuBuffer, kv: &KvStore, plan: &AttentionPlan) -> CpuBuffer {
+    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
     out.data.fill(f32::NAN);
-    tree_attention(isa, &mut Scratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
+    tree_attention(isa, &mut AttentionScratch::default(), &mut out, qkv, kv, LAYER, plan, case.scale());
     out
 }
 
 /// The definition: softmax over all visible positions at once, in f64, on the numbers as they are stored. Returns the
 /// result of one row and head.
-fn dense(isa: Isa, case: &Case, qkv: &Buffer, kv: &KvStore, context: &[KvSlot], row: usize, head: usize) -> Vec<f64> {
+fn dense(
+    isa: Isa,
+    case: &Case,
+    qkv: &CpuBuffer,
+    kv: &KvStore,
+    context: &[KvSlot],
+    row: usize,
+    head: usize,
+) -> Vec<f64> {
     let d = case.heads.head_dim;
     let kv_head = head / case.heads.group();
     let hidden = case.window.map_or(0, |window| context.len().saturating_sub(window as usize));
@@ -259,7 +267,7 @@ fn plans(forest: &Forest, case: &Case) -> Vec<(String, AttentionPlan)> {
 }
 
 /// The bits of one row.
-fn bits(out: &Buffer, row: usize) -> Vec<u32> {
+fn bits(out: &CpuBuffer, row: usize) -> Vec<u32> {
     out.row(row).iter().map(|x| x.to_bits()).collect()
 }
 
@@ -307,7 +315,7 @@ fn check(what: &str, case: &Case, grown: &GrownForest, checked: usize) {
 }
 
 /// Steps that hold only some of the rows give those the same bits: siblings and chunks do not matter.
-fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &KvStore, expected: &Buffer) {
+fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &KvStore, expected: &CpuBuffer) {
     for part in 0..3 {
         let kept: Vec<usize> = (0..grown.rows.len()).filter(|&row| Dice::new(row as u64).next() % 3 == part).collect();
         if kept.is_empty() {
@@ -414,7 +422,7 @@ fn the_twin_has_the_bits_of_bf16_dot_products() {
 #[test]
 fn threads_and_scratch_change_nothing() {
     let pools = [1, 3, 8].map(|threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
-    let mut scratch = Scratch::default();
+    let mut scratch = AttentionScratch::default();
     let heads = HeadLayout { q_heads: 8, kv_heads: 2, head_dim: 64 };
     for shape in ForestShape::ALL.into_iter().filter(|shape| !matches!(shape, ForestShape::Many(_))) {
         let grown = grow(shape, PAGE_TOKENS, 11);
@@ -428,7 +436,7 @@ fn threads_and_scratch_change_nothing() {
             for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
                 let expected = attend(isa, &case, &qkv, &kv, &plan);
                 for pool in &pools {
-                    let mut out = Buffer::new(qkv.rows, case.heads.q_width());
+                    let mut out = CpuBuffer::new(qkv.rows, case.heads.q_width());
                     pool.install(|| {
                         tree_attention(isa, &mut scratch, &mut out, &qkv, &kv, LAYER, &plan, case.scale());
                     });

@@ -14,7 +14,7 @@ const CHUNK: usize = 128;
 
 /// What one thread reuses from row to row.
 #[derive(Default)]
-pub struct Memory {
+pub struct SamplerScratch {
     model_maxima: Vec<f32>,
     maxima: Vec<f32>,
     weights: Vec<f32>,
@@ -22,11 +22,11 @@ pub struct Memory {
 }
 
 /// Draws one token.
-pub fn sample_row(isa: Isa, memory: &mut Memory, logits: &[f32], request: &SampleRequest) -> Sampled {
+pub fn sample_row(isa: Isa, scratch: &mut SamplerScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
     let safe = safe(isa, logits);
     let scores = adjusted(&safe, request);
     let changed = matches!(scores, std::borrow::Cow::Owned(_));
-    let Memory { model_maxima, maxima, weights, sums } = memory;
+    let SamplerScratch { model_maxima, maxima, weights, sums } = scratch;
     let model = Scores::new(isa, &safe, model_maxima);
     let edited = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
 

@@ -13,19 +13,19 @@ mod scores;
 
 use rayon::prelude::*;
 
-use super::{Buffer, Isa};
+use super::{CpuBuffer, Isa};
 use crate::backend::{SampleRequest, Sampled};
 
 /// One token a row of `logits` `[requests.len(), vocab]`.
-pub fn sample(isa: Isa, logits: &Buffer, requests: &[SampleRequest]) -> Vec<Sampled> {
+pub fn sample(isa: Isa, logits: &CpuBuffer, requests: &[SampleRequest]) -> Vec<Sampled> {
     assert_eq!(logits.rows, requests.len(), "sample: one request a row");
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");
     let rows = requests.par_iter().enumerate();
     match isa {
         Isa::Portable => rows.map(|(r, request)| clear::sample_row(logits.row(r), request)).collect(),
         _ => {
-            let memory = fast::Memory::default;
-            rows.map_init(memory, |memory, (r, request)| fast::sample_row(isa, memory, logits.row(r), request))
+            let scratch = fast::SamplerScratch::default;
+            rows.map_init(scratch, |scratch, (r, request)| fast::sample_row(isa, scratch, logits.row(r), request))
                 .collect()
         }
     }
