@@ -40,8 +40,8 @@ impl KvDtype {
             KvDtype::Model => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
             KvDtype::Fp8 => log::warn!(
-                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from memory, in \
-                 f16 and bf16 models with heads of 64 or 128",
+                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \
+                 memory, in f16 and bf16 models with heads of 64 or 128",
                 backend.describe()
             ),
         }

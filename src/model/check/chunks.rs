@@ -63,7 +63,7 @@ impl fmt::Display for ChunkReport {
             n if !self.promised => {
                 write!(
                     f,
-                    "{} tokens in one step and in chunks: {n} logits in other bits, as this device may",
+                    "{} tokens in one step and in chunks: {n} logits differ in bits, which this device may do",
                     self.tokens
                 )
             }

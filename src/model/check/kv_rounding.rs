@@ -97,8 +97,8 @@ impl fmt::Display for RoundingReport {
         let RoundingReport { tokens, mean, largest, changed } = *self;
         write!(
             f,
-            "log-probabilities of {tokens} tokens that the model sampled: {mean:.4} off on average, {largest:.4} at most; another \
-             token is the likeliest for {changed} of them"
+            "log-probabilities of {tokens} tokens that the model sampled: {mean:.4} off on average, {largest:.4} at \
+             most; another token is the likeliest for {changed} of them"
         )
     }
 }

@@ -63,7 +63,8 @@ impl RopeConfig {
         let fraction = number("partial_rotary_factor")?.unwrap_or(default_fraction);
         let rotary = (head_dim as f64 * fraction) as usize;
         if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
-            let expected = format!("a share of head_dim ({head_dim}) that leaves an even number of elements to turn");
+            let expected =
+                format!("a fraction of head_dim ({head_dim}) that gives an even number of elements to rotate");
             return Err(fields.error("partial_rotary_factor", expected, format!("{fraction} ({rotary} elements)")));
         }
         Ok(Self { theta, rotary, scaling })
@@ -167,6 +168,6 @@ impl fmt::Display for RopeConfig {
                 "yarn, factor {factor}, original context {original_context}, attention factor {attention_factor:.4}"
             )?,
         }
-        write!(f, ", theta {}, {} elements of a head turn", self.theta, self.rotary)
+        write!(f, ", theta {}, rotates {} elements of a head", self.theta, self.rotary)
     }
 }

@@ -92,7 +92,7 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<(Metadata, usize)> {
     let expected = data.saturating_add(header.data_len());
     match expected.cmp(&bytes.len()) {
         Ordering::Equal => Ok((header, data)),
-        Ordering::Greater => Err(truncated(format!("the header asks for {expected} bytes"))),
+        Ordering::Greater => Err(truncated(format!("by its header it has {expected} bytes"))),
         Ordering::Less => {
             let what = format!("too long: the header accounts for {expected} bytes, the file has {}", bytes.len());
             Err(Error::format(path, what))

@@ -198,7 +198,12 @@ macro_rules! kernels {
 
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: KernelPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
+            unsafe fn kernel<P: KernelPath>(
+                geometry: &Geometry,
+                keys: *const P::Word,
+                values: *const P::Word,
+                to: *mut f32,
+            ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::widen::<P>(geometry, keys, values, to) }
             }

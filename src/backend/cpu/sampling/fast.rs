@@ -1,6 +1,6 @@
-//! Sampling without sorting the vocabulary. The maximum of each chunk of tokens tells which chunks can hold the likeliest
-//! ones. Sampling by temperature alone takes one pass for the maxima, one for the exponentials and their sums by chunk,
-//! and a search over the sums.
+//! Sampling without sorting the vocabulary. The maximum of each chunk of tokens tells which chunks can hold the
+//! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the exponentials and their sums
+//! by chunk, and a search over the sums.
 
 use super::scores::{adjusted, safe};
 use crate::backend::cpu::Isa;
@@ -14,7 +14,7 @@ const CHUNK: usize = 128;
 
 /// Buffers that a thread reuses between rows.
 #[derive(Default)]
-pub struct SamplerScratch {
+pub struct RowScratch {
     /// Chunk maxima of the model's logits.
     model_maxima: Vec<f32>,
     /// Chunk maxima of the adjusted scores.
@@ -26,11 +26,11 @@ pub struct SamplerScratch {
 }
 
 /// Samples one token.
-pub fn sample_row(isa: Isa, scratch: &mut SamplerScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
+pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
     let safe = safe(isa, logits);
     let scores = adjusted(&safe, request);
     let changed = matches!(scores, std::borrow::Cow::Owned(_));
-    let SamplerScratch { model_maxima, maxima, weights, sums } = scratch;
+    let RowScratch { model_maxima, maxima, weights, sums } = scratch;
     let model = Scores::new(isa, &safe, model_maxima);
     let edited = if changed { &Scores::new(isa, &scores, maxima) } else { &model };
 
@@ -111,8 +111,8 @@ impl<'a> Scores<'a> {
         (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
     }
 
-    /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum of
-    /// all.
+    /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum
+    /// of all.
     fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
         weights.resize(self.scores.len(), 0.0);
         sums.resize(self.maxima.len(), 0.0);
@@ -166,11 +166,11 @@ impl Filters {
         kept
     }
 
-    /// The fewest best tokens whose weights reach `top_p` of `total`. Sorts the tokens in blocks of growing size, from the
-    /// best down, and stops as soon as that is reached.
+    /// The fewest best tokens whose weights reach `top_p` of `total`. Sorts the tokens in blocks of growing size, from
+    /// the best down, and stops as soon as that is reached.
     fn nucleus(&self, scores: &Scores, total: f64) -> Vec<(usize, f64)> {
-        // All tokens lighter than this together weigh less than 1 - top_p of the total, so top-p is reached without them.
-        // The factor 0.25 is a margin for rounding.
+        // All tokens lighter than this together weigh less than 1 - top_p of the total, so top-p is reached without
+        // them. The factor 0.25 is a margin for rounding.
         let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
         let lowest = scores.best + self.temperature * lightest.ln() as f32;
         let mut tokens: Vec<usize> = scores.at_least(lowest.min(scores.best)).collect();
@@ -265,7 +265,8 @@ fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) {
 }
 
 for_each_isa! {
-    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) = weigh_chunks_loop;
+    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
+        = weigh_chunks_loop;
 }
 
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Samples the next token of each row: bias, penalties, temperature, top-k, top-p, min-p, then the inverse of the
 //! cumulative distribution in vocabulary order at the request's uniform. The uniform is an argument; nothing here is
-//! random. `clear` is the definition, by a full sort in f64. `fast` samples the same token unless the uniform lies within
-//! rounding (1e-6) of the boundary between two tokens.
+//! random. `clear` is the definition, by a full sort in f64. `fast` samples the same token unless the uniform lies
+//! within rounding (1e-6) of the boundary between two tokens.
 //!
 //! Equal scores rank by rising token id. A NaN logit counts as -inf, +inf as the largest f32. A token less likely than
 //! the best one by more than a factor of e^87 (at the request's temperature) is never sampled. The best token is never
@@ -24,7 +24,7 @@ pub fn sample(isa: Isa, logits: &CpuBuffer, requests: &[SampleRequest]) -> Vec<S
     match isa {
         Isa::Portable => rows.map(|(r, request)| clear::sample_row(logits.row(r), request)).collect(),
         _ => {
-            let scratch = fast::SamplerScratch::default;
+            let scratch = fast::RowScratch::default;
             rows.map_init(scratch, |scratch, (r, request)| fast::sample_row(isa, scratch, logits.row(r), request))
                 .collect()
         }
