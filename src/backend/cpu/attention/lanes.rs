@@ -84,6 +84,7 @@ pub trait KernelPath {
 }
 
 /// The members of a [`KernelPath`] over pages of one element per word, loaded by `$load` as f32 lanes (f32 and f16).
+#[cfg(target_arch = "x86_64")]
 macro_rules! single_elements {
     ($word:ty, $load:expr) => {
         type Word = $word;
@@ -116,10 +117,12 @@ macro_rules! single_elements {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use single_elements;
 
 /// The members of a [`KernelPath`] over bf16 pages that widens: `$load` returns the first and the second elements of
 /// sixteen pairs as f32 lanes.
+#[cfg(target_arch = "x86_64")]
 macro_rules! widened_pairs {
     ($load:expr) => {
         type Word = u32;
@@ -159,6 +162,7 @@ macro_rules! widened_pairs {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use widened_pairs;
 
 /// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`, or for any processor without them.

@@ -32,7 +32,7 @@ fn panels(rows: usize) -> usize {
     }
 }
 
-/// A kernel for every shape in the list of [`kernel`].
+/// A family of kernels, one for each shape that [`kernel`] lists.
 pub trait Avx512Kernel {
     /// See [`GemmKernel`].
     ///
